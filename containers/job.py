@@ -1,0 +1,186 @@
+"""What a user writes: a job, its streams, and a function per stage. Nothing here needs Spark to be imported or started."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from coordinator.core.errors import BadJobFile, SluiceError
+from coordinator.core.graph import Graph, Stage, chain
+from coordinator.core.ids import JobName, StageName, checked_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A stream that somebody else writes. A broadcast one is read whole by every task."""
+
+    name: str
+    broadcast: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Intermediate:
+    """A stream between two stages; the coordinator creates it."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A stream that the job writes; it is created with that many partitions when it is not there."""
+
+    name: str
+    partitions: int = 1
+
+
+Readable: TypeAlias = Input | Intermediate
+Writable: TypeAlias = Intermediate | Output
+
+
+class Task(Protocol):
+    """What a stage's function is given: the task that it runs for."""
+
+    @property
+    def name(self) -> str:
+        """ "Partition 3"."""
+        ...
+
+    @property
+    def spark(self) -> SparkSession: ...
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The configuration that the run was deployed with."""
+        ...
+
+    def read(self, stream: Readable) -> DataFrame:
+        """The records of this task's partitions of the stream, as a streaming DataFrame with the same columns for every system:
+
+        key binary, value binary, stream string, partition int, offset long, timestamp timestamp,
+        headers array<struct<key string, value binary>>
+        """
+        ...
+
+    def write(
+        self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
+    ) -> DataStreamWriter:
+        """A writer, not started, that appends every row to the stream exactly once.
+
+        `key` names the column, or is the expression, whose value (as a string) places the record: equal keys share a partition. `value` is
+        what the record holds (string or binary); without it the whole row as a JSON object.
+        """
+        ...
+
+
+StageFunction: TypeAlias = "Callable[[Task], DataStreamWriter]"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredStage:
+    stage: Stage
+    function: StageFunction
+
+
+class Job:
+    """A job and its streams and stages, as declared at the top level of a job file.
+
+    >>> job = Job("flight-delays")
+    >>> flights = job.input("flights")
+    >>> delays = job.output("delays")
+    >>> @job.stage(reads=flights, writes=delays)
+    ... def hourly(task): ...
+    """
+
+    def __init__(self, name: str, *, stateful: bool = True, grouper: str = "GroupByPartition", max_tasks: int | None = None) -> None:
+        self.name = JobName(checked_name("job", name))
+        self.stateful = stateful
+        self.grouper = grouper
+        self.max_tasks = max_tasks
+        self.inputs: list[Input] = []
+        self.intermediates: list[Intermediate] = []
+        self.outputs: list[Output] = []
+        self.stages: list[DeclaredStage] = []
+
+    def input(self, name: str, *, broadcast: bool = False) -> Input:
+        """Declare a stream to read. Which system and stream it is, is said at deployment (default: the same name)."""
+        self.inputs.append(Input(checked_name("stream", name), broadcast))
+        return self.inputs[-1]
+
+    def intermediate(self, name: str, *, partitions: int) -> Intermediate:
+        """Declare a stream between two stages."""
+        if partitions < 1:
+            raise BadJobFile(f"the intermediate stream {name!r} needs at least one partition, not {partitions}")
+        self.intermediates.append(Intermediate(checked_name("stream", name), partitions))
+        return self.intermediates[-1]
+
+    def output(self, name: str, *, partitions: int = 1) -> Output:
+        """Declare a stream to write."""
+        self.outputs.append(Output(checked_name("stream", name), partitions))
+        return self.outputs[-1]
+
+    def stage(
+        self, *, reads: Readable | Sequence[Readable], writes: Writable | Sequence[Writable] = (), name: str | None = None
+    ) -> Callable[[StageFunction], StageFunction]:
+        """Declare a stage: the function under it gets a `Task` and returns a `DataStreamWriter` that is not started. The agent adds
+        checkpoint location, trigger and query name."""
+        read = [reads] if isinstance(reads, Input | Intermediate) else list(reads)
+        written = [writes] if isinstance(writes, Intermediate | Output) else list(writes)
+
+        def declare(function: StageFunction) -> StageFunction:
+            stage = Stage(StageName(name or function.__name__), tuple(each.name for each in read), tuple(each.name for each in written))
+            self.stages.append(DeclaredStage(stage, function))
+            return function
+
+        return declare
+
+    def chain(self) -> Sequence[DeclaredStage]:
+        """The stages in the order of the chain. Raises BadGraph."""
+        declared = {each.stage.name: each for each in self.stages}
+        return [declared[stage.name] for stage in chain(self.graph())]
+
+    def graph(self) -> Graph:
+        """Raises BadGraph when a name is declared twice."""
+        return Graph.declared(
+            inputs=[each.name for each in self.inputs],
+            intermediates=[each.name for each in self.intermediates],
+            outputs=[each.name for each in self.outputs],
+            stages=[each.stage for each in self.stages],
+        )
+
+
+def load_job(file: Path) -> Job:
+    """Import a job file and return the one `Job` in it, its graph checked.
+
+    Raises BadJobFile, naming the file and what is wrong with it, or BadGraph.
+    """
+    if not file.is_file():
+        raise BadJobFile(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location("sluice_job", file)
+    if spec is None or spec.loader is None:
+        raise BadJobFile(f"{file} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sluice_job"] = module
+    sys.path.insert(0, str(file.parent.absolute()))
+    try:
+        spec.loader.exec_module(module)
+    except SluiceError:
+        raise
+    except SystemExit as error:
+        raise BadJobFile(f"{file} ends the interpreter when it is imported (exit {error.code})") from error
+    except Exception as error:
+        raise BadJobFile(f"{file} does not import: {type(error).__name__}: {error}") from error
+    jobs = {id(each): each for each in vars(module).values() if isinstance(each, Job)}
+    if len(jobs) != 1:
+        raise BadJobFile(f"{file} must hold exactly one Job at its top level, and holds {len(jobs)}")
+    job = next(iter(jobs.values()))
+    job.chain()
+    return job

@@ -1,0 +1,263 @@
+"""The HTTP API: each route reads the request, calls one verb, and spells its answer. Rules are in `core`, errors in `problems`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+
+from coordinator import metrics, wire
+from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
+from coordinator.core.ownership import Wait
+from coordinator.fastpaths import ALIVE
+from coordinator.health import Health
+from coordinator.heartbeats import Heartbeats
+from coordinator.jobmodels import JobModels
+from coordinator.leases import Leases
+from coordinator.notices import Notices
+from coordinator.replies import container_reply, job_reply, run_detail, run_reply, stage_start
+from coordinator.runs import Runs
+from coordinator.streams.port import StreamSystem
+from coordinator.tasks import Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the routes call; made once by `app.py`."""
+
+    runs: Runs
+    tasks: Tasks
+    heartbeats: Heartbeats
+    models: JobModels
+    leases: Leases
+    notices: Notices
+    health: Health
+    registry: CollectorRegistry
+    systems: dict[str, StreamSystem]
+    notices_wait: timedelta
+
+    @property
+    def connections(self) -> dict[str, dict[str, str]]:
+        return {name: dict(system.connection()) for name, system in self.systems.items()}
+
+
+def the_parts(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+Ours = Annotated[Parts, Depends(the_parts)]
+RunIdPath = Annotated[str, Path(alias="runId", max_length=300)]
+TaskPath = Annotated[str, Path(max_length=500)]
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": wire.Problem, "content": {"application/problem+json": {}}, "description": told}
+    for status, told in {
+        404: "Unknown",
+        409: "Stale, in use, or lease lost",
+        413: "Body too large",
+        422: "Refused",
+        503: "Try again",
+    }.items()
+}
+router = APIRouter(responses=_PROBLEMS)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs", status_code=201)
+async def deploy_run(body: wire.RunRequest, parts: Ours) -> wire.RunReply:
+    """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
+    return run_reply(await parts.runs.deploy(body), parts.connections)
+
+
+@router.get("/runs/{runId}")
+async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
+    """A run with its containers and tasks, and what each task has committed."""
+    return run_detail(await parts.runs.describe(RunId(run_id)), parts.connections)
+
+
+@router.post("/runs/{runId}/stop", status_code=202)
+async def stop_run(run_id: RunIdPath, parts: Ours, body: wire.StopRequest | None = None) -> wire.RunReply:
+    """Stop all containers between batches; the run ends when the last is gone. Repeating it changes nothing."""
+    asked = body or wire.StopRequest()
+    return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
+
+
+@router.get("/jobs")
+async def get_jobs(parts: Ours) -> wire.JobsReply:
+    return wire.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
+
+
+@router.get("/runs/{runId}/notices")
+async def get_notices(
+    run_id: RunIdPath,
+    parts: Ours,
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    wait: Annotated[float, Query(ge=0, le=300, description="seconds; the coordinator may hold the poll for less")] = 30,
+) -> wire.NoticesReply:
+    """Long poll: the run's notices numbered above `after`, as soon as there are any."""
+    held = min(timedelta(seconds=wait), parts.notices_wait)
+    found = await parts.notices.after(RunId(run_id), after, held)
+    return wire.NoticesReply(
+        notices=tuple(wire.Notice.model_validate({"seq": n.seq, "kind": n.kind, "at": n.at, "detail": n.detail}) for n in found)
+    )
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs/{runId}/containers", status_code=201)
+async def register_container(run_id: RunIdPath, body: wire.RegisterRequest, parts: Ours) -> wire.RegisterReply:
+    """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
+    found = await parts.heartbeats.register(
+        RunId(run_id), ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, bare=body.bare
+    )
+    return wire.RegisterReply(
+        epoch=found.container.epoch,
+        lease_seconds=found.lease.total_seconds(),
+        heartbeat_seconds=found.interval.total_seconds(),
+        margin_seconds=parts.leases.policy.margin.total_seconds(),
+        job_model_version=found.model_version,
+        notices=found.notices,
+    )
+
+
+@router.post("/containers/{executionContainerId}/exit")
+async def report_exit(
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], body: wire.ExitRequest, parts: Ours
+) -> wire.ContainerReply:
+    """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
+    return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
+
+
+@router.get("/containerHeartbeat", response_model=wire.HeartbeatReply)
+async def container_heartbeat(
+    parts: Ours,
+    execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
+    sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
+) -> Response:
+    """Whether this container is valid. An agent sends `Sluice-Epoch`; without it nothing is renewed, except for a bare container."""
+    entry = parts.leases.beat(execution_container_id, None if sluice_epoch is None else Epoch(sluice_epoch))
+    headers = {"Cache-Control": "no-store"}
+    if entry is not None:
+        headers |= {name.decode(): value.decode() for name, value in entry.headers}
+        return Response(ALIVE, media_type="application/json", headers=headers)
+    parts.leases.answered_invalid += 1
+    ended = await parts.heartbeats.state_of_ended_run(ExecutionContainerId(execution_container_id))
+    if ended is not None:
+        headers[wire.RUN_STATE_HEADER] = ended.value
+    return Response(b'{"alive": false}', media_type="application/json", headers=headers)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire.AcquireReply}, 202: {"model": wire.WaitReply}})
+async def acquire_task(run_id: RunIdPath, task: TaskPath, body: wire.AcquireRequest, parts: Ours) -> Response:
+    """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act."""
+    found = await parts.tasks.acquire(RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch))
+    if isinstance(found, Wait):
+        seconds = found.delay.total_seconds()
+        wait = wire.WaitReply(wait_seconds=seconds, former=found.former)
+        return JSONResponse(wait.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
+    reply = wire.AcquireReply(task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages))
+    return JSONResponse(reply.model_dump(mode="json", by_alias=True))
+
+
+@router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
+async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire.ProgressRequest, parts: Ours) -> None:
+    """A stage's last committed batch. An older one than is known changes nothing."""
+    await parts.tasks.progress(
+        RunId(run_id),
+        TaskName(task),
+        Generation(body.generation),
+        StageName(body.stage),
+        Lineage(body.lineage),
+        body.batch_id,
+        wire.offsets_of(body.offsets),
+    )
+
+
+@router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
+async def release_task(run_id: RunIdPath, task: TaskPath, body: wire.ReleaseRequest, parts: Ours) -> None:
+    """Give the task back, so that its next holder need not wait."""
+    await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
+
+
+# --- the job model, in Samza's spelling ------------------------------------------------------------------------------
+
+
+@router.get("/jobModel", response_model=None, responses={200: {"content": {"application/json": {}}}, 304: {"description": "Unchanged"}})
+async def get_job_model(
+    parts: Ours,
+    job: Annotated[str, Query(min_length=1)],
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The current job model of a job, as Apache Samza spells it; the run and the version are in headers."""
+    served = parts.models.served(job)
+    if if_none_match is not None and _matches(if_none_match, served.etag.decode()):
+        return Response(status_code=304, headers=served.headers)
+    return Response(served.body, media_type="application/json", headers=served.headers)
+
+
+def _matches(if_none_match: str, etag: str) -> bool:
+    return any(each.strip().removeprefix("W/") in (etag, "*") for each in if_none_match.split(","))
+
+
+@router.get("/locality")
+async def get_locality(
+    parts: Ours,
+    job: Annotated[str | None, Query(min_length=1, description="needed when there is more than one job")] = None,
+    processor_id: Annotated[str | None, Query(alias="processorId")] = None,
+) -> dict[str, Any]:
+    """On which host each slot of a job runs."""
+    if job is None:
+        known = parts.models.jobs()
+        if len(known) > 1:
+            raise YourRequest(f"there are {len(known)} jobs: say which with ?job=NAME")
+        if not known:
+            raise UnknownJob("there is no job yet")
+        job = known[0]
+    hosts = await parts.runs.hosts(JobName(job))
+    if processor_id is None:
+        return {"processor-localities": {pid: wire.locality_document(pid, host) for pid, host in hosts.items()}}
+    if ProcessorId(processor_id) not in hosts:
+        raise UnknownSlot(f"job {job} has no processor {processor_id!r}")
+    return wire.locality_document(processor_id, hosts[ProcessorId(processor_id)])
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def get_metrics(parts: Ours) -> Response:
+    return Response(metrics.exposition(parts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/livez", response_class=PlainTextResponse)
+async def live() -> str:
+    """The process answers; nothing else is checked."""
+    return "ok"
+
+
+@router.get("/readyz", response_class=PlainTextResponse)
+async def ready(parts: Ours, verbose: Annotated[str | None, Query()] = None) -> Response:
+    """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
+    checks = await parts.health.check()
+    good = all(check.ok for check in checks)
+    told = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.told}" for check in checks)
+    text = f"{told}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
+    return PlainTextResponse(text, 200 if good else 503)
+
+
+def new_api(**kwargs: Any) -> FastAPI:
+    """The application without its parts."""
+    api = FastAPI(title="Sluice coordinator", version="0.1.0", redirect_slashes=False, **kwargs)
+    api.include_router(router)
+    return api

@@ -1,0 +1,138 @@
+"""The composition root: settings to a running coordinator."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import uvicorn
+from fastapi import FastAPI
+
+from coordinator import problems
+from coordinator.api import Parts, new_api
+from coordinator.clock import Clock, SystemClock
+from coordinator.core.errors import StreamUnavailable
+from coordinator.core.ids import JobName, Lineage, RunId
+from coordinator.fastpaths import App, Receive, Scope, Send, fast_paths
+from coordinator.health import Health
+from coordinator.heartbeats import Heartbeats
+from coordinator.jobmodels import JobModels
+from coordinator.leases import Leases
+from coordinator.maintenance import ExpireLeases, FlushLastSeen, Maintenance, TrimStreams
+from coordinator.metrics import new_registry
+from coordinator.notices import Notices
+from coordinator.runs import Runs
+from coordinator.settings import Settings
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+from coordinator.streams.log_system import LogSystem
+from coordinator.streams.port import StreamSystem
+from coordinator.tasks import Tasks
+
+
+def new_run_id(job: JobName, at: datetime) -> RunId:
+    return RunId(f"{job}-{at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """An ASGI application and what its server must tell it."""
+
+    asgi: App
+    api: FastAPI
+    notices: Notices
+
+
+def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
+    """Wire the parts. Nothing is opened before the application's lifespan begins."""
+    clock = clock or SystemClock()
+    store = open_store(settings.database)
+    leases = Leases(settings.lease_policy, clock)
+    notices = Notices(store)
+    models = JobModels(store)
+    systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory)}
+    maintenance = Maintenance(
+        [
+            ExpireLeases(store, leases, notices, clock),
+            FlushLastSeen(store, leases, clock),
+            TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
+        ]
+    )
+    parts = Parts(
+        runs=Runs(store, systems, models, notices, clock, new_run_id),
+        tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4()))),
+        heartbeats=Heartbeats(store, leases, notices, clock),
+        models=models,
+        leases=leases,
+        notices=notices,
+        health=Health(store, systems, leases, maintenance),
+        registry=new_registry(leases, maintenance),
+        systems=systems,
+        notices_wait=timedelta(seconds=settings.notices_wait_seconds),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            await prepare(settings, store)
+            await models.recover()
+            await parts.heartbeats.recover()
+            async with maintenance:
+                yield
+        finally:
+            for system in systems.values():
+                await system.close()
+            await store.close()
+
+    api = new_api(lifespan=lifespan)
+    api.state.parts = parts
+    problems.install(api)
+    return Coordinator(fast_paths(problems.limited(api, settings.max_body_bytes), leases, models), api, notices)
+
+
+async def prepare(settings: Settings, store: SqlStore) -> None:
+    """Make the directories and bring the database to the newest schema. Raises StoreUnavailable or StreamUnavailable, naming the path."""
+    try:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        settings.log_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StreamUnavailable(
+            f"cannot make the directory {error.filename}: {error.strerror}; set SLUICE_HOME to one that can be written"
+        ) from error
+    await upgrade(store)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends the long polls as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, notices: Notices) -> None:
+        super().__init__(config)
+        self._notices = notices
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._notices.close()
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+
+
+def server(settings: Settings) -> Server:
+    coordinator = build(settings)
+    config = uvicorn.Config(
+        coordinator.asgi,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    return Server(config, coordinator.notices)
+
+
+__all__ = ["Coordinator", "Receive", "Scope", "Send", "Server", "build", "prepare", "server"]

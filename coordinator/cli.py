@@ -1,0 +1,101 @@
+"""The `sluice` command. Commands of containers come from their own package, found by entry point, so that this one never imports it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.core.errors import SluiceError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs.")
+db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
+app.add_typer(db, name="db")
+
+Home = Annotated[Path | None, typer.Option(help="Directory of the database, the log and local state (default .sluice).")]
+Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]
+
+
+def configure_logging() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("uvicorn.error", "alembic", "httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+@app.command()
+def coordinator(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port (default 8180; 0 = any free one).")] = None,
+    home: Home = None,
+    database_url: Database = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Directory of the embedded log.")] = None,
+    lease_seconds: Annotated[float | None, typer.Option(help="How long a container may act unheard (default 30).")] = None,
+    heartbeat_seconds: Annotated[float | None, typer.Option(help="Heartbeat interval (default 5).")] = None,
+    margin_seconds: Annotated[float | None, typer.Option(help="How much earlier a container stops (default 3).")] = None,
+    grace_seconds: Annotated[float | None, typer.Option(help="How much later its tasks are given away (default 5).")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Listen beyond loopback although nothing is authenticated.")] = None,
+) -> None:
+    """Run the coordinator until SIGTERM or Ctrl-C."""
+    from coordinator.app import server
+    from coordinator.settings import read_settings
+
+    configure_logging()
+    settings = read_settings(
+        host=host,
+        port=port,
+        home=home,
+        database_url=database_url,
+        log_dir=log_dir,
+        lease_seconds=lease_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        margin_seconds=margin_seconds,
+        grace_seconds=grace_seconds,
+        insecure=insecure,
+    )
+    logging.getLogger(__name__).info(
+        "coordinator on http://%s:%s, database %s, log %s", settings.host, settings.port, settings.database, settings.log_directory
+    )
+    running = server(settings)
+    running.run()
+    if not running.started:
+        raise SystemExit(1)
+
+
+@db.command("upgrade")
+def db_upgrade(home: Home = None, database_url: Database = None) -> None:
+    """Bring the database to this version's schema."""
+    from coordinator.app import prepare
+    from coordinator.settings import read_settings
+    from coordinator.store.sql import open_store
+
+    settings = read_settings(home=home, database_url=database_url)
+
+    async def migrate() -> None:
+        store = open_store(settings.database)
+        try:
+            await prepare(settings, store)
+        finally:
+            await store.close()
+
+    asyncio.run(migrate())
+    typer.echo(f"{settings.database} is at the newest schema")
+
+
+def main() -> None:
+    """The entry point: an error that a person must act on is one line and exit code 1."""
+    for command in entry_points(group="sluice.commands"):
+        app.command(command.name)(command.load())
+    try:
+        app()
+    except SluiceError as error:
+        typer.echo(f"sluice: {error.title()} {error}", err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Every error of Sluice, sorted by who must act on it.
+
+* `YourRequest`: the caller must change the request; repeating it is useless (4xx).
+* `LeaseLost`: the caller's time is up; it must stop, not retry (409, type `lease-lost`).
+* `OurTrouble`: nobody's fault and it may pass; retry with a pause (503).
+* `DataTrouble`: stored bytes are not what was written; stop and tell a person (500).
+* `Bug`: an illegal transition or a broken invariant; the message goes to us (500).
+
+The docstring of a class is its title in an `application/problem+json` answer (RFC 9457); its `slug` is the last part of
+the problem's type. "Not a valid container" is an answer of `/containerHeartbeat`, not an error.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SluiceError(Exception):
+    """Something went wrong."""
+
+    slug: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    @classmethod
+    def title(cls) -> str:
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+
+# --- the caller must act: change the request -------------------------------------------------------------------------
+
+
+class YourRequest(SluiceError):
+    """The request cannot be carried out as it stands."""
+
+    slug = "bad-request"
+    status = 422
+
+
+class BadName(YourRequest):
+    """A name has characters that Sluice does not accept."""
+
+    slug = "bad-name"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"{name[:80]!r} cannot name a {kind}: use 1 to 249 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+        )
+
+
+class UnknownJob(YourRequest):
+    """There is no such job."""
+
+    slug = "unknown-job"
+    status = 404
+
+
+class UnknownRun(YourRequest):
+    """There is no such run."""
+
+    slug = "unknown-run"
+    status = 404
+
+
+class UnknownContainer(YourRequest):
+    """There is no such container."""
+
+    slug = "unknown-container"
+    status = 404
+
+
+class UnknownSlot(YourRequest):
+    """The run has no such processor id."""
+
+    slug = "unknown-slot"
+    status = 404
+
+
+class UnknownTask(YourRequest):
+    """The job model has no such task."""
+
+    slug = "unknown-task"
+    status = 404
+
+
+class NoJobModel(YourRequest):
+    """The job has no job model yet."""
+
+    slug = "no-job-model"
+    status = 404
+
+
+class UnknownSystem(YourRequest):
+    """No such system is configured."""
+
+    slug = "unknown-system"
+
+
+class UnknownStream(YourRequest):
+    """The system has no such stream."""
+
+    slug = "unknown-stream"
+
+
+class StreamConflict(YourRequest):
+    """The stream exists with another partition count."""
+
+    slug = "stream-conflict"
+
+
+class BadGraph(YourRequest):
+    """The stage graph is not a chain of stages that can run."""
+
+    slug = "bad-graph"
+
+
+class BadGrouping(YourRequest):
+    """The inputs cannot be grouped into tasks this way."""
+
+    slug = "bad-grouping"
+
+
+class NotCoPartitioned(YourRequest):
+    """A stage reads streams whose partitions do not match."""
+
+    slug = "not-co-partitioned"
+
+
+class IncompatibleExpansion(YourRequest):
+    """A stateful job's stream changed its partition count in a way that would part keys from their state."""
+
+    slug = "incompatible-expansion"
+
+
+class BadPlacement(YourRequest):
+    """The tasks cannot be spread over that many containers."""
+
+    slug = "bad-placement"
+
+
+class StaleRun(YourRequest):
+    """The run is not the job's current one, or has ended."""
+
+    slug = "stale-run"
+    status = 409
+
+
+class RunIsDraining(YourRequest):
+    """The job's current run is draining."""
+
+    slug = "run-is-draining"
+    status = 409
+
+
+class IdInUse(YourRequest):
+    """The execution container id belongs to another slot."""
+
+    slug = "id-in-use"
+    status = 409
+
+
+class TaskNotYours(YourRequest):
+    """The job model gives that task to another slot."""
+
+    slug = "task-not-yours"
+    status = 409
+
+
+class BodyTooLarge(YourRequest):
+    """The request's body is larger than Sluice reads."""
+
+    slug = "body-too-large"
+    status = 413
+
+
+class StateElsewhere(YourRequest):
+    """The task's state is not on this disk."""
+
+    slug = "state-elsewhere"
+
+
+class BadSettings(YourRequest):
+    """The settings cannot be safe together."""
+
+    slug = "bad-settings"
+
+
+class BadJobFile(YourRequest):
+    """The job file does not describe a job."""
+
+    slug = "bad-job-file"
+
+
+# --- the caller's time is up -----------------------------------------------------------------------------------------
+
+
+class LeaseLost(SluiceError):
+    """Another incarnation holds what you hold: stop now, do not retry."""
+
+    slug = "lease-lost"
+    status = 409
+
+
+# --- our trouble: it may pass ----------------------------------------------------------------------------------------
+
+
+class OurTrouble(SluiceError):
+    """A part of Sluice is not available."""
+
+    slug = "unavailable"
+    status = 503
+
+
+class StoreUnavailable(OurTrouble):
+    """The coordinator's database cannot be read or written."""
+
+    slug = "store-unavailable"
+
+
+class StreamUnavailable(OurTrouble):
+    """A stream's system cannot be reached."""
+
+    slug = "stream-unavailable"
+
+
+class CoordinatorUnreachable(OurTrouble):
+    """The coordinator does not answer."""
+
+    slug = "coordinator-unreachable"
+
+
+# --- the data --------------------------------------------------------------------------------------------------------
+
+
+class DataTrouble(SluiceError):
+    """Stored data is not what was written."""
+
+    slug = "bad-data"
+
+
+class OffsetsTrimmed(DataTrouble):
+    """The records that a reader needs are no longer in the stream."""
+
+    slug = "offsets-trimmed"
+
+
+class CheckpointUnreadable(DataTrouble):
+    """A checkpoint directory is not one that Spark wrote whole."""
+
+    slug = "checkpoint-unreadable"
+
+
+# --- bugs ------------------------------------------------------------------------------------------------------------
+
+
+class Bug(SluiceError):
+    """Sluice did something that it must never do; please report it."""
+
+    slug = "bug"
+
+
+class IllegalTransition(Bug):
+    """A run was moved along an arrow that its life cycle does not have."""
+
+    slug = "illegal-transition"

@@ -1,0 +1,99 @@
+"""The stage graph of a job: what each stage reads and writes, by the names that the job gave its streams.
+
+The coordinator and the container check the same rules, so that a bad job file fails on its author's machine with the same words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.core.errors import BadGraph
+from coordinator.core.ids import StageName, checked_name
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One Structured Streaming query per task: `reads` and `writes` are names of declared streams."""
+
+    name: StageName
+    reads: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    inputs: frozenset[str]
+    intermediates: frozenset[str]
+    outputs: frozenset[str]
+    stages: tuple[Stage, ...]
+
+    @staticmethod
+    def declared(inputs: Sequence[str], intermediates: Sequence[str], outputs: Sequence[str], stages: Sequence[Stage]) -> Graph:
+        """A graph from lists as they were declared. Raises BadGraph for a name that stands in them twice."""
+        twice = [name for name, n in Counter([*inputs, *intermediates, *outputs]).items() if n > 1]
+        if twice:
+            raise BadGraph(f"the name {twice[0]!r} is declared twice: every stream needs a name of its own")
+        return Graph(frozenset(inputs), frozenset(intermediates), frozenset(outputs), tuple(stages))
+
+
+def chain(graph: Graph) -> Sequence[Stage]:
+    """The stages in an order in which every stage comes after those that feed it; ties as declared.
+
+    Raises BadGraph, naming the stage or stream at fault: no inputs or stages, a name twice, an undeclared name, a stage that reads
+    nothing or reads an output, one that writes an input, two writers to one name, an intermediate stream that nobody writes, a cycle.
+    """
+    _check_names(graph)
+    for stage in graph.stages:
+        _check_stage(graph, stage)
+    _check_writers(graph)
+    ordered: list[Stage] = []
+    waiting = list(graph.stages)
+    known = set(graph.inputs)
+    while waiting:
+        ready = [stage for stage in waiting if known.issuperset(stage.reads)]
+        if not ready:
+            raise BadGraph(f"the stages {', '.join(s.name for s in waiting)} form a cycle: each reads what another of them writes")
+        ordered += ready
+        waiting = [stage for stage in waiting if stage not in ready]
+        known.update(name for stage in ready for name in stage.writes)
+    return ordered
+
+
+def _check_names(graph: Graph) -> None:
+    if not graph.inputs:
+        raise BadGraph("the run has no inputs: declare at least one with job.input(name)")
+    if not graph.stages:
+        raise BadGraph("the job has no stages: write a function under @job.stage(reads=…)")
+    for stage in graph.stages:
+        checked_name("stage", stage.name)
+    twice: list[str] = [name for name, n in Counter(s.name for s in graph.stages).items() if n > 1]
+    if twice:
+        raise BadGraph(f"the name {twice[0]!r} is declared twice: every stage needs a name of its own")
+
+
+def _check_stage(graph: Graph, stage: Stage) -> None:
+    if not stage.reads:
+        raise BadGraph(f"stage {stage.name} reads nothing")
+    if len(set(stage.reads)) < len(stage.reads):
+        raise BadGraph(f"stage {stage.name} reads one stream twice")
+    for name in stage.reads:
+        if name not in graph.inputs | graph.intermediates:
+            what = "an output" if name in graph.outputs else "not declared"
+            raise BadGraph(f"stage {stage.name} reads {name!r}, which is {what}: read an input or an intermediate stream")
+    for name in stage.writes:
+        if name not in graph.outputs | graph.intermediates:
+            what = "an input" if name in graph.inputs else "not declared"
+            raise BadGraph(f"stage {stage.name} writes {name!r}, which is {what}: write an output or an intermediate stream")
+
+
+def _check_writers(graph: Graph) -> None:
+    writers = Counter(name for stage in graph.stages for name in stage.writes)
+    for name, n in writers.items():
+        if n > 1:
+            both = [stage.name for stage in graph.stages if name in stage.writes]
+            raise BadGraph(f"the stages {' and '.join(both)} both write {name!r}: give each a stream of its own")
+    for name in sorted(graph.intermediates):
+        if name not in writers:
+            raise BadGraph(f"no stage writes the intermediate stream {name!r}")

@@ -1,0 +1,62 @@
+"""The vocabulary: small types for the ids that travel through Sluice."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from coordinator.core.errors import BadName
+
+JobName = NewType("JobName", str)
+RunId = NewType("RunId", str)
+TaskName = NewType("TaskName", str)
+StageName = NewType("StageName", str)
+ProcessorId = NewType("ProcessorId", str)
+ExecutionContainerId = NewType("ExecutionContainerId", str)
+Epoch = NewType("Epoch", int)
+Generation = NewType("Generation", int)
+Lineage = NewType("Lineage", str)
+
+Instant = NewType("Instant", float)
+"""A reading of the clock that never jumps, in seconds; see `coordinator.clock.elapsed`."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
+"""Kafka's rule for a topic's name, less names that begin with a dot or a dash: they are safe in a path and on a command line."""
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return `name` if it may name a job, a stage, a system or a stream.
+
+    Raises BadName, which says what a name may hold.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadName(kind, name)
+    return name
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class StreamId:
+    """A stream of a system: `kafka`, `flights`."""
+
+    system: str
+    stream: str
+
+    def __str__(self) -> str:
+        return f"{self.system}.{self.stream}"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Ssp:
+    """A SystemStreamPartition. Its string is for people; it is never parsed, since streams have dots in their names."""
+
+    system: str
+    stream: str
+    partition: int
+
+    @property
+    def stream_id(self) -> StreamId:
+        return StreamId(self.system, self.stream)
+
+    def __str__(self) -> str:
+        return f"{self.system}.{self.stream}.{self.partition}"

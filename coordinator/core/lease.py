@@ -1,0 +1,131 @@
+"""Leases: how long a container may act without a word from the coordinator.
+
+Who trusts what. The container counts its lease from the moment it *sent* the last heartbeat that was answered, and stops `margin` before
+its end. The coordinator counts from the moment the heartbeat *arrived*, which is later, and gives the container's tasks away only `grace`
+after the end. Both count on clocks that never jump (see `coordinator.clock.elapsed`), so wall clocks may be hours apart; only the *rate*
+of two clocks matters, and MAX_DRIFT of difference is allowed for. The window in which two incarnations can act is therefore at most
+
+    kill time + MAX_DRIFT * lease - margin - grace        (not below zero)
+
+where the kill time is what the watchdog needs to end the driver and its JVM. Appends and reports carry the task's generation besides, so
+that even then nothing that the older one writes counts.
+
+Lease and heartbeat interval are dictated together, so that a growing fleet stretches both and the rate of heartbeats stays under a cap.
+The shape follows river's leader election ("trust window") and Kafka's group heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import ceil
+
+from coordinator.core.errors import BadSettings
+from coordinator.core.ids import Epoch, Instant
+
+MAX_DRIFT = 0.01
+"""Two machines' clocks may differ in rate by one part in a hundred; real ones differ by less than one in a thousand."""
+
+KILL_TIME = timedelta(seconds=1)
+"""From the end of a lease to the last process of the driver's session being gone (measured: 0.1 to 0.6 s)."""
+
+JITTER = 0.1
+"""A container waits up to this part less than the interval, so that a fleet that started together spreads out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a container is told: its lease, and when to send the next heartbeat."""
+
+    lease: timedelta
+    interval: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """The coordinator's settings. Raises BadSettings, naming the inequality, when they cannot be safe together."""
+
+    lease: timedelta = timedelta(seconds=30)
+    interval: timedelta = timedelta(seconds=5)
+    margin: timedelta = timedelta(seconds=3)
+    grace: timedelta = timedelta(seconds=5)
+    max_rate: float = 5000.0
+
+    def __post_init__(self) -> None:
+        wrong = self.problems()
+        if wrong:
+            raise BadSettings("; ".join(wrong))
+
+    def problems(self) -> Sequence[str]:
+        zero = timedelta(0)
+        found = []
+        if min(self.lease, self.interval) <= zero or min(self.margin, self.grace) < zero or self.max_rate <= 0:
+            found.append("lease, interval and rate must be positive, margin and grace not negative")
+        if self.lease < 2 * self.interval + self.margin:
+            found.append(
+                f"lease >= 2 * interval + margin fails ({self.lease.total_seconds():g} s < 2 * {self.interval.total_seconds():g} s + "
+                f"{self.margin.total_seconds():g} s): one lost heartbeat would end a healthy container"
+            )
+        if self.margin + self.grace < KILL_TIME + MAX_DRIFT * self.lease:
+            need = (KILL_TIME + MAX_DRIFT * self.lease).total_seconds()
+            found.append(
+                f"margin + grace >= kill time + drift fails ({(self.margin + self.grace).total_seconds():g} s < {need:g} s): "
+                "two incarnations of a slot could act at once"
+            )
+        return found
+
+    def terms(self, fleet: int) -> Terms:
+        """The terms for a fleet of that many containers: `interval` and `lease` stretched alike once fleet / interval exceeds `max_rate`.
+
+        The stretch goes up in quarters, so that the terms do not change with every container.
+        """
+        stretch = max(1.0, ceil(4 * fleet / (self.max_rate * self.interval.total_seconds())) / 4)
+        return Terms(lease=self.lease * stretch, interval=self.interval * stretch)
+
+    def overlap(self, terms: Terms) -> timedelta:
+        """The worst-case window in which two incarnations of a slot can act (see above)."""
+        return max(timedelta(0), KILL_TIME + MAX_DRIFT * terms.lease - self.margin - self.grace)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The coordinator's side: the container's epoch and when the lease ends. `bare`: a foreign client, which sends no epoch."""
+
+    epoch: Epoch
+    ends_at: Instant
+    bare: bool = False
+
+    def free_at(self, policy: LeasePolicy) -> Instant:
+        """When the container's tasks may be given away, if it is not heard of again."""
+        return Instant(self.ends_at + policy.grace.total_seconds())
+
+
+def may_renew(lease: Lease, sent: Epoch | None) -> bool:
+    """Whether a heartbeat that carried epoch `sent` renews the lease: only the incarnation's own does, or a bare container's."""
+    return sent == lease.epoch or (sent is None and lease.bare)
+
+
+def granted(epoch: Epoch, now: Instant, terms: Terms, *, bare: bool = False) -> Lease:
+    return Lease(epoch, Instant(now + terms.lease.total_seconds()), bare)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The container's side: until when it may act. `sent_at` is when the last answered heartbeat was sent."""
+
+    sent_at: Instant
+    lease: timedelta
+    margin: timedelta
+
+    @property
+    def ends_at(self) -> Instant:
+        return Instant(self.sent_at + (self.lease - self.margin).total_seconds())
+
+    def expired(self, now: Instant) -> bool:
+        return now >= self.ends_at
+
+
+def next_heartbeat(interval: timedelta, chance: float) -> timedelta:
+    """The pause before the next heartbeat; `chance` is uniform in [0, 1)."""
+    return interval * (1 - JITTER * chance)

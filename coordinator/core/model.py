@@ -1,0 +1,84 @@
+"""The job model: which container runs which task, and which task reads which partition.
+
+A model is a value: immutable, compared by content. Its version is the coordinator's; its hash says whether two versions differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.core.ids import ProcessorId, Ssp, TaskName
+
+
+@dataclass(frozen=True, slots=True)
+class TaskModel:
+    """A task and the partitions that it reads, broadcast ones included. `changelog_partition` is the task's number in Samza's format."""
+
+    name: TaskName
+    ssps: frozenset[Ssp]
+    changelog_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerModel:
+    processor_id: ProcessorId
+    tasks: Mapping[TaskName, TaskModel]
+
+
+@dataclass(frozen=True, slots=True)
+class JobModel:
+    config: Mapping[str, str]
+    containers: Mapping[ProcessorId, ContainerModel]
+
+    def task(self, name: TaskName) -> tuple[ProcessorId, TaskModel] | None:
+        """The task of that name and its slot, or None."""
+        for processor_id, container in self.containers.items():
+            if name in container.tasks:
+                return processor_id, container.tasks[name]
+        return None
+
+    @property
+    def tasks(self) -> Mapping[TaskName, TaskModel]:
+        return {name: task for container in self.containers.values() for name, task in container.tasks.items()}
+
+    @property
+    def placement(self) -> Mapping[TaskName, ProcessorId]:
+        return {name: pid for pid, container in self.containers.items() for name in container.tasks}
+
+    def content_hash(self) -> str:
+        """SHA-256 of the model in a canonical spelling: equal models have equal hashes in every process."""
+        canonical = {
+            "config": dict(self.config),
+            "containers": {
+                pid: {
+                    name: [sorted((s.system, s.stream, s.partition) for s in task.ssps), task.changelog_partition]
+                    for name, task in container.tasks.items()
+                }
+                for pid, container in self.containers.items()
+            },
+        }
+        return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def job_model(
+    config: Mapping[str, str],
+    tasks: Mapping[TaskName, frozenset[Ssp]],
+    placement: Mapping[TaskName, ProcessorId],
+    changelog: Mapping[TaskName, int],
+) -> JobModel:
+    """Put a model together. Known tasks keep their `changelog` number, new ones take the next free ones in name order
+    (as Samza's JobModelCalculator does). Containers and tasks are in name order, so that equal models serialise equally."""
+    numbers = dict(changelog)
+    free = max(numbers.values(), default=-1) + 1
+    for name in sorted(tasks):
+        if name not in numbers:
+            numbers[name] = free
+            free += 1
+    containers = {
+        pid: ContainerModel(pid, {name: TaskModel(name, tasks[name], numbers[name]) for name in sorted(tasks) if placement[name] == pid})
+        for pid in sorted(set(placement.values()))
+    }
+    return JobModel(config=dict(sorted(config.items())), containers=containers)

@@ -1,0 +1,58 @@
+"""How containers and runs end: steps that several verbs take inside their own transactions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from coordinator.core.errors import UnknownRun
+from coordinator.core.ids import RunId
+from coordinator.core.lifecycle import RunState, moved
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Writing
+
+
+async def the_run(tx: Reading, run_id: RunId) -> RunRow:
+    """The run. Raises UnknownRun."""
+    run = await tx.run(run_id)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id!r}")
+    return run
+
+
+async def end_container(
+    tx: Writing, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
+) -> ContainerRow:
+    """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice."""
+    gone = replace(
+        container,
+        state=container.state if container.ended_at else state,
+        ended_at=container.ended_at or now,
+        exit_code=exit_code if container.exit_code is None else container.exit_code,
+        reason=container.reason or reason,
+    )
+    await tx.put_container(gone)
+    for held in await tx.holds_of(container.execution_id):
+        await tx.put_hold(replace(held, hold=replace(held.hold, released=True)))
+    return gone
+
+
+async def settle_run(tx: Writing, run: RunRow, now: datetime) -> RunRow:
+    """End a run that was asked to stop once its last container is gone; any other run stays as it is."""
+    if run.state.ended or run.stop_requested_at is None:
+        return run
+    if any(each.ended_at is None for each in await tx.containers(run.run_id)):
+        return run
+    ended = replace(run, state=moved(run.state, RunState.FAILED if run.failing else RunState.STOPPED), ended_at=now)
+    await tx.put_run(ended)
+    await tx.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
+    return ended
+
+
+async def ask_to_stop(tx: Writing, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
+    """Tell a run's containers to stop between batches; the run ends when the last is gone. May run twice: the first request stands."""
+    if run.state.ended or run.stop_requested_at is not None:
+        return run
+    asked = replace(run, stop_requested_at=now, reason=reason, failing=failing)
+    await tx.put_run(asked)
+    await tx.add_notice(run.run_id, "STOP", now, {"reason": reason})
+    return await settle_run(tx, asked, now)

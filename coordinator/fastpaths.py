@@ -1,0 +1,81 @@
+"""Two routes without a framework around them: the heartbeat, which every container sends all the time, and the job model's 304.
+
+They answer as the routes of the same paths in `api.py` do, which stay in the OpenAPI document and take whatever is not answered here;
+`tests/integration/test_fastpaths.py` compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote_plus
+
+from coordinator.core.ids import Epoch
+from coordinator.jobmodels import JobModels
+from coordinator.leases import Leases
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ALIVE = b'{"alive": true}'
+
+_PARAMETER = b"executionContainerId="
+
+
+def _json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    return [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), (b"content-length", b"%d" % len(body))]
+
+
+_ALIVE_HEADERS = _json_headers(ALIVE)
+_ALIVE_BODY = {"type": "http.response.body", "body": ALIVE}
+_EMPTY_BODY = {"type": "http.response.body", "body": b""}
+
+
+def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
+    """`app` with the two paths answered before it. Anything but the plainest form of a request is left to `app`."""
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            path = scope["path"]
+            if path == "/containerHeartbeat":
+                if await _heartbeat(scope, send, leases):
+                    return
+            elif path == "/jobModel" and await _unchanged_model(scope, send, models):
+                return
+        await app(scope, receive, send)
+
+    return front
+
+
+async def _heartbeat(scope: Scope, send: Send, leases: Leases) -> bool:
+    query: bytes = scope["query_string"]
+    if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):
+        return False
+    epoch: Epoch | None = None
+    for name, value in scope["headers"]:
+        if name == b"sluice-epoch":
+            if not value.isdigit() or len(value) > 9 or epoch is not None:
+                return False
+            epoch = Epoch(int(value))
+    raw = query[len(_PARAMETER) :].decode("ascii", "replace")
+    entry = leases.beat(unquote_plus(raw) if "%" in raw or "+" in raw else raw, epoch)
+    if entry is None:
+        return False  # how its run ended is looked up by the slow path
+    await send({"type": "http.response.start", "status": 200, "headers": [*_ALIVE_HEADERS, *entry.headers]})
+    await send(_ALIVE_BODY)
+    return True
+
+
+async def _unchanged_model(scope: Scope, send: Send, models: JobModels) -> bool:
+    query: bytes = scope["query_string"]
+    if not query.startswith(b"job=") or b"&" in query or b"%" in query or b"+" in query:
+        return False
+    known = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
+    served = models.find(query[4:].decode("ascii", "replace")) if known is not None else None
+    if served is None or known != served.etag:
+        return False
+    await send({"type": "http.response.start", "status": 304, "headers": served.unchanged_headers})
+    await send(_EMPTY_BODY)
+    return True

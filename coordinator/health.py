@@ -1,0 +1,62 @@
+"""What `/readyz` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.core.errors import SluiceError, UnknownStream
+from coordinator.leases import Leases
+from coordinator.maintenance import Maintenance
+from coordinator.store.port import Store
+from coordinator.streams.port import StreamSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    store: Store
+    systems: Mapping[str, StreamSystem]
+    leases: Leases
+    maintenance: Maintenance
+
+    async def check(self) -> Sequence[Check]:
+        """Each part, by asking it something small."""
+        return [await self._database(), *[await self._system(name) for name in sorted(self.systems)], self._chores(), self._lease_window()]
+
+    async def _database(self) -> Check:
+        try:
+            async with self.store.read() as tx:
+                jobs = await tx.jobs()
+        except SluiceError as error:
+            return Check("database", False, str(error))
+        return Check("database", True, f"{len(jobs)} jobs")
+
+    async def _system(self, name: str) -> Check:
+        try:
+            await self.systems[name].partitions("sluice-readiness-probe")
+        except UnknownStream:
+            pass
+        except SluiceError as error:
+            return Check(f"system {name}", False, str(error))
+        return Check(f"system {name}", True, "answers")
+
+    def _chores(self) -> Check:
+        dead = self.maintenance.dead
+        return Check("chores", not dead, f"ended: {', '.join(dead)}" if dead else "running")
+
+    def _lease_window(self) -> Check:
+        overlap = self.leases.policy.overlap(self.leases.terms).total_seconds()
+        terms = self.leases.terms
+        return Check(
+            "leases",
+            True,
+            f"{len(self.leases)} valid; lease {terms.lease.total_seconds():g} s, heartbeat every {terms.interval.total_seconds():g} s, "
+            f"two incarnations can overlap by {overlap:g} s at worst",
+        )

@@ -1,0 +1,152 @@
+"""Registration, heartbeats and exits of containers."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from coordinator.clock import Clock
+from coordinator.core.errors import IdInUse, LeaseLost, NoJobModel, StaleRun, UnknownContainer, UnknownSlot
+from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
+from coordinator.core.lifecycle import RunState, moved
+from coordinator.endings import end_container, settle_run, the_run
+from coordinator.leases import Leases
+from coordinator.notices import Notices
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    container: ContainerRow
+    lease: timedelta
+    interval: timedelta
+    model_version: int
+    notices: int
+
+
+class Heartbeats:
+    """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
+
+    def __init__(self, store: Store, leases: Leases, notices: Notices, clock: Clock) -> None:
+        self._store = store
+        self._leases = leases
+        self._notices = notices
+        self._clock = clock
+
+    async def recover(self) -> int:
+        """After a start: give every container that is not known to be gone a full lease. How many there are."""
+        async with self._store.read() as tx:
+            standing = await tx.standing_containers()
+            runs = {run.run_id: run for run in await tx.active_runs()}
+        for container in standing:
+            run = runs.get(container.run_id)
+            if run is not None and container.state is ContainerState.LIVE:
+                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
+            else:
+                self._leases.remember_condemned(container.execution_id)
+        return len(standing)
+
+    async def register(
+        self, run_id: RunId, processor_id: ProcessorId, execution_id: ExecutionContainerId, host: str, *, bare: bool
+    ) -> Registered:
+        """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
+        answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, or LeaseLost for a replaced incarnation."""
+        async with self._store.begin() as tx:
+            run = await self._running(tx, run_id, processor_id)
+            known = await tx.container(execution_id)
+            if known is None:
+                former = [each for each in await tx.containers(run_id) if each.processor_id == processor_id]
+                container = await self._enrol(tx, run, processor_id, execution_id, host, bare=bare, former=former)
+            else:
+                container, former = _the_same(known, run_id, processor_id), []
+            seq = max((notice.seq for notice in await tx.notices(run_id, 0)), default=0)
+        for each in former:
+            self._leases.condemn(each.execution_id)
+        terms = self._leases.grant(execution_id, container.epoch, run.model_version, bare=container.bare)
+        return Registered(container, terms.lease, terms.interval, run.model_version, seq)
+
+    async def _running(self, tx: Writing, run_id: RunId, processor_id: ProcessorId) -> RunRow:
+        run = await the_run(tx, run_id)
+        if run.state.ended or run.stop_requested_at is not None:
+            raise StaleRun(f"run {run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
+        model = await tx.model(run.job, run.model_version)
+        if model is None:
+            raise NoJobModel(f"job {run.job} has no model {run.model_version}")
+        if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
+            raise UnknownSlot(f"run {run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
+        return run
+
+    async def _enrol(
+        self,
+        tx: Writing,
+        run: RunRow,
+        processor_id: ProcessorId,
+        execution_id: ExecutionContainerId,
+        host: str,
+        *,
+        bare: bool,
+        former: list[ContainerRow],
+    ) -> ContainerRow:
+        now = self._clock.now()
+        for each in former:
+            if each.state is ContainerState.LIVE:
+                log.info("container %s of slot %s of run %s is replaced by %s", each.execution_id, processor_id, run.run_id, execution_id)
+                await tx.put_container(replace(each, state=ContainerState.REPLACED))
+        container = ContainerRow(
+            execution_id=execution_id,
+            run_id=run.run_id,
+            job=run.job,
+            processor_id=processor_id,
+            epoch=Epoch(1 + max((each.epoch for each in former), default=0)),
+            host=host,
+            bare=bare,
+            state=ContainerState.LIVE,
+            registered_at=now,
+            last_seen_at=now,
+        )
+        await tx.put_container(container)
+        if run.state is RunState.CREATED:
+            await tx.put_run(replace(run, state=moved(run.state, RunState.RUNNING), started_at=now))
+        return container
+
+    async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
+        """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice."""
+        async with self._store.begin() as tx:
+            container = await _the_container(tx, execution_id)
+            gone = await end_container(tx, container, ContainerState.EXITED, self._clock.now(), exit_code=exit_code, reason=reason)
+            await settle_run(tx, await the_run(tx, container.run_id), self._clock.now())
+        self._leases.drop(execution_id)
+        self._notices.ring(container.run_id)
+        return gone
+
+    async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
+        """For an invalid container: the state of its run if that has ended or is stopping, so that it can exit as an orderly one."""
+        async with self._store.read() as tx:
+            container = await tx.container(execution_id)
+            run = await tx.run(container.run_id) if container else None
+        return run.state if run and run.state.ended else None
+
+
+def _slot_number(processor_id: ProcessorId) -> int:
+    return int(processor_id) if processor_id.isascii() and processor_id.isdigit() and str(int(processor_id)) == processor_id else -1
+
+
+def _the_same(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> ContainerRow:
+    if (known.run_id, known.processor_id) != (run_id, processor_id):
+        raise IdInUse(
+            f"execution container id {known.execution_id!r} belongs to slot {known.processor_id} of run {known.run_id}: "
+            "every incarnation needs an id of its own"
+        )
+    if known.state is not ContainerState.LIVE:
+        raise LeaseLost(f"container {known.execution_id} is {known.state}: its slot has gone on without it")
+    return known
+
+
+async def _the_container(tx: Reading, execution_id: ExecutionContainerId) -> ContainerRow:
+    container = await tx.container(execution_id)
+    if container is None:
+        raise UnknownContainer(f"no container registered as {execution_id!r}")
+    return container

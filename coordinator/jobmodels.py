@@ -1,0 +1,115 @@
+"""Job models: made for a deployment, stored with the assignment, served as bytes that are made once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator import wire
+from coordinator.core.errors import NoJobModel
+from coordinator.core.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
+from coordinator.core.ids import JobName, RunId, StreamId
+from coordinator.core.model import JobModel, job_model
+from coordinator.core.placement import place, slots
+from coordinator.store.port import Reading, RunRow, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job model with the assignment to store beside it."""
+
+    model: JobModel
+    assignment: Previous
+
+
+def plan_model(
+    request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int], previous: Previous, former: JobModel | None
+) -> Plan:
+    """The job model of a deployment. `bindings` and `counts` are by the job's names of its streams; `former` is the job's last model.
+
+    Raises the errors of grouping, co-partitioning and placement; nothing is changed.
+    """
+    read = {name for stage in request.stages for name in stage.reads}
+    streams = {bindings[name]: counts[name] for name in sorted(read)}
+    broadcast = frozenset(bindings[each.name] for each in request.inputs if each.broadcast and each.name in read)
+    grouper = grouper_named(request.grouper, request.max_tasks)
+    grouping = request.grouper + (f"/{request.max_tasks}" if request.max_tasks else "")
+    made: Assignment = assign(grouper, previous, streams, broadcast, grouping=grouping, stateful=request.stateful)
+    for stage in request.stages:
+        check_co_partitioned(stage.name, [bindings[name] for name in stage.reads], made.baselines, made.owners)
+    placement = place(made.tasks.keys(), slots(request.containers), former.placement if former else {})
+    changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
+    config = {"job.name": request.job, "job.container.count": str(request.containers), **request.config}
+    return Plan(
+        model=job_model(config, made.tasks, placement, changelog),
+        assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=grouping),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What `GET /jobModel` answers for a job: bytes and headers, made once per deployment."""
+
+    body: bytes
+    etag: bytes
+    unchanged_headers: Sequence[tuple[bytes, bytes]]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.unchanged_headers}
+
+
+class JobModels:
+    """The current models of all jobs, ready to serve, and decoded models by version."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._served: dict[str, Served] = {}
+        self._decoded: dict[tuple[JobName, int], JobModel] = {}
+
+    async def recover(self) -> None:
+        """Fill the cache after a start."""
+        async with self._store.read() as tx:
+            for job in await tx.jobs():
+                run = await tx.run(job.current_run)
+                if run is not None:
+                    self.serve(run.job, run.run_id, run.model_version, await self.decoded(tx, run))
+
+    def serve(self, job: JobName, run_id: RunId, version: int, model: JobModel) -> None:
+        """From now on `GET /jobModel` answers this model for the job."""
+        self._decoded[job, version] = model
+        for stale in [key for key in self._decoded if key[0] == job and key[1] < version]:
+            del self._decoded[stale]
+        body = wire.job_model_bytes(model)
+        etag = f'"{version}-{model.content_hash()[:16]}"'.encode()
+        headers = [
+            (b"etag", etag),
+            (b"cache-control", b"no-cache"),
+            (wire.RUN_HEADER.lower().encode(), run_id.encode()),
+            (wire.MODEL_VERSION_HEADER.lower().encode(), b"%d" % version),
+        ]
+        self._served[job] = Served(body, etag, headers)
+
+    def served(self, job: str) -> Served:
+        """Raises NoJobModel before the job has one."""
+        found = self.find(job)
+        if found is None:
+            raise NoJobModel(f"job {job[:300]!r} has no job model: deploy a run of it first")
+        return found
+
+    def find(self, job: str) -> Served | None:
+        return self._served.get(job)
+
+    def jobs(self) -> list[str]:
+        return sorted(self._served)
+
+    async def decoded(self, tx: Reading, run: RunRow) -> JobModel:
+        """The model of a run."""
+        key = (run.job, run.model_version)
+        if key not in self._decoded:
+            row = await tx.model(*key)
+            if row is None:
+                raise NoJobModel(f"job {run.job} has no model {run.model_version}")
+            self._decoded[key] = wire.parse_job_model(json.loads(row.document))
+        return self._decoded[key]

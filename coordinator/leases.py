@@ -1,0 +1,126 @@
+"""The leases of all containers, in memory: a steady heartbeat touches nothing else.
+
+A container is *valid* (its heartbeats renew), or *ending*: it was replaced or its run is over, every heartbeat is answered with false, but
+until its last lease and grace have passed it may still act, so its tasks are not given away. After a restart of the coordinator every
+container that the database knows gets a fresh lease: a restart never ends a fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from coordinator.clock import Clock
+from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
+from coordinator.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
+
+HeaderList = Sequence[tuple[bytes, bytes]]
+
+
+class Valid:
+    """A valid container's lease with the answer headers that go with it, made once."""
+
+    __slots__ = ("headers", "lease", "model_version")
+
+    def __init__(self, lease: Lease, model_version: int, headers: HeaderList) -> None:
+        self.lease = lease
+        self.model_version = model_version
+        self.headers = headers
+
+
+class Leases:
+    """One event loop's; no locks."""
+
+    def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
+        self.policy = policy
+        self.terms: Terms = policy.terms(0)
+        self.answered_alive = 0
+        self.answered_invalid = 0
+        """Counted by who sends that answer, which is not the fast path."""
+        self._clock = clock
+        self._valid: dict[str, Valid] = {}
+        self._ending: dict[str, Instant] = {}
+        self._seen: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
+        """Make the container valid with a full lease from now."""
+        self._ending.pop(execution_id, None)
+        lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
+        self._valid[execution_id] = Valid(lease, model_version, self._headers(epoch, model_version))
+        self._restretch()
+        return self.terms
+
+    def beat(self, execution_id: str, sent: Epoch | None) -> Valid | None:
+        """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
+        sends one is answered as alive and renews nothing."""
+        entry = self._valid.get(execution_id)
+        if entry is None or (sent is not None and sent != entry.lease.epoch):
+            return None
+        self.answered_alive += 1
+        if may_renew(entry.lease, sent):
+            entry.lease = granted(entry.lease.epoch, self._clock.elapsed(), self.terms, bare=entry.lease.bare)
+            self._seen.add(execution_id)
+        return entry
+
+    def condemn(self, execution_id: ExecutionContainerId) -> None:
+        """Answer false from now on; the container's tasks stay its own until its lease and grace have passed. May run twice."""
+        entry = self._valid.pop(execution_id, None)
+        if entry is not None:
+            self._ending[execution_id] = entry.lease.free_at(self.policy)
+            self._restretch()
+
+    def remember_condemned(self, execution_id: ExecutionContainerId) -> None:
+        """After a restart: a replaced container whose lease is not known any more gets the longest that it can have."""
+        self._ending[execution_id] = granted(Epoch(0), self._clock.elapsed(), self.terms).free_at(self.policy)
+
+    def drop(self, execution_id: ExecutionContainerId) -> None:
+        """Forget a container that is gone."""
+        self._ending.pop(execution_id, None)
+        if self._valid.pop(execution_id, None) is not None:
+            self._restretch()
+
+    def free_at(self, execution_id: ExecutionContainerId) -> Instant | None:
+        """When the container's tasks may be given away; None if it has no lease."""
+        entry = self._valid.get(execution_id)
+        return entry.lease.free_at(self.policy) if entry else self._ending.get(execution_id)
+
+    def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
+        """Up to `limit` containers, valid or ending, whose lease and grace have passed."""
+        now = self._clock.elapsed()
+        found = [each for each, free_at in self._ending.items() if free_at <= now]
+        found += [each for each, entry in self._valid.items() if entry.lease.free_at(self.policy) <= now]
+        return [ExecutionContainerId(each) for each in found[:limit]]
+
+    def adopt_model(self, execution_ids: Iterable[ExecutionContainerId], model_version: int) -> None:
+        """Tell these containers of a job model in the headers of their next answers."""
+        for execution_id in execution_ids:
+            if entry := self._valid.get(execution_id):
+                entry.model_version = model_version
+                entry.headers = self._headers(entry.lease.epoch, model_version)
+
+    def take_seen(self) -> Sequence[ExecutionContainerId]:
+        """The containers that were heard since the last call."""
+        seen, self._seen = self._seen, set()
+        return [ExecutionContainerId(each) for each in seen]
+
+    def _restretch(self) -> None:
+        terms = self.policy.terms(len(self._valid))
+        if terms != self.terms:
+            self.terms = terms
+            for entry in self._valid.values():
+                entry.headers = self._headers(entry.lease.epoch, entry.model_version)
+
+    def _headers(self, epoch: Epoch, model_version: int) -> HeaderList:
+        return [
+            (b"sluice-epoch", b"%d" % epoch),
+            (b"sluice-lease-seconds", _seconds(self.terms.lease)),
+            (b"sluice-next-heartbeat-seconds", _seconds(self.terms.interval)),
+            (b"sluice-job-model-version", b"%d" % model_version),
+        ]
+
+
+def _seconds(duration: timedelta) -> bytes:
+    return f"{duration.total_seconds():g}".encode()

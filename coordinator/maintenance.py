@@ -1,0 +1,176 @@
+"""Chores: small bounded pieces of work, each with `run_once() -> counts`, and the loop that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from coordinator.clock import Clock
+from coordinator.core.errors import SluiceError
+from coordinator.core.ids import JobName, RunId, Ssp, StreamId
+from coordinator.endings import end_container, settle_run, the_run
+from coordinator.leases import Leases
+from coordinator.notices import Notices
+from coordinator.store.port import ContainerState, Reading, Store
+from coordinator.streams.port import StreamSystem
+
+log = logging.getLogger(__name__)
+
+
+class Chore(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def every(self) -> timedelta: ...
+
+    async def run_once(self) -> Mapping[str, int]:
+        """Do what is due; what was done, by kind. May run twice: the second run finds nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireLeases:
+    """Free the tasks of containers whose lease and grace have passed."""
+
+    store: Store
+    leases: Leases
+    notices: Notices
+    clock: Clock
+    batch: int = 500
+    every: timedelta = timedelta(seconds=0.5)
+    name: str = "expire_leases"
+
+    async def run_once(self) -> Mapping[str, int]:
+        overdue = self.leases.overdue(self.batch)
+        if not overdue:
+            return {}
+        touched: set[RunId] = set()
+        async with self.store.begin() as tx:
+            for execution_id in overdue:
+                container = await tx.container(execution_id)
+                if container is None or container.ended_at is not None:
+                    continue
+                await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
+                touched.add(container.run_id)
+            for run_id in touched:
+                await settle_run(tx, await the_run(tx, run_id), self.clock.now())
+        for execution_id in overdue:
+            log.warning("container %s is lost: its lease and grace have passed", execution_id)
+            self.leases.drop(execution_id)
+        for run_id in touched:
+            self.notices.ring(run_id)
+        return {"expired": len(overdue)}
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLastSeen:
+    """Write when containers were last heard of, all in one transaction."""
+
+    store: Store
+    leases: Leases
+    clock: Clock
+    every: timedelta = timedelta(seconds=30)
+    name: str = "flush_last_seen"
+
+    async def run_once(self) -> Mapping[str, int]:
+        seen = self.leases.take_seen()
+        if not seen:
+            return {}
+        now = self.clock.now()
+        async with self.store.begin() as tx:
+            await tx.seen((execution_id, now) for execution_id in seen)
+        return {"flushed": len(seen)}
+
+
+@dataclass(frozen=True, slots=True)
+class TrimStreams:
+    """Trim the intermediate streams of active runs: records older than `keep` that every reader has committed past.
+
+    A stage that has not reported holds its partitions where its run starts. Inputs and outputs belong to others and are left alone.
+    """
+
+    store: Store
+    systems: Mapping[str, StreamSystem]
+    clock: Clock
+    keep: timedelta
+    every: timedelta = timedelta(seconds=60)
+    name: str = "trim_streams"
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            needed: dict[Ssp, int] = {}
+            for run in await tx.active_runs():
+                intermediate = {StreamId(s["system"], s["stream"]) for s in run.streams if s["role"] == "intermediate"}
+                for ssp, offset in (await _needed(tx, run.job, run.run_id, run.spec, run.streams)).items():
+                    if ssp.stream_id in intermediate:
+                        needed[ssp] = min(offset, needed.get(ssp, offset))
+        by_stream: defaultdict[StreamId, dict[int, int]] = defaultdict(dict)
+        for ssp, offset in needed.items():
+            by_stream[ssp.stream_id][ssp.partition] = offset
+        trimmed = 0
+        for stream, offsets in by_stream.items():
+            system = self.systems[stream.system]
+            old = await system.at_time(stream.stream, self.clock.now() - self.keep)
+            trimmed += await system.trim(stream.stream, {p: min(offset, old.get(p, 0)) for p, offset in offsets.items()})
+        return {"trimmed": trimmed} if trimmed else {}
+
+
+async def _needed(
+    tx: Reading, job: JobName, run_id: RunId, spec: Mapping[str, object], streams: Sequence[Mapping[str, object]]
+) -> Mapping[Ssp, int]:
+    """The lowest offset of each partition that some stage of the run may still read."""
+    starts = dict(await tx.starts(run_id))
+    readers: defaultdict[Ssp, list[int]] = defaultdict(list)
+    for row in await tx.stores(job):
+        for ssp, offset in row.offsets.items():
+            readers[ssp].append(offset)
+    names = {(s["system"], s["stream"]): s["name"] for s in streams}
+    stages = spec["stages"]
+    assert isinstance(stages, list)
+    expected = {name: sum(1 for stage in stages if name in stage["reads"]) for name in names.values()}
+    return {
+        ssp: min(readers[ssp]) if len(readers[ssp]) >= expected.get(names.get((ssp.system, ssp.stream), ""), 1) else start
+        for ssp, start in starts.items()
+    }
+
+
+class Maintenance:
+    """Runs chores, each at its own pace, until it is left. A chore that fails is logged, counted, and tried again at its next turn."""
+
+    def __init__(self, chores: Sequence[Chore]) -> None:
+        self._chores = chores
+        self._loops: list[asyncio.Task[None]] = []
+        self.done: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    async def __aenter__(self) -> Maintenance:
+        self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+
+    @property
+    def dead(self) -> list[str]:
+        """Chores whose loop has ended although it should not have."""
+        return [loop.get_name() for loop in self._loops if loop.done()]
+
+    async def _loop(self, chore: Chore) -> None:
+        while True:
+            try:
+                for what, count in (await chore.run_once()).items():
+                    self.done[chore.name, what] += count
+            except SluiceError as error:
+                self.done[chore.name, "failed"] += 1
+                log.warning("%s: %s", chore.name, error)
+            except Exception:
+                self.done[chore.name, "failed"] += 1
+                log.exception("%s failed; it runs again in %s", chore.name, chore.every)
+            await asyncio.sleep(chore.every.total_seconds())

@@ -1,0 +1,57 @@
+"""Notices: what containers of a run must learn at once. They are rows in the store; a bell per run wakes those who wait for the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+
+from coordinator.core.errors import UnknownRun
+from coordinator.core.ids import RunId
+from coordinator.store.port import NoticeRow, Store
+
+
+class Notices:
+    """Long polls over the notices of runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._bells: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)
+        self._closed = False
+
+    def ring(self, run_id: RunId) -> None:
+        """Wake everybody who waits for a notice of the run. Call it when the transaction that added one has ended."""
+        for bell in self._bells.get(run_id, ()):
+            bell.set()
+
+    def close(self) -> None:
+        """End all polls, and later ones at once: the coordinator is going down."""
+        self._closed = True
+        for run_id in list(self._bells):
+            self.ring(run_id)
+
+    async def after(self, run_id: RunId, seq: int, wait: timedelta) -> Sequence[NoticeRow]:
+        """The run's notices with numbers above `seq`, as soon as there are any; none after `wait`. Raises UnknownRun."""
+        bell = asyncio.Event()
+        self._bells[run_id].add(bell)
+        try:
+            found = await self._read(run_id, seq)
+            if found or self._closed:
+                return found
+            try:
+                async with asyncio.timeout(wait.total_seconds()):
+                    await bell.wait()
+            except TimeoutError:
+                return []
+            return await self._read(run_id, seq)
+        finally:
+            self._bells[run_id].discard(bell)
+            if not self._bells[run_id]:
+                del self._bells[run_id]
+
+    async def _read(self, run_id: RunId, seq: int) -> Sequence[NoticeRow]:
+        async with self._store.read() as tx:
+            if await tx.run(run_id) is None:
+                raise UnknownRun(f"there is no run {run_id!r}")
+            return await tx.notices(run_id, seq)

@@ -1,0 +1,101 @@
+"""The one place where errors become answers: `application/problem+json`, RFC 9457."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from coordinator import wire
+from coordinator.core.errors import BodyTooLarge, Bug, OurTrouble, SluiceError
+from coordinator.fastpaths import App, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem(
+    slug: str, title: str, status: int, detail: str, instance: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    body = wire.Problem(type=f"urn:sluice:{slug}", title=title, status=status, detail=detail, instance=instance)
+    return JSONResponse(body.model_dump(exclude_none=True), status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+
+
+def problem_of(error: SluiceError, instance: str | None = None) -> JSONResponse:
+    headers = {"Retry-After": "1"} if isinstance(error, OurTrouble) else None
+    return problem(error.slug, error.title(), error.status, str(error), instance, headers)
+
+
+def _where(error: Mapping[str, Any]) -> str:
+    return ".".join(str(part) for part in error["loc"])
+
+
+async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, SluiceError)
+    if isinstance(error, Bug):
+        log.error("a bug: %s", error, exc_info=error)
+    return problem_of(error, request.url.path)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    told = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])
+    return problem("invalid-request", "The request does not have the form that the API documents.", 422, told, request.url.path)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return problem(f"http-{error.status_code}", str(error.detail), error.status_code, str(error.detail), request.url.path, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("unexpected error at %s", request.url.path, exc_info=error)
+    return problem("bug", "Sluice failed in a way that it does not know.", 500, type(error).__name__, request.url.path)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(SluiceError, _sluice_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def limited(app: App, max_body_bytes: int) -> App:
+    """`app` with bodies above the limit refused before they are read, or cut off where their length was not announced."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await app(scope, receive, send)
+        refusal = problem_of(BodyTooLarge(f"send at most {max_body_bytes} bytes"), scope["path"])
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not announced.isdigit() or int(announced) > max_body_bytes:
+            return await refusal(scope, receive, send)
+        received = 0
+        answered = False
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > max_body_bytes:
+                raise BodyTooLarge(f"send at most {max_body_bytes} bytes")
+            return message
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await app(scope, counted, noted)
+        except BodyTooLarge:
+            if not answered:
+                await refusal(scope, receive, send)
+
+    return inner

@@ -1,0 +1,246 @@
+"""Runs: deploy, describe, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from coordinator import wire
+from coordinator.clock import Clock
+from coordinator.core.errors import BadGraph, RunIsDraining, StreamConflict, UnknownJob, UnknownStream, UnknownSystem
+from coordinator.core.graph import Graph, Stage, chain
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId
+from coordinator.core.lifecycle import RunState
+from coordinator.core.model import JobModel
+from coordinator.endings import ask_to_stop, the_run
+from coordinator.jobmodels import JobModels, Plan, plan_model
+from coordinator.notices import Notices
+from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, RunRow, Store, StoreRow, Writing
+from coordinator.streams.port import Offsets, StreamSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A run with all that hangs on it."""
+
+    run: RunRow
+    model: JobModel
+    containers: Sequence[ContainerRow]
+    holds: Sequence[HoldRow]
+    stores: Sequence[StoreRow]
+
+
+class Runs:
+    """`new_run_id` makes the id of a job's next run at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        models: JobModels,
+        notices: Notices,
+        clock: Clock,
+        new_run_id: Callable[[JobName, datetime], RunId],
+    ) -> None:
+        self._store = store
+        self._systems = systems
+        self._models = models
+        self._notices = notices
+        self._clock = clock
+        self._new_run_id = new_run_id
+        self._deploying = asyncio.Lock()
+
+    async def deploy(self, request: wire.RunRequest) -> RunRow:
+        """Make a run. Everything is checked before anything is created; streams come before the run that needs them, so that a crash
+        leaves at most an empty stream, which the next try finds and uses. A run deployed over a live one asks that one to stop.
+
+        Raises the errors of graph, streams, grouping and placement; RunIsDraining.
+        """
+        chain(_graph(request))
+        bindings = _bindings(request)
+        async with self._deploying:
+            counts, missing = await self._counts(request, bindings)
+            job = JobName(request.job)
+            async with self._store.read() as tx:
+                former = await tx.current_run(job)
+                previous = await tx.assignment(job)
+                last = await self._models.decoded(tx, former) if former else None
+                old_starts = await tx.starts(former.run_id) if former else {}
+            if former is not None and former.state is RunState.DRAINING:
+                raise RunIsDraining(f"run {former.run_id} of job {job} is draining: deploy when it has ended, or cancel the drain")
+            going_on = former if request.start == "checkpoint" else None
+            plan = plan_model(request, bindings, counts, previous if going_on else Previous(), last)
+            for stream in missing:
+                await self._system(stream.system).create(stream.stream, counts[next(n for n, s in bindings.items() if s == stream)])
+            starts = await self._starts(request, bindings, plan, old_starts if going_on else None)
+            return await self._save(request, _streams(request, bindings, counts), former, going_on, plan, starts)
+
+    def _system(self, name: str) -> StreamSystem:
+        if name not in self._systems:
+            raise UnknownSystem(f"no system {name!r} is configured: there is {', '.join(sorted(self._systems))}")
+        return self._systems[name]
+
+    async def _counts(self, request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> tuple[dict[str, int], list[StreamId]]:
+        """Partition counts by the job's names, and the streams that are still to be created."""
+        counts: dict[str, int] = {}
+        missing: list[StreamId] = []
+        for each in request.inputs:
+            stream = bindings[each.name]
+            counts[each.name] = await self._system(stream.system).partitions(stream.stream)
+        made: tuple[wire.IntermediateBody | wire.OutputBody, ...] = (*request.intermediates, *request.outputs)
+        for wanted in made:
+            stream = bindings[wanted.name]
+            try:
+                present = await self._system(stream.system).partitions(stream.stream)
+            except UnknownStream:
+                present = wanted.partitions
+                missing.append(stream)
+            if isinstance(wanted, wire.IntermediateBody) and present != wanted.partitions:
+                raise StreamConflict(
+                    f"the intermediate stream {stream} exists with {present} partitions and the job asks for {wanted.partitions}: "
+                    "ask for as many, or give it another name"
+                )
+            counts[wanted.name] = present
+        return counts, missing
+
+    async def _starts(
+        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
+    ) -> Mapping[Ssp, int]:
+        """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, and reads
+        partitions that are new from their beginning; a new history begins intermediate streams at their end."""
+        inputs = {bindings[each.name] for each in request.inputs}
+        ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
+        starts: dict[Ssp, int] = {}
+        for stream in sorted({ssp.stream_id for ssp in ssps}):
+            where: str | datetime = request.start if stream in inputs else "latest"
+            if old is not None or where == "checkpoint":
+                where = "earliest" if stream in inputs or any(ssp.stream_id == stream for ssp in old or ()) else "latest"
+            offsets = await self._resolve(stream, where)
+            for ssp in ssps:
+                if ssp.stream_id == stream:
+                    starts[ssp] = (old or {}).get(ssp, offsets[ssp.partition])
+        return starts
+
+    async def _resolve(self, stream: StreamId, where: str | datetime) -> Offsets:
+        system = self._system(stream.system)
+        if isinstance(where, datetime):
+            return await system.at_time(stream.stream, where)
+        return await (system.latest if where == "latest" else system.earliest)(stream.stream)
+
+    async def _save(
+        self,
+        request: wire.RunRequest,
+        streams: Sequence[Mapping[str, object]],
+        former: RunRow | None,
+        going_on: RunRow | None,
+        plan: Plan,
+        starts: Mapping[Ssp, int],
+    ) -> RunRow:
+        job, now = JobName(request.job), self._clock.now()
+        run_id = self._new_run_id(job, now)
+        async with self._store.begin() as tx:
+            version = await self._version(tx, job, run_id, plan.model, now)
+            run = RunRow(
+                run_id=run_id,
+                job=job,
+                state=RunState.CREATED,
+                origin=going_on.origin if going_on else run_id,
+                spec=request.model_dump(mode="json", by_alias=True),
+                streams=streams,
+                model_version=version,
+                created_at=now,
+            )
+            await tx.put_run(run)
+            await tx.put_assignment(job, plan.assignment)
+            await tx.put_starts(run_id, starts)
+            if going_on is None:
+                await tx.drop_stores(job)
+            if former is not None:
+                await ask_to_stop(tx, former, now, f"replaced by run {run_id}")
+        self._models.serve(job, run_id, version, plan.model)
+        if former is not None:
+            self._notices.ring(former.run_id)
+        return run
+
+    async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime) -> int:
+        """The version of this model: the last one's if it is the same, else the next."""
+        last = await tx.model(job)
+        if last is not None and last.content_hash == model.content_hash():
+            return last.version
+        version = last.version + 1 if last else 1
+        document = wire.job_model_bytes(model).decode()
+        await tx.add_model(ModelRow(job, version, run_id, document, model.content_hash(), now, f"run {run_id} was deployed"))
+        return version
+
+    async def describe(self, run_id: RunId) -> Described:
+        """Raises UnknownRun."""
+        async with self._store.read() as tx:
+            run = await the_run(tx, run_id)
+            return Described(
+                run=run,
+                model=await self._models.decoded(tx, run),
+                containers=await tx.containers(run_id),
+                holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
+                stores=await tx.stores(run.job),
+            )
+
+    async def jobs(self) -> Sequence[JobRow]:
+        async with self._store.read() as tx:
+            return await tx.jobs()
+
+    async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
+        """Processor id -> host of the newest incarnation, of the job's current run; "" where none registered. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            run = await tx.current_run(job)
+            if run is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            hosts = dict.fromkeys((await self._models.decoded(tx, run)).containers, "")
+            return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id)}
+
+    async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
+        """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. Raises UnknownRun."""
+        async with self._store.begin() as tx:
+            run = await ask_to_stop(tx, await the_run(tx, run_id), self._clock.now(), reason, failing=failed)
+        self._notices.ring(run_id)
+        return run
+
+
+def _graph(request: wire.RunRequest) -> Graph:
+    return Graph.declared(
+        inputs=[each.name for each in request.inputs],
+        intermediates=[each.name for each in request.intermediates],
+        outputs=[each.name for each in request.outputs],
+        stages=[Stage(StageName(each.name), each.reads, each.writes) for each in request.stages],
+    )
+
+
+def _bindings(request: wire.RunRequest) -> Mapping[str, StreamId]:
+    bindings = {each.name: StreamId(each.system, each.stream or each.name) for each in request.streams}
+    for name, stream in bindings.items():
+        if sum(1 for other in bindings.values() if other == stream) > 1:
+            raise BadGraph(f"{name!r} and another name both stand for the stream {stream}: bind each to a stream of its own")
+    return bindings
+
+
+def _streams(request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int]) -> Sequence[Mapping[str, object]]:
+    """The streams as resolved, for the run's record (`wire.StreamReply`)."""
+
+    def stream(name: str, role: str, *, broadcast: bool = False) -> Mapping[str, object]:
+        bound = bindings[name]
+        return {
+            "name": name,
+            "role": role,
+            "system": bound.system,
+            "stream": bound.stream,
+            "partitions": counts[name],
+            "broadcast": broadcast,
+        }
+
+    return [
+        *(stream(each.name, "input", broadcast=each.broadcast) for each in request.inputs),
+        *(stream(each.name, "intermediate") for each in request.intermediates),
+        *(stream(each.name, "output") for each in request.outputs),
+    ]

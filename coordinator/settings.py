@@ -1,0 +1,92 @@
+"""The coordinator's settings, read once: flags, then `SLUICE_…` variables, then the file that SLUICE_CONFIG names (TOML), then defaults."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from coordinator.core.errors import BadSettings
+from coordinator.core.lease import LeasePolicy
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
+
+    home: Path = Field(Path(".sluice"), description="where the database, the log and local state live unless said otherwise")
+    host: str = Field("127.0.0.1", description="the address to listen on; only loopback unless `insecure`")
+    port: int = Field(8180, ge=0, le=65535, description="0 chooses a free one")
+    insecure: bool = Field(False, description="listen beyond loopback although nothing is authenticated")
+    database_url: str = Field("", description="an SQLAlchemy URL with an async driver; default: coordinator.db under home")
+    log_dir: Path | None = Field(None, description="the embedded log's directory; default: log under home")
+    lease_seconds: float = 30
+    heartbeat_seconds: float = 5
+    margin_seconds: float = Field(3, description="how much before its lease's end a container stops")
+    grace_seconds: float = Field(5, description="how long after a lease's end its tasks are kept back")
+    heartbeat_max_rate: float = Field(5000, description="heartbeats per second over all containers; a larger fleet beats more slowly")
+    max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    notices_wait_seconds: float = Field(30, gt=0, le=300, description="the longest that a poll for notices is held")
+    log_keep_seconds: float = Field(3600, ge=0, description="how long records of intermediate streams are kept at least")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = os.environ.get("SLUICE_CONFIG")
+        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, Path(file))] if file else []))
+
+    @property
+    def database(self) -> str:
+        return self.database_url or f"sqlite+aiosqlite:///{(self.home / 'coordinator.db').absolute()}"
+
+    @property
+    def log_directory(self) -> Path:
+        return (self.log_dir or self.home / "log").absolute()
+
+    @property
+    def lease_policy(self) -> LeasePolicy:
+        """Raises BadSettings, naming the inequality that fails."""
+        return LeasePolicy(
+            lease=timedelta(seconds=self.lease_seconds),
+            interval=timedelta(seconds=self.heartbeat_seconds),
+            margin=timedelta(seconds=self.margin_seconds),
+            grace=timedelta(seconds=self.grace_seconds),
+            max_rate=self.heartbeat_max_rate,
+        )
+
+
+def read_settings(**flags: object) -> Settings:
+    """Settings from everywhere, checked against each other. Flags that are None were not given. Raises BadSettings."""
+    file = os.environ.get("SLUICE_CONFIG")
+    if file and not Path(file).is_file():
+        raise BadSettings(f"SLUICE_CONFIG names {file}, which is not a file")
+    try:
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
+    except (ValidationError, ValueError) as error:
+        raise BadSettings(_told(error)) from error
+    _ = settings.lease_policy
+    if not settings.insecure and not _is_loopback(settings.host):
+        raise BadSettings(f"host {settings.host} is not loopback and nothing is authenticated yet: listen on 127.0.0.1, or say --insecure")
+    return settings
+
+
+def _told(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']} (got {each['input']!r})" for each in error.errors())
+    return str(error)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

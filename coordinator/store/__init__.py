@@ -1,0 +1,1 @@
+"""The coordinator's database. SQL is only here."""

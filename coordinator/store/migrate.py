@@ -1,0 +1,47 @@
+"""Bring a database to the newest schema with Alembic. May run twice; the second run finds nothing to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from coordinator.core.errors import StoreUnavailable
+from coordinator.store.sql import SqlStore
+
+_PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
+"""Inside the package when installed from a wheel, beside it in a checkout."""
+
+
+def alembic_config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(next(place for place in _PLACES if place.is_dir())))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _upgrade(connection: Connection) -> str:
+    config = alembic_config(connection)
+    head = ScriptDirectory.from_config(config).get_current_head()
+    if MigrationContext.configure(connection).get_current_revision() != head:
+        command.upgrade(config, "head")
+    return head or "none"
+
+
+async def upgrade(store: SqlStore) -> str:
+    """Migrate to the newest revision; its id. Raises StoreUnavailable, also for a database made by a newer Sluice."""
+    try:
+        async with store.engine.begin() as connection:
+            if connection.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return await connection.run_sync(_upgrade)
+    except (DBAPIError, CommandError, OSError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        url = store.engine.url.render_as_string(hide_password=True)
+        raise StoreUnavailable(f"cannot bring {url} to this version's schema: {cause}") from error

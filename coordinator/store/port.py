@@ -1,0 +1,224 @@
+"""The store port: what the coordinator remembers, as rows.
+
+The contract, tested by `tests/contracts/store.py` on every implementation:
+
+* `begin()` is one transaction: all its writes become durable when the block ends, none when it raises. Transactions that write are
+  serial: what one has read does not change before it ends. `read()` is the same without writes.
+* `put_…` writes a row whole, also over an older one with the same key, so it may run twice. Rows are values.
+* Lists are in the order of their keys unless said otherwise.
+* A database that cannot be reached, is full, or is read-only raises StoreUnavailable; nothing of the transaction is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import (
+    Epoch,
+    ExecutionContainerId,
+    Generation,
+    JobName,
+    Lineage,
+    ProcessorId,
+    RunId,
+    Ssp,
+    StageName,
+    TaskName,
+)
+from coordinator.core.lifecycle import RunState
+from coordinator.core.ownership import Hold
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One deployment. `spec` is the request that made it, `streams` the streams as resolved; `origin` is the first run of the history
+    that it continues. `failing` marks a stop that ends as FAILED."""
+
+    run_id: RunId
+    job: JobName
+    state: RunState
+    origin: RunId
+    spec: Mapping[str, Any]
+    streams: Sequence[Mapping[str, Any]]
+    model_version: int
+    created_at: datetime
+    started_at: datetime | None = None
+    stop_requested_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: str = ""
+    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    job: JobName
+    current_run: RunId
+    state: RunState
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One version of a job's model; `document` is its JSON. Versions of a job are never reused or changed."""
+
+    job: JobName
+    version: int
+    run_id: RunId
+    document: str
+    content_hash: str
+    created_at: datetime
+    why: str
+
+
+class ContainerState(StrEnum):
+    LIVE = "LIVE"
+    EXITED = "EXITED"
+    LOST = "LOST"
+    REPLACED = "REPLACED"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRow:
+    """One incarnation of a slot."""
+
+    execution_id: ExecutionContainerId
+    run_id: RunId
+    job: JobName
+    processor_id: ProcessorId
+    epoch: Epoch
+    host: str
+    bare: bool
+    state: ContainerState
+    registered_at: datetime
+    last_seen_at: datetime
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """The last grant of a job's task."""
+
+    job: JobName
+    task: TaskName
+    run_id: RunId
+    hold: Hold
+    acquired_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRow:
+    """The checkpoint directory of a stage of a task: its lineage, and the last batch reported (None before the first)."""
+
+    job: JobName
+    task: TaskName
+    stage: StageName
+    lineage: Lineage
+    batch_id: int | None = None
+    offsets: Mapping[Ssp, int] = field(default_factory=dict)
+    generation: Generation | None = None
+    reported_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeRow:
+    run_id: RunId
+    seq: int
+    kind: str
+    at: datetime
+    detail: Mapping[str, Any]
+
+
+class Reading(Protocol):
+    async def run(self, run_id: RunId) -> RunRow | None: ...
+
+    async def current_run(self, job: JobName) -> RunRow | None:
+        """The job's newest run, ended or not."""
+        ...
+
+    async def active_runs(self) -> Sequence[RunRow]:
+        """The runs that have not ended, oldest first."""
+        ...
+
+    async def jobs(self) -> Sequence[JobRow]: ...
+
+    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
+        """That version of the model, or the newest."""
+        ...
+
+    async def assignment(self, job: JobName) -> Previous:
+        """What the last model decided; an empty one before the first."""
+        ...
+
+    async def starts(self, run_id: RunId) -> Mapping[Ssp, int]: ...
+
+    async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None: ...
+
+    async def containers(self, run_id: RunId) -> Sequence[ContainerRow]:
+        """The incarnations of a run's slots, by slot and epoch."""
+        ...
+
+    async def standing_containers(self) -> Sequence[ContainerRow]:
+        """The containers of all runs that are not known to be gone: those alive, and those replaced that may still act."""
+        ...
+
+    async def holds(self, job: JobName) -> Sequence[HoldRow]: ...
+
+    async def hold(self, job: JobName, task: TaskName) -> HoldRow | None: ...
+
+    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
+        """The tasks that the container holds and has not released."""
+        ...
+
+    async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]: ...
+
+    async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
+        """The run's notices with a greater number, in order."""
+        ...
+
+
+class Writing(Reading, Protocol):
+    async def put_run(self, row: RunRow) -> None:
+        """Write a run; a new one becomes its job's current run."""
+        ...
+
+    async def add_model(self, row: ModelRow) -> None: ...
+
+    async def put_assignment(self, job: JobName, assignment: Previous) -> None:
+        """Replace the job's assignment as a whole: rows of removed streams go."""
+        ...
+
+    async def put_starts(self, run_id: RunId, starts: Mapping[Ssp, int]) -> None: ...
+
+    async def put_container(self, row: ContainerRow) -> None: ...
+
+    async def seen(self, seen: Iterable[tuple[ExecutionContainerId, datetime]]) -> None:
+        """Write when containers were last heard of; ids that are gone are ignored."""
+        ...
+
+    async def put_hold(self, row: HoldRow) -> None: ...
+
+    async def put_store(self, row: StoreRow) -> None: ...
+
+    async def drop_stores(self, job: JobName) -> None:
+        """Forget the job's stores: its next history begins with empty state."""
+        ...
+
+    async def add_notice(self, run_id: RunId, kind: str, at: datetime, detail: Mapping[str, Any]) -> int:
+        """Append a notice; its number, counted from 1 within the run."""
+        ...
+
+
+class Store(Protocol):
+    def begin(self) -> AbstractAsyncContextManager[Writing]: ...
+
+    def read(self) -> AbstractAsyncContextManager[Reading]: ...
+
+    async def close(self) -> None: ...

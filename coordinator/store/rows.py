@@ -1,0 +1,134 @@
+"""Rows to columns and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row
+
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.core.ownership import Hold
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, NoticeRow, RunRow, StoreRow
+
+Columns = dict[str, Any]
+
+
+def run_columns(row: RunRow) -> Columns:
+    return {
+        "run_id": row.run_id,
+        "job": row.job,
+        "state": row.state.value,
+        "origin": row.origin,
+        "spec": dict(row.spec),
+        "streams": [dict(stream) for stream in row.streams],
+        "model_version": row.model_version,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "stop_requested_at": row.stop_requested_at,
+        "ended_at": row.ended_at,
+        "reason": row.reason,
+        "failing": row.failing,
+    }
+
+
+def run_row(found: Row[Any]) -> RunRow:
+    columns = found._asdict()
+    return RunRow(**{**columns, "state": RunState(columns["state"])})
+
+
+def model_columns(row: ModelRow) -> Columns:
+    return {
+        "job": row.job,
+        "version": row.version,
+        "run_id": row.run_id,
+        "document": row.document,
+        "content_hash": row.content_hash,
+        "created_at": row.created_at,
+        "why": row.why,
+    }
+
+
+def model_row(found: Row[Any]) -> ModelRow:
+    return ModelRow(**found._asdict())
+
+
+def container_columns(row: ContainerRow) -> Columns:
+    return {
+        "execution_id": row.execution_id,
+        "run_id": row.run_id,
+        "job": row.job,
+        "processor_id": row.processor_id,
+        "epoch": row.epoch,
+        "host": row.host,
+        "bare": row.bare,
+        "state": row.state.value,
+        "registered_at": row.registered_at,
+        "last_seen_at": row.last_seen_at,
+        "ended_at": row.ended_at,
+        "exit_code": row.exit_code,
+        "reason": row.reason,
+    }
+
+
+def container_row(found: Row[Any]) -> ContainerRow:
+    columns = found._asdict()
+    columns |= {
+        "execution_id": ExecutionContainerId(columns["execution_id"]),
+        "processor_id": ProcessorId(columns["processor_id"]),
+        "epoch": Epoch(columns["epoch"]),
+        "state": ContainerState(columns["state"]),
+    }
+    return ContainerRow(**columns)
+
+
+def hold_columns(row: HoldRow) -> Columns:
+    return {
+        "job": row.job,
+        "task": row.task,
+        "run_id": row.run_id,
+        "generation": row.hold.generation,
+        "holder": row.hold.holder,
+        "released": row.hold.released,
+        "acquired_at": row.acquired_at,
+    }
+
+
+def hold_row(found: Row[Any]) -> HoldRow:
+    hold = Hold(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
+    return HoldRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), hold, found.acquired_at)
+
+
+def _offset_list(offsets: Mapping[Ssp, int]) -> list[list[Any]]:
+    return [[ssp.system, ssp.stream, ssp.partition, offset] for ssp, offset in sorted(offsets.items())]
+
+
+def store_columns(row: StoreRow) -> Columns:
+    return {
+        "job": row.job,
+        "task": row.task,
+        "stage": row.stage,
+        "lineage": row.lineage,
+        "batch_id": row.batch_id,
+        "offsets": _offset_list(row.offsets),
+        "generation": row.generation,
+        "reported_at": row.reported_at,
+    }
+
+
+def store_row(found: Row[Any]) -> StoreRow:
+    return StoreRow(
+        job=JobName(found.job),
+        task=TaskName(found.task),
+        stage=StageName(found.stage),
+        lineage=Lineage(found.lineage),
+        batch_id=found.batch_id,
+        offsets={Ssp(system, stream, partition): offset for system, stream, partition, offset in found.offsets},
+        generation=None if found.generation is None else Generation(found.generation),
+        reported_at=found.reported_at,
+    )
+
+
+def notice_row(found: Row[Any]) -> NoticeRow:
+    return NoticeRow(**found._asdict())

@@ -1,0 +1,248 @@
+"""The store on SQLite (default) and, with the same statements, PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Table, bindparam, delete, event, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from coordinator.core.errors import StoreUnavailable
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import ExecutionContainerId, JobName, RunId, Ssp, StreamId, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.store import rows, tables
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
+
+_ACTIVE = [state.value for state in RunState if not state.ended]
+
+
+class SqlReading:
+    """Reads of one transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def run(self, run_id: RunId) -> RunRow | None:
+        found = (await self._connection.execute(select(tables.runs).where(tables.runs.c.run_id == run_id))).first()
+        return rows.run_row(found) if found else None
+
+    async def current_run(self, job: JobName) -> RunRow | None:
+        joined = select(tables.runs).join(tables.jobs, tables.jobs.c.current_run == tables.runs.c.run_id)
+        found = (await self._connection.execute(joined.where(tables.jobs.c.job == job))).first()
+        return rows.run_row(found) if found else None
+
+    async def active_runs(self) -> Sequence[RunRow]:
+        query = select(tables.runs).where(tables.runs.c.state.in_(_ACTIVE)).order_by(tables.runs.c.created_at, tables.runs.c.run_id)
+        return [rows.run_row(found) for found in await self._connection.execute(query)]
+
+    async def jobs(self) -> Sequence[JobRow]:
+        counts = select(tables.runs.c.job, func.count().label("runs")).group_by(tables.runs.c.job).subquery()
+        query = (
+            select(tables.jobs.c.job, tables.jobs.c.current_run, tables.runs.c.state, counts.c.runs)
+            .join(tables.runs, tables.jobs.c.current_run == tables.runs.c.run_id)
+            .join(counts, counts.c.job == tables.jobs.c.job)
+            .order_by(tables.jobs.c.job)
+        )
+        return [JobRow(f.job, f.current_run, RunState(f.state), f.runs) for f in await self._connection.execute(query)]
+
+    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
+        query = select(tables.job_models).where(tables.job_models.c.job == job)
+        if version is not None:
+            query = query.where(tables.job_models.c.version == version)
+        found = (await self._connection.execute(query.order_by(tables.job_models.c.version.desc()).limit(1))).first()
+        return rows.model_row(found) if found else None
+
+    async def assignment(self, job: JobName) -> Previous:
+        owners, counts = tables.assignments, tables.baselines
+        grouping = await self._connection.scalar(select(tables.jobs.c.grouping).where(tables.jobs.c.job == job))
+        return Previous(
+            tasks={
+                Ssp(f.system, f.stream, f.partition): TaskName(f.task)
+                for f in await self._connection.execute(select(owners).where(owners.c.job == job))
+            },
+            baselines={
+                StreamId(f.system, f.stream): f.partitions
+                for f in await self._connection.execute(select(counts).where(counts.c.job == job))
+            },
+            grouping=grouping or "",
+        )
+
+    async def starts(self, run_id: RunId) -> Mapping[Ssp, int]:
+        found = await self._connection.execute(select(tables.starts).where(tables.starts.c.run_id == run_id))
+        return {Ssp(f.system, f.stream, f.partition): f.offset for f in found}
+
+    async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None:
+        query = select(tables.containers).where(tables.containers.c.execution_id == execution_id)
+        found = (await self._connection.execute(query)).first()
+        return rows.container_row(found) if found else None
+
+    async def containers(self, run_id: RunId) -> Sequence[ContainerRow]:
+        table = tables.containers
+        query = select(table).where(table.c.run_id == run_id).order_by(table.c.processor_id, table.c.epoch)
+        return [rows.container_row(found) for found in await self._connection.execute(query)]
+
+    async def standing_containers(self) -> Sequence[ContainerRow]:
+        table = tables.containers
+        standing = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
+        query = select(table).where(table.c.state.in_(standing), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
+        return [rows.container_row(found) for found in await self._connection.execute(query)]
+
+    async def holds(self, job: JobName) -> Sequence[HoldRow]:
+        query = select(tables.holds).where(tables.holds.c.job == job).order_by(tables.holds.c.task)
+        return [rows.hold_row(found) for found in await self._connection.execute(query)]
+
+    async def hold(self, job: JobName, task: TaskName) -> HoldRow | None:
+        query = select(tables.holds).where(tables.holds.c.job == job, tables.holds.c.task == task)
+        found = (await self._connection.execute(query)).first()
+        return rows.hold_row(found) if found else None
+
+    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
+        table = tables.holds
+        query = select(table).where(table.c.holder == execution_id, table.c.released.is_(False)).order_by(table.c.job, table.c.task)
+        return [rows.hold_row(found) for found in await self._connection.execute(query)]
+
+    async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
+        query = select(tables.stores).where(tables.stores.c.job == job)
+        if task is not None:
+            query = query.where(tables.stores.c.task == task)
+        found = await self._connection.execute(query.order_by(tables.stores.c.task, tables.stores.c.stage))
+        return [rows.store_row(each) for each in found]
+
+    async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
+        table = tables.notices
+        query = select(table).where(table.c.run_id == run_id, table.c.seq > after).order_by(table.c.seq)
+        return [rows.notice_row(found) for found in await self._connection.execute(query)]
+
+
+class SqlWriting(SqlReading):
+    """Reads and writes of one transaction."""
+
+    async def _put(self, table: Table, columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        several = [columns] if isinstance(columns, Mapping) else list(columns)
+        if not several:
+            return
+        dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(table)
+        keys = [column.name for column in table.primary_key]
+        rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+        await self._connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=rest), several)
+
+    async def put_run(self, row: RunRow) -> None:
+        new = await self.run(row.run_id) is None
+        await self._put(tables.runs, rows.run_columns(row))
+        if not new:
+            return
+        moved = update(tables.jobs).where(tables.jobs.c.job == row.job).values(current_run=row.run_id)
+        if (await self._connection.execute(moved)).rowcount == 0:
+            await self._connection.execute(insert(tables.jobs).values(job=row.job, current_run=row.run_id, grouping=""))
+
+    async def add_model(self, row: ModelRow) -> None:
+        await self._connection.execute(insert(tables.job_models).values(rows.model_columns(row)))
+
+    async def put_assignment(self, job: JobName, assignment: Previous) -> None:
+        for table in (tables.assignments, tables.baselines):
+            await self._connection.execute(delete(table).where(table.c.job == job))
+        await self._put(
+            tables.assignments,
+            [
+                {"job": job, "system": s.system, "stream": s.stream, "partition": s.partition, "task": task}
+                for s, task in assignment.tasks.items()
+            ],
+        )
+        await self._put(
+            tables.baselines,
+            [{"job": job, "system": s.system, "stream": s.stream, "partitions": n} for s, n in assignment.baselines.items()],
+        )
+        await self._connection.execute(update(tables.jobs).where(tables.jobs.c.job == job).values(grouping=assignment.grouping))
+
+    async def put_starts(self, run_id: RunId, starts: Mapping[Ssp, int]) -> None:
+        await self._put(
+            tables.starts,
+            [
+                {"run_id": run_id, "system": s.system, "stream": s.stream, "partition": s.partition, "offset": offset}
+                for s, offset in starts.items()
+            ],
+        )
+
+    async def put_container(self, row: ContainerRow) -> None:
+        await self._put(tables.containers, rows.container_columns(row))
+
+    async def seen(self, seen: Iterable[tuple[ExecutionContainerId, datetime]]) -> None:
+        table = tables.containers
+        statement = update(table).where(table.c.execution_id == bindparam("which")).values(last_seen_at=bindparam("at"))
+        if several := [{"which": execution_id, "at": at} for execution_id, at in seen]:
+            await self._connection.execute(statement, several)
+
+    async def put_hold(self, row: HoldRow) -> None:
+        await self._put(tables.holds, rows.hold_columns(row))
+
+    async def put_store(self, row: StoreRow) -> None:
+        await self._put(tables.stores, rows.store_columns(row))
+
+    async def drop_stores(self, job: JobName) -> None:
+        await self._connection.execute(delete(tables.stores).where(tables.stores.c.job == job))
+
+    async def add_notice(self, run_id: RunId, kind: str, at: datetime, detail: Mapping[str, Any]) -> int:
+        newest = select(func.max(tables.notices.c.seq)).where(tables.notices.c.run_id == run_id)
+        seq = int(await self._connection.scalar(newest) or 0) + 1
+        await self._connection.execute(insert(tables.notices).values(run_id=run_id, seq=seq, kind=kind, at=at, detail=dict(detail)))
+        return seq
+
+
+class SqlStore:
+    """The store behind an engine; see `open_store`. Writers of this process wait for one another here, not in the database."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self._writing = asyncio.Lock()
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Writing]:
+        async with self._writing, _translated(), self.engine.begin() as connection:
+            if self.engine.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield SqlWriting(connection)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Reading]:
+        async with _translated(), self.engine.connect() as connection:
+            if self.engine.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN")
+            yield SqlReading(connection)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    try:
+        yield
+    except (DBAPIError, OSError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        raise StoreUnavailable(f"the coordinator's database: {cause}") from error
+
+
+def open_store(url: str) -> SqlStore:
+    """The store at an SQLAlchemy URL with an async driver: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`."""
+    engine = create_async_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    return SqlStore(engine)
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """WAL, so that readers never wait for the writer; transactions begin where we say, not where the driver guesses."""
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA busy_timeout=10000")
+    cursor.close()

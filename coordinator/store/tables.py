@@ -1,0 +1,168 @@
+"""The tables. Alembic's migrations build the same ones; `tests/integration/test_migrations.py` compares the two."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+
+
+class Utc(TypeDecorator[datetime]):
+    """An aware time. SQLite keeps no zone, so what comes back without one is UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError("a time without a zone cannot be stored")
+        return value.astimezone(UTC) if value is not None else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("current_run", String(64), nullable=False),
+    Column("grouping", Text, nullable=False),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("job", String(249), nullable=False, index=True),
+    Column("state", String(16), nullable=False, index=True),
+    Column("origin", String(64), nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("streams", JSON, nullable=False),
+    Column("model_version", Integer, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("started_at", Utc),
+    Column("stop_requested_at", Utc),
+    Column("ended_at", Utc),
+    Column("reason", Text, nullable=False),
+    Column("failing", Boolean, nullable=False),
+)
+
+job_models = Table(
+    "job_models",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("run_id", String(64), nullable=False),
+    Column("document", Text, nullable=False),
+    Column("content_hash", String(64), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("why", Text, nullable=False),
+)
+
+assignments = Table(
+    "assignments",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("system", String(249), primary_key=True),
+    Column("stream", String(249), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("task", Text, nullable=False),
+)
+
+baselines = Table(
+    "baselines",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("system", String(249), primary_key=True),
+    Column("stream", String(249), primary_key=True),
+    Column("partitions", Integer, nullable=False),
+)
+
+starts = Table(
+    "starts",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("system", String(249), primary_key=True),
+    Column("stream", String(249), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("offset", BigInteger, nullable=False),
+)
+
+containers = Table(
+    "containers",
+    metadata,
+    Column("execution_id", String(300), primary_key=True),
+    Column("run_id", String(64), nullable=False),
+    Column("job", String(249), nullable=False),
+    Column("processor_id", String(100), nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("host", String(300), nullable=False),
+    Column("bare", Boolean, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("registered_at", Utc, nullable=False),
+    Column("last_seen_at", Utc, nullable=False),
+    Column("ended_at", Utc),
+    Column("exit_code", Integer),
+    Column("reason", Text, nullable=False),
+    Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("task", String(500), primary_key=True),
+    Column("run_id", String(64), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("holder", String(300), nullable=False, index=True),
+    Column("released", Boolean, nullable=False),
+    Column("acquired_at", Utc, nullable=False),
+)
+
+stores = Table(
+    "stores",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("task", String(500), primary_key=True),
+    Column("stage", String(249), primary_key=True),
+    Column("lineage", String(100), nullable=False),
+    Column("batch_id", BigInteger),
+    Column("offsets", JSON, nullable=False),
+    Column("generation", Integer),
+    Column("reported_at", Utc),
+)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("at", Utc, nullable=False),
+    Column("detail", JSON, nullable=False),
+)

@@ -1,0 +1,1 @@
+"""Where records live: the streams port and its implementations."""

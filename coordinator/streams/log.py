@@ -1,0 +1,246 @@
+"""The embedded log: partitioned streams in SQLite, one file a stream, for one machine or one shared path.
+
+    <directory>/<stream>.db
+      partitions   partition -> earliest and latest offset
+      records      id = partition * 2**40 + offset -> timestamp (µs), key, value, headers
+      headers      the distinct sets of record headers, as JSON text, each stored once
+      writers      lineage -> last batch appended           (exactly once)
+      fences       owner -> highest generation seen         (no zombie's append counts)
+
+An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and remembers
+the batch. A batch at or below the writer's last one was appended already and is skipped, so a batch that Spark runs twice appears once.
+Files are in WAL mode with synchronous=FULL: an append that returned survives a power cut. SQL lives here because a stream's file *is* this
+system's storage; the coordinator's database is another thing, in `coordinator/store`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
+from coordinator.core.ids import Generation, Lineage, checked_name
+from coordinator.streams.port import Offsets
+
+_SPAN = 1 << 40
+_BUSY_SECONDS = 30.0
+
+_SCHEMA = """
+CREATE TABLE partitions (partition INTEGER PRIMARY KEY, earliest INTEGER NOT NULL, latest INTEGER NOT NULL);
+CREATE TABLE records (id INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL, key BLOB, value BLOB, headers INTEGER NOT NULL);
+CREATE TABLE headers (id INTEGER PRIMARY KEY, entries TEXT NOT NULL UNIQUE);
+CREATE TABLE writers (lineage TEXT PRIMARY KEY, batch INTEGER NOT NULL);
+CREATE TABLE fences (owner TEXT PRIMARY KEY, generation INTEGER NOT NULL);
+"""
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who appends: batches of one `lineage` count upwards; `owner` (a task of a job) is fenced by `generation`."""
+
+    lineage: Lineage
+    owner: str
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a producer appends. Without `partition`, the key's CRC-32 chooses it (null keys go round robin within the batch)."""
+
+    value: bytes | None
+    key: bytes | None = None
+    partition: int | None = None
+
+
+Row = tuple[int, int, bytes | None, bytes | None, int]
+"""offset, timestamp in µs, key, value, id of the headers."""
+
+
+def partition_of(key: bytes | None, partitions: int, position: int) -> int:
+    """CRC-32 of the key modulo the count (hash(key) % n, as expansion requires); `position` in the batch for records without key."""
+    return (position if key is None else zlib.crc32(key)) % partitions
+
+
+class Log:
+    """One directory of streams. Methods block and may be called from any thread or process; every call opens its own connection."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def _file(self, stream: str) -> Path:
+        return self.directory / f"{checked_name('stream', stream)}.db"
+
+    @contextmanager
+    def _open(self, stream: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        file = self._file(stream)
+        if not file.exists():
+            raise UnknownStream(f"the log has no stream {stream!r}: create it first")
+        try:
+            with closing(sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                try:
+                    yield connection
+                except BaseException:
+                    if connection.in_transaction:  # a full disk has ended it already
+                        connection.execute("ROLLBACK")
+                    raise
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise StreamUnavailable(f"log stream {stream}: {error} (file {file})") from error
+
+    def create(self, stream: str, partitions: int) -> None:
+        if partitions < 1:
+            raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
+        file = self._file(stream)
+        if not file.exists():
+            self._write_new(file, partitions)
+        present = self.partitions(stream)
+        if present != partitions:
+            raise StreamConflict(f"log stream {stream!r} exists with {present} partitions, not {partitions}")
+
+    def _write_new(self, file: Path, partitions: int) -> None:
+        """Make the file under a name of its own and link it into place: nobody sees half a stream, and of two creators one wins."""
+        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+                connection.executescript(_SCHEMA)
+                connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
+                connection.execute("PRAGMA journal_mode=WAL")
+            file.hardlink_to(draft)
+        except FileExistsError:
+            pass
+        except (OSError, sqlite3.Error) as error:
+            raise StreamUnavailable(f"cannot create the log stream {file.stem}: {error}") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def grow(self, stream: str, partitions: int) -> None:
+        """Add partitions up to that count, as an operator grows a topic. Raises StreamConflict for a count below the present one."""
+        with self._open(stream, write=True) as connection:
+            (present,) = connection.execute("SELECT count(*) FROM partitions").fetchone()
+            if partitions < present:
+                raise StreamConflict(f"log stream {stream!r} has {present} partitions and cannot shrink to {partitions}")
+            connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(present, partitions)])
+
+    def streams(self) -> list[str]:
+        return sorted(file.stem for file in self.directory.glob("[!.]*.db"))
+
+    def partitions(self, stream: str) -> int:
+        with self._open(stream) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM partitions").fetchone()
+            return int(count)
+
+    def earliest(self, stream: str) -> Offsets:
+        with self._open(stream) as connection:
+            return dict(connection.execute("SELECT partition, earliest FROM partitions"))
+
+    def latest(self, stream: str) -> Offsets:
+        with self._open(stream) as connection:
+            return dict(connection.execute("SELECT partition, latest FROM partitions"))
+
+    def at_time(self, stream: str, micros: int) -> Offsets:
+        """Per partition the first offset appended at or after `micros` (µs since 1970). Timestamps within a partition never fall."""
+        with self._open(stream) as connection:
+            found: dict[int, int] = {}
+            for partition, earliest, latest in connection.execute("SELECT partition, earliest, latest FROM partitions").fetchall():
+                low, high = earliest, latest
+                while low < high:
+                    middle = (low + high) // 2
+                    row = connection.execute("SELECT timestamp FROM records WHERE id = ?", (partition * _SPAN + middle,)).fetchone()
+                    low, high = (low, middle) if row and row[0] >= micros else (middle + 1, high)
+                found[partition] = low
+            return found
+
+    def fence(self, stream: str, owner: str, generation: Generation) -> None:
+        """After this returns, no append of `owner` under a lower generation succeeds. May run twice."""
+        with self._open(stream, write=True) as connection:
+            self._pass_fence(connection, owner, generation)
+
+    def _pass_fence(self, connection: sqlite3.Connection, owner: str, generation: Generation) -> None:
+        row = connection.execute("SELECT generation FROM fences WHERE owner = ?", (owner,)).fetchone()
+        if row and row[0] > generation:
+            raise LeaseLost(f"{owner} is held by generation {row[0]}; generation {generation} may not append")
+        if not row or row[0] < generation:
+            connection.execute("INSERT OR REPLACE INTO fences VALUES (?, ?)", (owner, generation))
+
+    def append(
+        self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
+    ) -> bool:
+        """Append one batch; False if this batch of the writer's lineage is there already. Raises LeaseLost behind the fence."""
+        with self._open(stream, write=True) as connection:
+            self._pass_fence(connection, writer.owner, writer.generation)
+            row = connection.execute("SELECT batch FROM writers WHERE lineage = ?", (writer.lineage,)).fetchone()
+            if row and row[0] >= batch:
+                return False
+            connection.execute("INSERT OR REPLACE INTO writers VALUES (?, ?)", (writer.lineage, batch))
+            if records:
+                self._insert(connection, records, headers or {}, now_micros)
+            return True
+
+    def _insert(self, connection: sqlite3.Connection, records: Sequence[Record], headers: Headers, now_micros: int) -> None:
+        ends = dict(connection.execute("SELECT partition, latest FROM partitions"))
+        entries = json.dumps(dict(sorted(headers.items())))
+        connection.execute("INSERT OR IGNORE INTO headers (entries) VALUES (?)", (entries,))
+        (headers_id,) = connection.execute("SELECT id FROM headers WHERE entries = ?", (entries,)).fetchone()
+        micros = max(now_micros, self._newest(connection))
+        rows = []
+        for position, record in enumerate(records):
+            partition = record.partition
+            if partition is None:
+                partition = partition_of(record.key, len(ends), position)
+            rows.append((partition * _SPAN + ends[partition], micros, record.key, record.value, headers_id))
+            ends[partition] += 1
+        connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
+        connection.executemany("UPDATE partitions SET latest = ? WHERE partition = ?", [(end, p) for p, end in ends.items()])
+
+    def _newest(self, connection: sqlite3.Connection) -> int:
+        """The newest timestamp in the stream, so that a clock set back cannot make timestamps fall."""
+        found = connection.execute(
+            "SELECT max(r.timestamp) FROM partitions p JOIN records r ON r.id = p.partition * ? + p.latest - 1", (_SPAN,)
+        ).fetchone()
+        return int(found[0] or 0)
+
+    def last_batch(self, stream: str, lineage: Lineage) -> int | None:
+        """The last batch that the lineage appended to the stream, None before the first."""
+        with self._open(stream) as connection:
+            row = connection.execute("SELECT batch FROM writers WHERE lineage = ?", (lineage,)).fetchone()
+            return int(row[0]) if row else None
+
+    def read(self, stream: str, partition: int, start: int, end: int, chunk: int = 10_000) -> Iterator[Sequence[Row]]:
+        """The records of [start, end), in order, in chunks."""
+        with self._open(stream) as connection:
+            low = partition * _SPAN
+            rows = connection.execute(
+                "SELECT id - ?, timestamp, key, value, headers FROM records WHERE id >= ? AND id < ? ORDER BY id",
+                (low, low + start, low + end),
+            )
+            while found := rows.fetchmany(chunk):
+                yield found
+
+    def headers(self, stream: str) -> Mapping[int, Headers]:
+        """Every set of headers in the stream, by id."""
+        with self._open(stream) as connection:
+            return {id_: json.loads(entries) for id_, entries in connection.execute("SELECT id, entries FROM headers")}
+
+    def trim(self, stream: str, before: Offsets, limit: int = 100_000) -> int:
+        """Delete up to `limit` records a partition below `before`; bounded so that appends never wait long."""
+        gone = 0
+        with self._open(stream, write=True) as connection:
+            for partition, earliest, latest in connection.execute("SELECT partition, earliest, latest FROM partitions").fetchall():
+                end = min(before.get(partition, earliest), latest, earliest + limit)
+                if end > earliest:
+                    low = partition * _SPAN
+                    connection.execute("DELETE FROM records WHERE id >= ? AND id < ?", (low + earliest, low + end))
+                    connection.execute("UPDATE partitions SET earliest = ? WHERE partition = ?", (end, partition))
+                    gone += end - earliest
+        return gone

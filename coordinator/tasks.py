@@ -1,0 +1,139 @@
+"""Tasks: acquire, progress, release. Every word about a task is under its generation; an older one is told `lease-lost`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coordinator.clock import Clock
+from coordinator.core.errors import LeaseLost, StaleRun, TaskNotYours, UnknownTask
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
+from coordinator.core.model import JobModel, TaskModel
+from coordinator.core.ownership import Hold, Wait, acquire, holds
+from coordinator.endings import the_run
+from coordinator.leases import Leases
+from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
+
+
+@dataclass(frozen=True, slots=True)
+class StageStart:
+    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty."""
+
+    store: StoreRow
+    starts: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    generation: Generation
+    stages: Sequence[StageStart]
+
+
+class Tasks:
+    """`model_of` gives a job's model by version; `new_lineage` makes ids."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        clock: Clock,
+        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        new_lineage: Callable[[], Lineage],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._clock = clock
+        self._model_of = model_of
+        self._new_lineage = new_lineage
+
+    async def acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
+        """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act.
+
+        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is not valid any more.
+        """
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            model = await self._model_of(tx, run)
+            task_model = await self._check(tx, run, model, task, execution_id, epoch)
+            row = await tx.hold(run.job, task)
+            former_free_at = self._leases.free_at(row.hold.holder) if row else None
+            decision = acquire(row.hold if row else None, execution_id, former_free_at, self._clock.elapsed())
+            if isinstance(decision, Wait):
+                return decision
+            hold = Hold(decision.generation, execution_id, released=False)
+            await tx.put_hold(HoldRow(run.job, task, run_id, hold, self._clock.now()))
+            return Acquired(decision.generation, await self._starts(tx, run, task_model))
+
+    async def _check(
+        self, tx: Reading, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
+    ) -> TaskModel:
+        current = await tx.current_run(run.job)
+        if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run.run_id:
+            raise StaleRun(f"run {run.run_id} of job {run.job} is not to run any more: its tasks are not given out")
+        container = await tx.container(execution_id)
+        if container is None or container.run_id != run.run_id or container.state is not ContainerState.LIVE or container.epoch != epoch:
+            raise LeaseLost(f"{execution_id} with epoch {epoch} is not a valid container of run {run.run_id}")
+        found = model.task(task)
+        if found is None:
+            raise UnknownTask(f"the model of job {run.job} has no task {task!r}")
+        if found[0] != container.processor_id:
+            raise TaskNotYours(f"task {task} belongs to slot {found[0]}, not to slot {container.processor_id}")
+        return found[1]
+
+    async def _starts(self, tx: Writing, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
+        """A store for each stage that reads something of this task; new ones get a lineage."""
+        known = {row.stage: row for row in await tx.stores(run.job, task.name)}
+        starts = await tx.starts(run.run_id)
+        ids = {stream["name"]: (stream["system"], stream["stream"]) for stream in run.streams}
+        found = []
+        for stage in run.spec["stages"]:
+            reads = {ids[name] for name in stage["reads"]}
+            ssps = [ssp for ssp in sorted(task.ssps) if (ssp.system, ssp.stream) in reads]
+            if not ssps:
+                continue
+            name = StageName(stage["name"])
+            if name not in known:
+                known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
+                await tx.put_store(known[name])
+            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}))
+        return found
+
+    async def progress(
+        self,
+        run_id: RunId,
+        task: TaskName,
+        generation: Generation,
+        stage: StageName,
+        lineage: Lineage,
+        batch: int,
+        offsets: Mapping[Ssp, int],
+    ) -> None:
+        """Keep the last committed batch of a stage. An older batch, or one of a history that was given up, changes nothing.
+        Raises UnknownRun, UnknownTask, LeaseLost."""
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            await self._held(tx, run, task, generation)
+            row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
+            if row is None or row.lineage != lineage or (row.batch_id is not None and row.batch_id >= batch):
+                return
+            await tx.put_store(replace(row, batch_id=batch, offsets=dict(offsets), generation=generation, reported_at=self._clock.now()))
+
+    async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            row = await tx.hold(run.job, task)
+            if row is not None and row.hold.generation == generation and row.hold.released:
+                return
+            row = await self._held(tx, run, task, generation)
+            await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+
+    async def _held(self, tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> HoldRow:
+        row = await tx.hold(run.job, task)
+        if row is None:
+            raise UnknownTask(f"nobody ever held task {task!r} of job {run.job}")
+        if row.run_id != run.run_id or not holds(row.hold, generation):
+            raise LeaseLost(
+                f"task {task} of job {run.job} is under generation {row.hold.generation}; generation {generation} does not hold it any more"
+            )
+        return row

@@ -1,0 +1,355 @@
+"""Every HTTP body, and the headers. Names on the wire are camelCase; unknown fields of requests are refused.
+
+The job model and the localities are spelled as Apache Samza 1.8 spells them (dashes, and `keyBucket`), so that its tools can read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from coordinator.core.ids import ProcessorId, Ssp, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.core.model import ContainerModel, JobModel, TaskModel
+
+EPOCH_HEADER = "Sluice-Epoch"
+LEASE_HEADER = "Sluice-Lease-Seconds"
+NEXT_HEADER = "Sluice-Next-Heartbeat-Seconds"
+MODEL_VERSION_HEADER = "Sluice-Job-Model-Version"
+RUN_HEADER = "Sluice-Run-Id"
+RUN_STATE_HEADER = "Sluice-Run-State"
+
+RUN_RECORD_HEADER = "sluice-run"
+"""On every record of an intermediate stream: the origin of the run that wrote it. Readers drop records of other origins."""
+
+CONTROL_RECORD_HEADER = "sluice-control"
+"""On control records, which never reach user code."""
+
+Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Utc = Annotated[datetime, AfterValidator(lambda at: at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC))]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Offset = Annotated[int, Field(ge=0, lt=2**63)]
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+
+class Reply(BaseModel):
+    """What Sluice answers. Readers ignore fields that they do not know, so that answers may gain some."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class StreamBody(Body):
+    """`name` is the job's name for a stream, `stream` the system's (default: the same)."""
+
+    name: Name
+    system: Name
+    stream: Name | None = None
+
+
+class InputBody(StreamBody):
+    """A stream that the job reads and somebody else writes."""
+
+    broadcast: bool = False
+
+
+class IntermediateBody(StreamBody):
+    """A stream between two stages, which the coordinator creates."""
+
+    partitions: Count
+
+
+class OutputBody(StreamBody):
+    """A stream that the job writes. It is created with `partitions` when it is not there, and used as it is when it is."""
+
+    partitions: Count = 1
+
+
+class StageBody(Body):
+    name: Name
+    reads: tuple[Name, ...]
+    writes: tuple[Name, ...] = ()
+
+
+class RunRequest(Body):
+    """`start`: "checkpoint" goes on where the job was left; "earliest", "latest" or a time begin a new history with empty state."""
+
+    job: Name
+    containers: Annotated[int, Field(le=100_000)]
+    inputs: tuple[InputBody, ...]
+    intermediates: tuple[IntermediateBody, ...] = ()
+    outputs: tuple[OutputBody, ...] = ()
+    stages: tuple[StageBody, ...]
+    grouper: Annotated[str, Field(max_length=500)] = "GroupByPartition"
+    max_tasks: Annotated[int, Field(le=100_000)] | None = None
+    stateful: bool = True
+    start: Literal["checkpoint", "earliest", "latest"] | Utc = "checkpoint"
+    config: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def streams(self) -> tuple[StreamBody, ...]:
+        return (*self.inputs, *self.intermediates, *self.outputs)
+
+
+class StopRequest(Body):
+    """`failed`: the run ends as FAILED instead of STOPPED, with the reason."""
+
+    reason: Annotated[str, Field(max_length=10_000)] = ""
+    failed: bool = False
+
+
+class StreamReply(Reply):
+    name: str
+    role: Literal["input", "intermediate", "output"]
+    system: str
+    stream: str
+    partitions: int
+    broadcast: bool = False
+
+
+class SspOffset(Body):
+    """The next offset of a partition: everything below it was read."""
+
+    system: Name
+    stream: Name
+    partition: Number
+    offset: Offset
+
+    @property
+    def ssp(self) -> Ssp:
+        return Ssp(self.system, self.stream, self.partition)
+
+
+class StageProgress(Reply):
+    """The last committed batch of a stage of a task, as its container reported it."""
+
+    stage: str
+    lineage: str
+    batch_id: int | None
+    offsets: tuple[SspOffset, ...]
+    reported_at: datetime | None
+
+
+class TaskReply(Reply):
+    task: str
+    processor_id: str
+    generation: int | None
+    holder: str | None
+    stages: tuple[StageProgress, ...]
+
+
+class ContainerReply(Reply):
+    execution_container_id: str
+    processor_id: str
+    epoch: int
+    host: str
+    state: str
+    registered_at: datetime
+    last_seen_at: datetime
+    ended_at: datetime | None
+    exit_code: int | None
+    reason: str
+
+
+class RunReply(Reply):
+    run_id: str
+    job: str
+    state: RunState
+    origin: str
+    reason: str
+    containers: int
+    job_model_version: int
+    streams: tuple[StreamReply, ...]
+    stages: tuple[StageBody, ...]
+    config: dict[str, str]
+    systems: dict[str, dict[str, str]]
+    created_at: datetime
+    started_at: datetime | None
+    stop_requested_at: datetime | None
+    ended_at: datetime | None
+
+
+class RunDetail(RunReply):
+    incarnations: tuple[ContainerReply, ...]
+    tasks: tuple[TaskReply, ...]
+
+
+class JobReply(Reply):
+    job: str
+    current_run: str
+    state: RunState
+    runs: int
+
+
+class JobsReply(Reply):
+    jobs: tuple[JobReply, ...]
+
+
+# --- containers and tasks --------------------------------------------------------------------------------------------
+
+
+class RegisterRequest(Body):
+    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats carry no epoch."""
+
+    processor_id: Annotated[str, Field(min_length=1, max_length=100)]
+    execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
+    host: Annotated[str, Field(max_length=300)] = ""
+    bare: bool = False
+
+
+class RegisterReply(Reply):
+    epoch: int
+    lease_seconds: float
+    heartbeat_seconds: float
+    margin_seconds: float
+    job_model_version: int
+    notices: int
+
+
+class ExitRequest(Body):
+    """A container is gone, said by itself or by who launched it; its tasks are free at once."""
+
+    exit_code: Annotated[int, Field(ge=-255, le=255)]
+    reason: Annotated[str, Field(max_length=10_000)] = ""
+
+
+class AcquireRequest(Body):
+    execution_container_id: Annotated[str, Field(min_length=1, max_length=300)]
+    epoch: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class StageStart(Reply):
+    """Where a stage of an acquired task goes on. Without a batch the store is empty and begins at `starts`."""
+
+    stage: str
+    lineage: str
+    batch_id: int | None
+    starts: tuple[SspOffset, ...]
+
+
+class AcquireReply(Reply):
+    task: str
+    generation: int
+    stages: tuple[StageStart, ...]
+
+
+class WaitReply(Reply):
+    """202: the former holder may still act; ask again after `waitSeconds`."""
+
+    wait_seconds: float
+    former: str
+
+
+class ReleaseRequest(Body):
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class ProgressRequest(Body):
+    """One stage's last committed batch, under the task's generation."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    stage: Name
+    lineage: Annotated[str, Field(min_length=1, max_length=100)]
+    batch_id: Annotated[int, Field(ge=0, lt=2**63)]
+    offsets: tuple[SspOffset, ...]
+
+
+class Notice(Reply):
+    seq: int
+    kind: Literal["STOP", "ENDED"]
+    at: datetime
+    detail: dict[str, Any]
+
+
+class NoticesReply(Reply):
+    notices: tuple[Notice, ...]
+
+
+class HeartbeatReply(BaseModel):
+    """Exactly this: Samza's own client takes any further field for "not alive"."""
+
+    model_config = ConfigDict(extra="forbid")
+    alive: bool
+
+
+class Problem(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None
+
+
+# --- Samza's spelling ------------------------------------------------------------------------------------------------
+
+
+def ssp_document(ssp: Ssp) -> dict[str, Any]:
+    return {"system": ssp.system, "partition": ssp.partition, "stream": ssp.stream, "keyBucket": -1}
+
+
+def job_model_document(model: JobModel) -> dict[str, Any]:
+    """The job model as Samza 1.8 writes it (`JobModel` through SamzaObjectMapper)."""
+
+    def task_document(task: TaskModel) -> dict[str, Any]:
+        return {
+            "task-name": task.name,
+            "system-stream-partitions": [ssp_document(ssp) for ssp in sorted(task.ssps)],
+            "changelog-partition": task.changelog_partition,
+            "task-mode": "Active",
+        }
+
+    return {
+        "config": dict(model.config),
+        "containers": {
+            pid: {"processor-id": pid, "tasks": {name: task_document(task) for name, task in container.tasks.items()}}
+            for pid, container in model.containers.items()
+        },
+        "max-change-log-stream-partitions": 1 + max((t.changelog_partition for t in model.tasks.values()), default=-1),
+    }
+
+
+def job_model_bytes(model: JobModel) -> bytes:
+    return json.dumps(job_model_document(model), separators=(",", ":")).encode()
+
+
+def parse_job_model(document: Mapping[str, Any]) -> JobModel:
+    """Read a job model back; unknown keys are ignored, a missing task mode means Active, as in Samza."""
+
+    def task_model(task: Mapping[str, Any]) -> TaskModel:
+        ssps = frozenset(Ssp(s["system"], s["stream"], s["partition"]) for s in task["system-stream-partitions"])
+        return TaskModel(TaskName(task["task-name"]), ssps, task["changelog-partition"])
+
+    def container_model(pid: str, container: Mapping[str, Any]) -> ContainerModel:
+        return ContainerModel(ProcessorId(pid), {TaskName(name): task_model(task) for name, task in container["tasks"].items()})
+
+    return JobModel(
+        config=document["config"],
+        containers={ProcessorId(pid): container_model(pid, container) for pid, container in document["containers"].items()},
+    )
+
+
+def locality_document(processor_id: str, host: str) -> dict[str, str]:
+    return {"id": processor_id, "host": host, "jmx-url": "", "jmx-tunneling-url": ""}
+
+
+def offsets_body(offsets: Mapping[Ssp, int]) -> tuple[SspOffset, ...]:
+    return tuple(
+        SspOffset(system=ssp.system, stream=ssp.stream, partition=ssp.partition, offset=offset) for ssp, offset in sorted(offsets.items())
+    )
+
+
+def offsets_of(body: Iterable[SspOffset]) -> dict[Ssp, int]:
+    return {each.ssp: each.offset for each in body}
