@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+import threading
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.core.errors import SluiceError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs.")
 db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
@@ -39,6 +44,7 @@ def coordinator(
     margin_seconds: Annotated[float | None, typer.Option(help="How much earlier a container stops (default 3).")] = None,
     grace_seconds: Annotated[float | None, typer.Option(help="How much later its tasks are given away (default 5).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Listen beyond loopback although nothing is authenticated.")] = None,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run the coordinator until SIGTERM or Ctrl-C."""
     from coordinator.app import server
@@ -61,9 +67,18 @@ def coordinator(
         "coordinator on http://%s:%s, database %s, log %s", settings.host, settings.port, settings.database, settings.log_directory
     )
     running = server(settings)
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, args=(running,), daemon=True).start()
     running.run()
     if not running.started:
         raise SystemExit(1)
+
+
+def _stop_with_stdin(running: uvicorn.Server) -> None:
+    """Stop when whoever launched us, and holds the other end of standard input, is gone."""
+    while os.read(0, 1024):
+        pass
+    running.should_exit = True
 
 
 @db.command("upgrade")

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_plus
 
-from coordinator.core.ids import Epoch
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
+from coordinator.jobmodels import JobModels, Served
+from coordinator.leases import Leases, Valid
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,42 +39,42 @@ def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
         if scope["type"] == "http" and scope["method"] == "GET":
             path = scope["path"]
             if path == "/containerHeartbeat":
-                if await _heartbeat(scope, send, leases):
+                entry = _renewed(scope, leases)
+                if entry is not None:
+                    await send({"type": "http.response.start", "status": 200, "headers": [*_ALIVE_HEADERS, *entry.headers]})
+                    await send(_ALIVE_BODY)
                     return
-            elif path == "/jobModel" and await _unchanged_model(scope, send, models):
-                return
+            elif path == "/jobModel":
+                served = _unchanged(scope, models)
+                if served is not None:
+                    await send({"type": "http.response.start", "status": 304, "headers": served.unchanged_headers})
+                    await send(_EMPTY_BODY)
+                    return
         await app(scope, receive, send)
 
     return front
 
 
-async def _heartbeat(scope: Scope, send: Send, leases: Leases) -> bool:
+def _renewed(scope: Scope, leases: Leases) -> Valid | None:
+    """The valid container whose heartbeat this is, its lease renewed; None is for `app`, which looks up how an invalid one's run ended."""
     query: bytes = scope["query_string"]
     if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):
-        return False
-    epoch: Epoch | None = None
+        return None
+    epoch: int | None = None
     for name, value in scope["headers"]:
         if name == b"sluice-epoch":
             if not value.isdigit() or len(value) > 9 or epoch is not None:
-                return False
-            epoch = Epoch(int(value))
+                return None
+            epoch = int(value)
     raw = query[len(_PARAMETER) :].decode("ascii", "replace")
-    entry = leases.beat(unquote_plus(raw) if "%" in raw or "+" in raw else raw, epoch)
-    if entry is None:
-        return False  # how its run ended is looked up by the slow path
-    await send({"type": "http.response.start", "status": 200, "headers": [*_ALIVE_HEADERS, *entry.headers]})
-    await send(_ALIVE_BODY)
-    return True
+    return leases.beat(unquote_plus(raw) if "%" in raw or "+" in raw else raw, epoch)
 
 
-async def _unchanged_model(scope: Scope, send: Send, models: JobModels) -> bool:
+def _unchanged(scope: Scope, models: JobModels) -> Served | None:
+    """The job model that the asker has already; None for `app`."""
     query: bytes = scope["query_string"]
     if not query.startswith(b"job=") or b"&" in query or b"%" in query or b"+" in query:
-        return False
+        return None
     known = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
     served = models.find(query[4:].decode("ascii", "replace")) if known is not None else None
-    if served is None or known != served.etag:
-        return False
-    await send({"type": "http.response.start", "status": 304, "headers": served.unchanged_headers})
-    await send(_EMPTY_BODY)
-    return True
+    return served if served is not None and known == served.etag else None

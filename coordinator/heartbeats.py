@@ -41,12 +41,16 @@ class Heartbeats:
         async with self._store.read() as tx:
             standing = await tx.standing_containers()
             runs = {run.run_id: run for run in await tx.active_runs()}
+        replaced = []
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
                 self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
             else:
-                self._leases.remember_condemned(container.execution_id)
+                replaced.append(container.execution_id)
+        self._leases.renew_all()
+        for execution_id in replaced:
+            self._leases.remember_condemned(execution_id)
         return len(standing)
 
     async def register(

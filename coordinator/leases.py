@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import lru_cache
 
 from coordinator.clock import Clock
 from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
@@ -18,14 +19,20 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 
 
 class Valid:
-    """A valid container's lease with the answer headers that go with it, made once."""
+    """A valid container's lease, spread out so that renewing it makes nothing but a number, and the answer headers that go with it."""
 
-    __slots__ = ("headers", "lease", "model_version")
+    __slots__ = ("bare", "ends_at", "epoch", "headers", "model_version")
 
     def __init__(self, lease: Lease, model_version: int, headers: HeaderList) -> None:
-        self.lease = lease
+        self.epoch = lease.epoch
+        self.ends_at: float = lease.ends_at
+        self.bare = lease.bare
         self.model_version = model_version
         self.headers = headers
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(self.epoch, Instant(self.ends_at), self.bare)
 
 
 class Leases:
@@ -34,6 +41,8 @@ class Leases:
     def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
         self.policy = policy
         self.terms: Terms = policy.terms(0)
+        self._lease_seconds = self.terms.lease.total_seconds()
+        self._grace_seconds = policy.grace.total_seconds()
         self.answered_alive = 0
         self.answered_invalid = 0
         """Counted by who sends that answer, which is not the fast path."""
@@ -48,20 +57,29 @@ class Leases:
     def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
         """Make the container valid with a full lease from now."""
         self._ending.pop(execution_id, None)
+        self._restretch(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
-        self._valid[execution_id] = Valid(lease, model_version, self._headers(epoch, model_version))
-        self._restretch()
+        self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms))
         return self.terms
 
-    def beat(self, execution_id: str, sent: Epoch | None) -> Valid | None:
+    def renew_all(self) -> None:
+        """Give every valid container a full lease from now: after a restart the terms are known only when the whole fleet is."""
+        ends_at = self._clock.elapsed() + self._lease_seconds
+        for entry in self._valid.values():
+            entry.ends_at = ends_at
+
+    def beat(self, execution_id: str, sent: int | None) -> Valid | None:
         """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
-        sends one is answered as alive and renews nothing."""
+        sends one is answered as alive and renews nothing; one after lease and grace is too late, since the tasks may be another's."""
         entry = self._valid.get(execution_id)
-        if entry is None or (sent is not None and sent != entry.lease.epoch):
+        if entry is None or (sent is not None and sent != entry.epoch):
+            return None
+        now = self._clock.elapsed()
+        if now >= entry.ends_at + self._grace_seconds:
             return None
         self.answered_alive += 1
-        if may_renew(entry.lease, sent):
-            entry.lease = granted(entry.lease.epoch, self._clock.elapsed(), self.terms, bare=entry.lease.bare)
+        if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
+            entry.ends_at = now + self._lease_seconds
             self._seen.add(execution_id)
         return entry
 
@@ -70,7 +88,7 @@ class Leases:
         entry = self._valid.pop(execution_id, None)
         if entry is not None:
             self._ending[execution_id] = entry.lease.free_at(self.policy)
-            self._restretch()
+            self._restretch(len(self._valid))
 
     def remember_condemned(self, execution_id: ExecutionContainerId) -> None:
         """After a restart: a replaced container whose lease is not known any more gets the longest that it can have."""
@@ -80,7 +98,7 @@ class Leases:
         """Forget a container that is gone."""
         self._ending.pop(execution_id, None)
         if self._valid.pop(execution_id, None) is not None:
-            self._restretch()
+            self._restretch(len(self._valid))
 
     def free_at(self, execution_id: ExecutionContainerId) -> Instant | None:
         """When the container's tasks may be given away; None if it has no lease."""
@@ -91,7 +109,8 @@ class Leases:
         """Up to `limit` containers, valid or ending, whose lease and grace have passed."""
         now = self._clock.elapsed()
         found = [each for each, free_at in self._ending.items() if free_at <= now]
-        found += [each for each, entry in self._valid.items() if entry.lease.free_at(self.policy) <= now]
+        ended = [(each, entry) for each, entry in self._valid.items() if entry.ends_at <= now]  # few: nothing more is asked of the rest
+        found += [each for each, entry in ended if entry.lease.free_at(self.policy) <= now]
         return [ExecutionContainerId(each) for each in found[:limit]]
 
     def adopt_model(self, execution_ids: Iterable[ExecutionContainerId], model_version: int) -> None:
@@ -99,27 +118,31 @@ class Leases:
         for execution_id in execution_ids:
             if entry := self._valid.get(execution_id):
                 entry.model_version = model_version
-                entry.headers = self._headers(entry.lease.epoch, model_version)
+                entry.headers = _headers(entry.epoch, model_version, self.terms)
 
     def take_seen(self) -> Sequence[ExecutionContainerId]:
         """The containers that were heard since the last call."""
         seen, self._seen = self._seen, set()
         return [ExecutionContainerId(each) for each in seen]
 
-    def _restretch(self) -> None:
-        terms = self.policy.terms(len(self._valid))
+    def _restretch(self, fleet: int) -> None:
+        terms = self.policy.terms(fleet)
         if terms != self.terms:
             self.terms = terms
+            self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
-                entry.headers = self._headers(entry.lease.epoch, entry.model_version)
+                entry.headers = _headers(entry.epoch, entry.model_version, terms)
 
-    def _headers(self, epoch: Epoch, model_version: int) -> HeaderList:
-        return [
-            (b"sluice-epoch", b"%d" % epoch),
-            (b"sluice-lease-seconds", _seconds(self.terms.lease)),
-            (b"sluice-next-heartbeat-seconds", _seconds(self.terms.interval)),
-            (b"sluice-job-model-version", b"%d" % model_version),
-        ]
+
+@lru_cache(maxsize=1024)
+def _headers(epoch: Epoch, model_version: int, terms: Terms) -> HeaderList:
+    """Shared by the containers that are told the same, which is most of a fleet."""
+    return (
+        (b"sluice-epoch", b"%d" % epoch),
+        (b"sluice-lease-seconds", _seconds(terms.lease)),
+        (b"sluice-next-heartbeat-seconds", _seconds(terms.interval)),
+        (b"sluice-job-model-version", b"%d" % model_version),
+    )
 
 
 def _seconds(duration: timedelta) -> bytes:

@@ -47,11 +47,11 @@ class ExpireLeases:
     name: str = "expire_leases"
 
     async def run_once(self) -> Mapping[str, int]:
-        overdue = self.leases.overdue(self.batch)
-        if not overdue:
+        if not self.leases.overdue(1):
             return {}
         touched: set[RunId] = set()
         async with self.store.begin() as tx:
+            overdue = self.leases.overdue(self.batch)  # while nobody can register
             for execution_id in overdue:
                 container = await tx.container(execution_id)
                 if container is None or container.ended_at is not None:

@@ -31,7 +31,18 @@ CONTROL_RECORD_HEADER = "sluice-control"
 """On control records, which never reach user code."""
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Utc = Annotated[datetime, AfterValidator(lambda at: at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC))]
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except OverflowError as error:
+        raise ValueError("the time is outside the years 1 to 9999 in UTC") from error
+
+
+Utc = Annotated[datetime, AfterValidator(_in_utc)]
+NO_NUL = r"^[^\x00]*$"
+"""What text must match: PostgreSQL cannot store a NUL."""
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
@@ -105,7 +116,7 @@ class RunRequest(Body):
 class StopRequest(Body):
     """`failed`: the run ends as FAILED instead of STOPPED, with the reason."""
 
-    reason: Annotated[str, Field(max_length=10_000)] = ""
+    reason: Annotated[str, Field(max_length=10_000, pattern=NO_NUL)] = ""
     failed: bool = False
 
 
@@ -204,7 +215,7 @@ class RegisterRequest(Body):
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
-    host: Annotated[str, Field(max_length=300)] = ""
+    host: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
     bare: bool = False
 
 
@@ -221,11 +232,11 @@ class ExitRequest(Body):
     """A container is gone, said by itself or by who launched it; its tasks are free at once."""
 
     exit_code: Annotated[int, Field(ge=-255, le=255)]
-    reason: Annotated[str, Field(max_length=10_000)] = ""
+    reason: Annotated[str, Field(max_length=10_000, pattern=NO_NUL)] = ""
 
 
 class AcquireRequest(Body):
-    execution_container_id: Annotated[str, Field(min_length=1, max_length=300)]
+    execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
 
 
@@ -260,7 +271,7 @@ class ProgressRequest(Body):
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]
     stage: Name
-    lineage: Annotated[str, Field(min_length=1, max_length=100)]
+    lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
     offsets: tuple[SspOffset, ...]
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import json
 import secrets
 import sqlite3
+import stat
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,14 @@ def partition_of(key: bytes | None, partitions: int, position: int) -> int:
     return (position if key is None else zlib.crc32(key)) % partitions
 
 
+def _mode(path: Path) -> int:
+    """The mode of what stands at the path, 0 for nothing. Unlike `Path.exists`, a path that may not be asked about is an error."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 class Log:
     """One directory of streams. Methods block and may be called from any thread or process; every call opens its own connection."""
 
@@ -81,9 +90,8 @@ class Log:
     @contextmanager
     def _open(self, stream: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         file = self._file(stream)
-        if not file.exists():
-            raise UnknownStream(f"the log has no stream {stream!r}: create it first")
         try:
+            self._check_present(stream, file)
             with closing(sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -94,35 +102,44 @@ class Log:
                         connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise StreamUnavailable(f"log stream {stream}: {error} (file {file})") from error
+
+    def _check_present(self, stream: str, file: Path) -> None:
+        """A directory that is gone, such as one that is not mounted, is trouble and not a log without streams."""
+        if stat.S_ISREG(_mode(file)):
+            return
+        if not stat.S_ISDIR(_mode(self.directory)):
+            raise StreamUnavailable(f"the log's directory {self.directory} is not there")
+        raise UnknownStream(f"the log has no stream {stream!r}: create it first")
 
     def create(self, stream: str, partitions: int) -> None:
         if partitions < 1:
             raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
         file = self._file(stream)
-        if not file.exists():
-            self._write_new(file, partitions)
+        self._write_new(file, partitions)
         present = self.partitions(stream)
         if present != partitions:
             raise StreamConflict(f"log stream {stream!r} exists with {present} partitions, not {partitions}")
 
     def _write_new(self, file: Path, partitions: int) -> None:
         """Make the file under a name of its own and link it into place: nobody sees half a stream, and of two creators one wins."""
-        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        draft = self.directory / f".{secrets.token_hex(8)}.draft"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if stat.S_ISREG(_mode(file)):
+                return
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
                 connection.executescript(_SCHEMA)
                 connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
                 connection.execute("PRAGMA journal_mode=WAL")
-            file.hardlink_to(draft)
-        except FileExistsError:
-            pass
+            with suppress(FileExistsError):
+                file.hardlink_to(draft)
+            draft.unlink()
         except (OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise StreamUnavailable(f"cannot create the log stream {file.stem}: {error}") from error
-        finally:
-            draft.unlink(missing_ok=True)
 
     def grow(self, stream: str, partitions: int) -> None:
         """Add partitions up to that count, as an operator grows a topic. Raises StreamConflict for a count below the present one."""

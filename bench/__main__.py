@@ -1,0 +1,95 @@
+"""`python -m bench NAME` runs one benchmark, `python -m bench` runs all and writes docs/benchmarks.md.
+
+Exit code 0 when the benchmark ran, whether or not its target was met; 1 when one failed to run; 2 for an unknown name.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+
+from bench.harness import ROOT, BenchFailed, Result, note, report, shown
+
+BENCHMARKS: Mapping[str, str] = {
+    "heartbeats": "bench.heartbeats",
+    "job-model": "bench.job_model",
+}
+"""Name -> module with `run() -> Result`, imported when it is run."""
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def benchmark(name: str) -> Callable[[], Result]:
+    run: Callable[[], Result] = import_module(BENCHMARKS[name]).run
+    return run
+
+
+def one(name: str) -> Result | None:
+    """Run and report a benchmark; None when it failed to run."""
+    try:
+        result = benchmark(name)()
+    except BenchFailed as error:
+        print(f"bench {name}: {error}", file=sys.stderr)
+        return None
+    except (ImportError, OSError) as error:
+        print(f"bench {name}: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+    report(result)
+    return result
+
+
+def every() -> int:
+    """Run all, and write the page if none failed."""
+    results = [one(name) for name in BENCHMARKS]
+    ran = [result for result in results if result is not None]
+    if len(ran) < len(results):
+        return 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(ran, datetime.now(UTC)), encoding="utf-8")
+    note(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+def page(results: Sequence[Result], at: datetime) -> str:
+    """The page, in Markdown: nothing of the machine but its Python and its number of cores."""
+    rows = [
+        f"| {each.name} | {each.target} | {_figures(each.figures)} | {each.ratio:.3f} | {'yes' if each.met else '**no**'} |"
+        for each in results
+    ]
+    return "\n".join(
+        [
+            "# Benchmarks",
+            "",
+            f"Written by `python -m bench` on {at:%Y-%m-%d} with Python {platform.python_version()} on {os.cpu_count()} cores.",
+            "",
+            "Machines are noisy: the same figure may differ by a third an hour later. Read the ratios. Each is of two things measured",
+            "in turns in one run, the server on one core and the load generator on another. What each benchmark measures against what",
+            "is told at the top of its file in `bench/`.",
+            "",
+            "| name | target | figures | ratio | met |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    return "<br>".join(f"{name.replace('_', ' ')}: {shown(value)}" for name, value in figures.items())
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        return every()
+    if len(arguments) > 1 or arguments[0] not in BENCHMARKS:
+        print(f"bench: no benchmark {' '.join(arguments)!r}: there is {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    return 0 if one(arguments[0]) is not None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

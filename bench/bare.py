@@ -1,0 +1,51 @@
+"""The peer of the heartbeat: an ASGI function that does nothing but answer, under the same server with the same settings.
+
+It sends what the coordinator sends to a valid container, the same body and as many headers, and looks at nothing. What the coordinator
+costs above it is what Sluice itself adds to uvicorn. `python -m bench.bare PORT`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import uvicorn
+
+HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"content-length", b"15"),
+    (b"sluice-epoch", b"1"),
+    (b"sluice-lease-seconds", b"30"),
+    (b"sluice-next-heartbeat-seconds", b"5"),
+    (b"sluice-job-model-version", b"1"),
+]
+BODY = b'{"alive": true}'
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+async def answer(_scope: MutableMapping[str, Any], _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": BODY})
+
+
+def main(port: int) -> None:
+    """Serve as `coordinator.app.server` does."""
+    uvicorn.run(
+        answer,
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

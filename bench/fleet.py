@@ -1,0 +1,136 @@
+"""A run and its containers to measure with: written into a database directly, or made over HTTP as a launcher would.
+
+Ten thousand registrations over HTTP take too long for a benchmark (each reads the run's containers again), so a large fleet is written
+through the store before the coordinator starts; its recovery then grants every container a lease, as after any restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
+
+from bench.harness import BenchFailed, get
+from coordinator import wire
+from coordinator.app import new_run_id, prepare
+from coordinator.clock import SystemClock
+from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId
+from coordinator.core.lifecycle import RunState
+from coordinator.jobmodels import JobModels
+from coordinator.notices import Notices
+from coordinator.runs import Runs
+from coordinator.settings import read_settings
+from coordinator.store import tables
+from coordinator.store.port import ContainerRow, ContainerState, RunRow
+from coordinator.store.rows import container_columns
+from coordinator.store.sql import SqlStore, open_store
+from coordinator.streams.log import Log
+from coordinator.streams.log_system import LogSystem
+
+JOB = "bench"
+STREAM = "events"
+CONTAINER = "bench-container-%05d"
+EPOCH = Epoch(1)
+
+
+def run_request(containers: int) -> wire.RunRequest:
+    """A job of one stage that reads the stream."""
+    return wire.RunRequest(
+        job=JOB,
+        containers=containers,
+        inputs=(wire.InputBody(name=STREAM, system="log"),),
+        stages=(wire.StageBody(name="only", reads=(STREAM,)),),
+    )
+
+
+def make_stream(home: Path, partitions: int) -> None:
+    """The log stream under `home` that a run of the job reads."""
+    Log(read_settings(home=home).log_directory).create(STREAM, partitions)
+
+
+def write_fleet(home: Path, partitions: int, containers: int) -> None:
+    """A database and a log under `home` with a running run, all of whose containers are registered."""
+    asyncio.run(_write_fleet(home, partitions, containers))
+
+
+async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
+    settings = read_settings(home=home)
+    store = open_store(settings.database)
+    try:
+        await prepare(settings, store)
+        make_stream(home, partitions)
+        systems = {"log": LogSystem(settings.log_directory)}
+        runs = Runs(store, systems, JobModels(store), Notices(store), SystemClock(), new_run_id)
+        await _register_all(store, await runs.deploy(run_request(containers)), containers)
+    finally:
+        await store.close()
+
+
+async def _register_all(store: SqlStore, run: RunRow, containers: int) -> None:
+    """The rows that registrations leave, in one statement."""
+    now = SystemClock().now()
+    async with store.begin() as tx:
+        await tx.put_run(replace(run, state=RunState.RUNNING, started_at=now))
+    registered = [container_columns(_container(run, slot, now)) for slot in range(containers)]
+    async with store.engine.begin() as connection:
+        await connection.execute(insert(tables.containers), registered)
+
+
+def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
+    return ContainerRow(
+        execution_id=ExecutionContainerId(CONTAINER % slot),
+        run_id=run.run_id,
+        job=run.job,
+        processor_id=ProcessorId(str(slot)),
+        epoch=EPOCH,
+        host="",
+        bare=False,
+        state=ContainerState.LIVE,
+        registered_at=now,
+        last_seen_at=now,
+    )
+
+
+def deploy(url: str, containers: int) -> tuple[str, float]:
+    """`POST /runs`: the run's id, and how many seconds the answer took."""
+    body = run_request(containers).model_dump(mode="json", by_alias=True)
+    began = time.perf_counter()
+    reply = post(f"{url}/runs", body)
+    return str(reply["runId"]), time.perf_counter() - began
+
+
+def register(url: str, run_id: str, containers: int) -> float:
+    """Register every container of a small run over HTTP, one after the other; how many seconds one took."""
+    began = time.perf_counter()
+    for slot in range(containers):
+        reply = post(f"{url}/runs/{run_id}/containers", {"processorId": str(slot), "executionContainerId": CONTAINER % slot})
+        if reply["epoch"] != EPOCH:
+            raise BenchFailed(f"slot {slot} of a new run got epoch {reply['epoch']}")
+    return (time.perf_counter() - began) / containers
+
+
+def post(url: str, body: object) -> dict[str, Any]:
+    """One POST of JSON. Raises BenchFailed with the problem's text when it is refused."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            reply: dict[str, Any] = json.load(answer)
+            return reply
+    except urllib.error.HTTPError as error:
+        raise BenchFailed(f"POST {url} answered {error.code}: {error.read().decode(errors='replace')}") from error
+
+
+def metric(url: str, name: str) -> int:
+    """One sample of /metrics, by its name with labels as it stands there."""
+    for line in get(f"{url}/metrics")[2].decode().splitlines():
+        if line.startswith(f"{name} "):
+            return int(float(line.rpartition(" ")[2]))
+    raise BenchFailed(f"/metrics has no {name}")

@@ -1,0 +1,90 @@
+"""The heartbeat of a fleet of 10,000 containers, against a bare ASGI function under the same server.
+
+Measured: answers per second to `GET /containerHeartbeat` with `Sluice-Epoch`, the containers in turns, 32 connections that never pause,
+at the real coordinator with its chores running; and how long an answer takes under that load. The peer (`bench/bare.py`) sends an equal
+body and as many headers and looks at nothing. Every answer must be `{"alive": true}`: the coordinator's own counters are compared with
+the load generator's.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from bench.fleet import CONTAINER, EPOCH, metric, write_fleet
+from bench.harness import BenchFailed, Result, coordinator, free_port, note, running
+from bench.load import CONNECTIONS, Target, alternate, middle_rate, need_wrk, paired_ratio, probe
+
+NAME = "heartbeats"
+CONTAINERS = 10_000
+ROUNDS = 3
+SECONDS = 5
+LEAST_RATIO = 0.85
+MOST_P99 = 10.0
+ALIVE = 'sluice_heartbeats_total{answer="alive"}'
+INVALID = 'sluice_heartbeats_total{answer="invalid"}'
+
+
+def heartbeat_target(url: str, containers: int) -> Target:
+    path = f"/containerHeartbeat?executionContainerId={CONTAINER}"
+    return Target("heartbeats", url, path, ("Sluice-Epoch", str(EPOCH)), count=containers)
+
+
+def bare_target(url: str) -> Target:
+    """The peer is asked for the same paths, so that the requests cost the server's parser the same."""
+    return Target("bare", url, f"/containerHeartbeat?executionContainerId={CONTAINER}", ("Sluice-Epoch", str(EPOCH)), count=CONTAINERS)
+
+
+def run() -> Result:
+    need_wrk()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        home = Path(made)
+        began = time.perf_counter()
+        write_fleet(home, CONTAINERS, CONTAINERS)
+        note(f"a fleet of {CONTAINERS} containers written in {time.perf_counter() - began:.1f} s")
+        return _measure(home)
+
+
+def _measure(home: Path) -> Result:
+    port, bare_port = free_port(), free_port()
+    with (
+        running(coordinator(home, port), port) as url,
+        running([sys.executable, "-m", "bench.bare", str(bare_port)], bare_port) as bare_url,
+    ):
+        beats, bare = heartbeat_target(url, CONTAINERS), bare_target(bare_url)
+        if metric(url, "sluice_valid_containers") != CONTAINERS:
+            raise BenchFailed(f"the coordinator recovered {metric(url, 'sluice_valid_containers')} containers of {CONTAINERS}")
+        if probe(beats).headers != probe(bare).headers:
+            raise BenchFailed("the bare function sends another number of headers than the coordinator: change bench/bare.py")
+        before = metric(url, ALIVE)
+        samples = alternate([bare, beats], ROUNDS, SECONDS)
+        mine, theirs = samples[beats.name], samples[bare.name]
+        check_beats(url, before, sum(sample.requests for sample in mine))
+    ratio, p99 = paired_ratio(mine, theirs), median(sample.p99 for sample in mine)
+    return Result(
+        name=NAME,
+        figures={
+            "containers": CONTAINERS,
+            "connections": CONNECTIONS,
+            "heartbeats_per_second": round(middle_rate(mine)),
+            "bare_asgi_per_second": round(middle_rate(theirs)),
+            "p50_ms": round(median(sample.p50 for sample in mine), 3),
+            "p99_ms": round(p99, 3),
+            "p999_ms": round(median(sample.p999 for sample in mine), 3),
+            "longest_ms": round(max(sample.longest for sample in mine), 3),
+            "bare_p99_ms": round(median(sample.p99 for sample in theirs), 3),
+        },
+        ratio=round(ratio, 4),
+        target=f"rate >= {LEAST_RATIO} of the bare ASGI function, p99 < {MOST_P99:g} ms",
+        met=ratio >= LEAST_RATIO and p99 < MOST_P99,
+    )
+
+
+def check_beats(url: str, before: int, answered: int) -> None:
+    """The coordinator said "alive" at least as often as the load generator heard an answer, and never anything else."""
+    alive, invalid = metric(url, ALIVE) - before, metric(url, INVALID)
+    if invalid or alive < answered:
+        raise BenchFailed(f"{answered} answers, of which {alive} were alive and {invalid} not: every one must be alive")

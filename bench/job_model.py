@@ -1,0 +1,106 @@
+"""The job model of 10,000 partitions and 100 containers: asking whether it has changed, and making it.
+
+Measured: answers per second to `GET /jobModel?job=NAME` with `If-None-Match` (304), against heartbeats at the same coordinator in the
+same run. As figures: the time to make the model (`coordinator.jobmodels.plan_model`, in this process) and to spell it as bytes, the whole
+of `POST /runs` over HTTP for a first and for a second deployment, and the time for one registration of a container of that run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from bench.fleet import JOB, STREAM, deploy, make_stream, metric, register, run_request
+from bench.harness import BenchFailed, Result, coordinator, free_port, get, note, running
+from bench.heartbeats import ALIVE, check_beats, heartbeat_target
+from bench.load import CONNECTIONS, Sample, Target, alternate, middle_rate, need_wrk, paired_ratio
+from coordinator import wire
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import StreamId
+from coordinator.jobmodels import plan_model
+
+NAME = "job-model"
+PARTITIONS = 10_000
+CONTAINERS = 100
+ROUNDS = 3
+SECONDS = 4
+REPEATS = 5
+LEAST_RATIO = 0.8
+
+
+def run() -> Result:
+    need_wrk()
+    figures: dict[str, float] = {"partitions": PARTITIONS, "containers": CONTAINERS, **_making()}
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        port = free_port()
+        with running(coordinator(Path(made), port), port) as url:
+            figures |= _deploying(url, Path(made))
+            unchanged, beats = _asking(url)
+    ratio = paired_ratio(unchanged, beats)
+    figures |= {
+        "connections": CONNECTIONS,
+        "unchanged_per_second": round(middle_rate(unchanged)),
+        "heartbeats_per_second": round(middle_rate(beats)),
+        "unchanged_p99_ms": round(median(sample.p99 for sample in unchanged), 3),
+    }
+    return Result(
+        name=NAME,
+        figures=figures,
+        ratio=round(ratio, 4),
+        target=f"rate of 304 >= {LEAST_RATIO} of the heartbeat's",
+        met=ratio >= LEAST_RATIO,
+    )
+
+
+def _making() -> dict[str, float]:
+    """Milliseconds, medians of several: plan, spell, hash; and the size of what is spelled."""
+    request = run_request(CONTAINERS)
+    bindings, counts = {STREAM: StreamId("log", STREAM)}, {STREAM: PARTITIONS}
+    first = plan_model(request, bindings, counts, Previous(), None)
+    return {
+        "plan_ms": _milliseconds(lambda: plan_model(request, bindings, counts, Previous(), None)),
+        "plan_again_ms": _milliseconds(lambda: plan_model(request, bindings, counts, first.assignment, first.model)),
+        "spell_ms": _milliseconds(lambda: wire.job_model_bytes(first.model)),
+        "hash_ms": _milliseconds(first.model.content_hash),
+        "model_bytes": len(wire.job_model_bytes(first.model)),
+    }
+
+
+def _milliseconds(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        taken.append((time.perf_counter() - began) * 1000)
+    return round(median(taken), 2)
+
+
+def _deploying(url: str, home: Path) -> dict[str, float]:
+    """The first deployment, the same job once more over it, and the containers of the second run."""
+    make_stream(home, PARTITIONS)
+    _, first = deploy(url, CONTAINERS)
+    run_id, again = deploy(url, CONTAINERS)
+    each = register(url, run_id, CONTAINERS)
+    note(f"POST /runs took {first:.2f} s, and {again:.2f} s over a former run; a registration {each * 1000:.1f} ms")
+    return {
+        "post_runs_ms": round(first * 1000, 1),
+        "post_runs_again_ms": round(again * 1000, 1),
+        "register_ms": round(each * 1000, 2),
+    }
+
+
+def _asking(url: str) -> tuple[list[Sample], list[Sample]]:
+    """The 304s and the heartbeats, in turns."""
+    path = f"/jobModel?job={JOB}"
+    status, headers, body = get(url + path)
+    if status != 200 or not body or "etag" not in headers:
+        raise BenchFailed(f"{path} answered {status} with {len(body)} bytes")
+    unchanged = Target("unchanged", url, path, ("If-None-Match", headers["etag"]), status=304)
+    beats = heartbeat_target(url, CONTAINERS)
+    before = metric(url, ALIVE)
+    samples = alternate([beats, unchanged], ROUNDS, SECONDS)
+    check_beats(url, before, sum(sample.requests for sample in samples[beats.name]))
+    return list(samples[unchanged.name]), list(samples[beats.name])

@@ -1,0 +1,141 @@
+"""Load from wrk, in rounds that alternate between what is measured and its peer, with every answer accounted for."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+from bench.harness import BenchFailed, cores, note, pinned
+
+SCRIPT = Path(__file__).with_name("load.lua")
+CONNECTIONS = 32
+WARM_UP_SECONDS = 2
+BYTES_SLACK = 0.005
+"""Of the bytes that the answers must have: wrk counts answers that were cut off by its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked of a server: `path` with %05d where the number of one of `count` containers goes, and one header."""
+
+    name: str
+    url: str
+    path: str
+    header: tuple[str, str]
+    status: int = 200
+    count: int = 1
+
+    @property
+    def first_path(self) -> str:
+        return self.path % 0 if "%" in self.path else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round: answers in total and per second, latencies in milliseconds."""
+
+    requests: int
+    rate: float
+    p50: float
+    p99: float
+    p999: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer as it is on the wire: every answer of a target has this size."""
+
+    status: int
+    headers: int
+    size: int
+
+
+def need_wrk() -> str:
+    """Where wrk is. Raises BenchFailed when it is missing."""
+    found = shutil.which("wrk")
+    if found is None:
+        raise BenchFailed("wrk is not installed, and the load comes from it: apt-get install wrk")
+    return found
+
+
+def probe(target: Target) -> Answer:
+    """Ask once: status, number of headers and size in bytes. Raises BenchFailed when the status is not the target's."""
+    place = urlsplit(target.url)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
+    try:
+        connection.request("GET", target.first_path, headers=dict([target.header]))
+        answer = connection.getresponse()
+        body = answer.read()
+        lines = [f"HTTP/1.1 {answer.status} {answer.reason}", *(f"{name}: {value}" for name, value in answer.getheaders()), ""]
+        found = Answer(answer.status, len(answer.getheaders()), sum(len(line) + 2 for line in lines) + len(body))
+    finally:
+        connection.close()
+    if found.status != target.status:
+        raise BenchFailed(f"{target.name} answers {found.status} and not {target.status}: {body[:200]!r}")
+    return found
+
+
+def load(target: Target, seconds: int) -> Sample:
+    """Load `target` with one thread of wrk on the load generator's core. Raises BenchFailed for any answer that is not as the first."""
+    answer = probe(target)
+    command = [need_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(SCRIPT), target.url]
+    with pinned(cores()[1]):
+        done = subprocess.run(
+            [*command, "--", target.path, str(target.count), *target.header],
+            capture_output=True,
+            text=True,
+            timeout=seconds + 20,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise BenchFailed(f"wrk failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+    counted = json.loads(done.stdout.strip().splitlines()[-1])
+    _check(target, answer, counted)
+    return Sample(
+        requests=counted["requests"],
+        rate=counted["requests"] / counted["microseconds"] * 1e6,
+        p50=counted["p50"] / 1000,
+        p99=counted["p99"] / 1000,
+        p999=counted["p999"] / 1000,
+        longest=counted["max"] / 1000,
+    )
+
+
+def _check(target: Target, answer: Answer, counted: Mapping[str, int]) -> None:
+    if counted["failed"] or counted["refused"]:
+        raise BenchFailed(f"{target.name}: {counted['failed']} requests failed and {counted['refused']} were refused")
+    if not counted["requests"]:
+        raise BenchFailed(f"{target.name}: no request was answered")
+    expected = counted["requests"] * answer.size
+    if abs(counted["bytes"] - expected) > max(BYTES_SLACK * expected, CONNECTIONS * answer.size):
+        raise BenchFailed(f"{target.name}: {counted['bytes']} bytes for {counted['requests']} answers of {answer.size}: not all are alike")
+
+
+def alternate(targets: Sequence[Target], rounds: int, seconds: int) -> Mapping[str, Sequence[Sample]]:
+    """Warm every target up, then load them in turns; the samples by the target's name."""
+    for target in targets:
+        load(target, WARM_UP_SECONDS)
+    samples: dict[str, list[Sample]] = {target.name: [] for target in targets}
+    for number in range(1, rounds + 1):
+        for target in targets:
+            sample = load(target, seconds)
+            samples[target.name].append(sample)
+            note(f"round {number}: {target.name:<16} {sample.rate:8.0f}/s, p50 {sample.p50:.2f} ms, p99 {sample.p99:.2f} ms")
+    return samples
+
+
+def middle_rate(samples: Sequence[Sample]) -> float:
+    return median(sample.rate for sample in samples)
+
+
+def paired_ratio(subject: Sequence[Sample], peer: Sequence[Sample]) -> float:
+    """The median over the rounds of subject's rate to peer's: the two of a round met the same machine."""
+    return median(mine.rate / theirs.rate for mine, theirs in zip(subject, peer, strict=True))

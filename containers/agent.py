@@ -1,0 +1,377 @@
+"""The agent: one event loop on a thread of its own inside the driver, from registration to exit code.
+
+Order of a life: ask for the run, register (from here on the heart beats), open Spark, acquire each task of the slot, run its stages, and
+then wait for whatever ends it: a stop (SIGTERM, a notice), the verdict of the heart, or a failure that restarts could not mend.
+
+    0  stopped in order, or the run is over
+    1  failure: the reason is logged and told to the coordinator
+    3  lease lost: the process ends at once, without touching anything that the next holder may use
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from containers.client import Coordinator, Refused
+from containers.engine import Batch, Callbacks, Engine, Start
+from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
+from containers.job import Job
+from containers.reports import Report, Reports
+from containers.settings import ContainerSettings
+from containers.stagerunner import RestartPolicy, StageRunner
+from coordinator import wire
+from coordinator.clock import Clock
+from coordinator.core.errors import BadJobFile, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from coordinator.core.ids import Epoch, Generation, Instant, Lineage, RunId, TaskName
+from coordinator.core.lease import Trust
+from coordinator.core.model import TaskModel
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
+
+RETRY = timedelta(seconds=1)
+POLL = timedelta(seconds=20)
+"""How long one poll for notices is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why the container ends, and how."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    task: TaskName
+    generation: Generation
+
+
+class Agent:
+    """One incarnation of a slot. `make_engine` builds the engine once the run is known; `on_renewed` tells the watchdog of the lease."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: ContainerSettings,
+        coordinator: Coordinator,
+        clock: Clock,
+        make_engine: Callable[[wire.RunDetail], Engine],
+        on_renewed: Callable[[Instant], None],
+        on_lease_lost: Callable[[str], None],
+    ) -> None:
+        self._job = job
+        self._settings = settings
+        self._coordinator = coordinator
+        self._clock = clock
+        self._make_engine = make_engine
+        self._on_renewed = on_renewed
+        self._on_lease_lost = on_lease_lost
+        self._loop = asyncio.get_running_loop()
+        self._ending: asyncio.Future[Ending] = self._loop.create_future()
+        self._forced = threading.Event()
+        self._hurry = asyncio.Event()
+        self._engine: Engine | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._runners: dict[str, StageRunner] = {}
+        self._held: list[Held] = []
+        self._ends: dict[str, asyncio.Future[str | None]] = {}
+        self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
+        self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
+
+    # --- what may end it -------------------------------------------------------------------------------------------
+
+    def end(self, ending: Ending) -> None:
+        """The first reason stands. On the loop's thread."""
+        if not self._ending.done():
+            log.info("ending: %s", ending.reason)
+            self._ending.set_result(ending)
+
+    def stop_requested(self) -> None:
+        """SIGTERM: stop between batches; a second one does not wait for batches."""
+        if self._ending.done():
+            log.warning("told to stop again: running batches are interrupted")
+            self._forced.set()
+            self._hurry.set()
+        self.end(Ending(EXIT_OK, "told to stop"))
+
+    def _in_background(self, work: Awaitable[None], what: str) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except LeaseLost as lost:
+                self._lease_lost(str(lost))
+            except StaleRun as stale:
+                self.end(Ending(EXIT_OK, str(stale)))
+            except SluiceError as error:
+                self.end(Ending(EXIT_FAILED, f"{what}: {error.title()} {error}"))
+            except Exception as error:
+                log.error("%s failed", what, exc_info=error)
+                self.end(Ending(EXIT_FAILED, f"{what}: {error}"))
+
+        task = asyncio.create_task(guarded(), name=what)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _lease_lost(self, why: str) -> None:
+        """Ends the process: nothing more may be written, so nothing is stopped in order."""
+        self._on_lease_lost(why)
+        self.end(Ending(EXIT_LEASE_LOST, why))
+
+    # --- the life --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> Ending:
+        """Until the end; the caller exits with its code."""
+        registered = False
+        try:
+            run = await self._reach(lambda: self._coordinator.run(self._settings.run))
+            if run.state.ended:
+                return Ending(EXIT_OK, f"the run is over: {run.state}")
+            check_job(self._job, run)
+            epoch = await self._register(run)
+            registered = True
+            await self._work(run, epoch)
+            ending = await self._ending
+            await self._wind_down()
+        except LeaseLost as lost:
+            ending = Ending(EXIT_LEASE_LOST, str(lost))
+        except StaleRun as stale:
+            ending = Ending(EXIT_OK, str(stale))
+        except SluiceError as error:
+            ending = Ending(EXIT_FAILED, f"{error.title()} {error}")
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.error("the agent failed", exc_info=error)
+            ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
+        for task in list(self._background):
+            task.cancel()
+        if registered:
+            await self._say_goodbye(ending)
+        return ending
+
+    async def _reach(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the coordinator answers, for as long as the settings say."""
+        give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
+        while True:
+            try:
+                return await ask()
+            except CoordinatorUnreachable as error:
+                if self._clock.elapsed() >= give_up or self._ending.done():
+                    raise
+                log.warning("waiting for the coordinator: %s", error)
+                await self._pause(RETRY)
+            except Refused as refused:
+                if refused.refused_as == StaleRun.slug:
+                    raise StaleRun(str(refused)) from refused
+                raise
+
+    async def _pause(self, duration: timedelta) -> None:
+        """Wait, but not beyond the end."""
+        await asyncio.wait([self._ending], timeout=duration.total_seconds())
+
+    async def _register(self, run: wire.RunDetail) -> Epoch:
+        request = wire.RegisterRequest(
+            processor_id=self._settings.processor_id, execution_container_id=self._settings.id, host=self._settings.host
+        )
+        sent = self._clock.elapsed()
+
+        async def ask() -> wire.RegisterReply:
+            nonlocal sent
+            sent = self._clock.elapsed()
+            return await self._coordinator.register(self._settings.run, request)
+
+        reply = await self._reach(ask)
+        epoch = Epoch(reply.epoch)
+        trust = Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
+        heart = Heart(
+            self._coordinator,
+            self._settings.id,
+            epoch,
+            trust,
+            timedelta(seconds=reply.heartbeat_seconds),
+            self._clock,
+            random.random,
+            self._on_renewed,
+        )
+        log.info("slot %s of run %s, epoch %d, lease %g s", self._settings.processor_id, run.run_id, epoch, reply.lease_seconds)
+        self._in_background(self._beat(heart), "heartbeat")
+        self._in_background(self._listen(reply.notices), "notices")
+        self._in_background(self._reports.run(), "progress")
+        return epoch
+
+    async def _beat(self, heart: Heart) -> None:
+        match await heart.run():
+            case Replaced():
+                self._lease_lost("the coordinator holds this container for replaced or lost")
+            case LeaseRanOut(last_error=error):
+                self._lease_lost(f"the lease ran out while the coordinator was unreachable: {error}")
+            case RunOver(state=state):
+                self.end(Ending(EXIT_OK, f"the run is over: {state}"))
+
+    async def _listen(self, after: int) -> None:
+        """Notices as they come. Those from before the registration are read too: a stop may be among them."""
+        seq = 0
+        while True:
+            try:
+                found = await self._coordinator.notices(self._settings.run, seq, POLL)
+            except OurTrouble:
+                await asyncio.sleep(RETRY.total_seconds())
+                continue
+            for notice in found:
+                seq = notice.seq
+                if notice.kind in ("STOP", "ENDED"):
+                    self.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
+            await asyncio.sleep(0 if found or seq >= after else RETRY.total_seconds())
+
+    async def _work(self, run: wire.RunDetail, epoch: Epoch) -> None:
+        """Open Spark, then acquire and start the slot's tasks, each as soon as it is free."""
+        model_run, model = await self._reach(lambda: self._coordinator.job_model(self._job.name))
+        if model_run != run.run_id:
+            raise StaleRun(f"job {self._job.name} has a newer run, {model_run}")
+        slot = model.containers.get(self._settings.processor)
+        engine = self._make_engine(run)
+        self._engine = engine
+        callbacks = Callbacks(
+            on_batch=lambda batch: self._from_thread(self._on_batch, batch),
+            on_end=lambda token, error: self._from_thread(self._on_query_end, token, error),
+            on_lease_lost=lambda lost: self._from_thread(self._lease_lost, str(lost)),
+        )
+        await self._unless_ending(self._call(lambda: engine.open(callbacks)))
+        for task in slot.tasks.values() if slot and not self._ending.done() else ():
+            self._in_background(self._run_task(run, epoch, task), f"task {task.name}")
+
+    def _from_thread(self, call: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(call, *args)
+
+    async def _unless_ending(self, work: Awaitable[T]) -> None:
+        """Wait for the work or for the end, whichever comes first. An exception of the work is raised."""
+        task = asyncio.ensure_future(work)
+        waited: set[asyncio.Future[Any]] = {task, self._ending}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+
+    async def _call(self, blocking: Callable[[], T]) -> T:
+        """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
+        return await self._loop.run_in_executor(self._threads, blocking)
+
+    async def _run_task(self, run: wire.RunDetail, epoch: Epoch, task: TaskModel) -> None:
+        acquired = await self._acquire(task.name, epoch)
+        if acquired is None:
+            return
+        self._held.append(Held(task.name, Generation(acquired.generation)))
+        runners = [self._runner(start) for start in self._starts(run, task.name, acquired)]
+        await asyncio.gather(*(runner.run() for runner in runners))
+
+    async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
+        """Wait for the task for as long as it takes; None when the container ends first."""
+        while not self._ending.done():
+            reply = await self._reach(lambda: self._coordinator.acquire(self._settings.run, task, self._settings.id, epoch))
+            if isinstance(reply, wire.AcquireReply):
+                return reply
+            log.info("task %s: %s may still act for %.1f s", task, reply.former, reply.wait_seconds)
+            await self._pause(min(timedelta(seconds=reply.wait_seconds + 0.05), 2 * RETRY))
+        return None
+
+    def _starts(self, run: wire.RunDetail, task: TaskName, acquired: wire.AcquireReply) -> Sequence[Start]:
+        by_name: dict[str, wire.StageStart] = {stage.stage: stage for stage in acquired.stages}
+        return [
+            Start(
+                declared=declared,
+                task=task,
+                generation=Generation(acquired.generation),
+                lineage=Lineage(found.lineage),
+                reported=found.batch_id,
+                starts=wire.offsets_of(found.starts),
+                origin=RunId(run.origin),
+            )
+            for declared in self._job.chain()
+            if (found := by_name.get(declared.stage.name)) is not None
+        ]
+
+    def _runner(self, start: Start) -> StageRunner:
+        policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
+        assert self._engine is not None
+        runner = StageRunner(self._engine, start, policy, self._clock, self._call, self._end_of)
+        self._runners[start.query] = runner
+        return runner
+
+    # --- what queries tell -----------------------------------------------------------------------------------------
+
+    def _end_of(self, token: str) -> asyncio.Future[str | None]:
+        """The future of a query's end, for whoever comes first: the one who started it, or the one who tells of its end."""
+        return self._ends.setdefault(token, self._loop.create_future())
+
+    def _on_query_end(self, token: str, error: str | None) -> None:
+        future = self._end_of(token)
+        if not future.done():
+            future.set_result(error)
+
+    def _on_batch(self, batch: Batch) -> None:
+        runner = self._runners.get(batch.query)
+        if runner is not None:
+            start = runner.start
+            self._reports.put(Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch.batch, batch.offsets))
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def _wind_down(self) -> None:
+        """Stop every query between batches, tell the last progress, give the tasks back. After a lost lease: nothing."""
+        if self._ending.result().exit_code == EXIT_LEASE_LOST:
+            return
+        stops = {asyncio.create_task(runner.stop(self._settings.stop_timeout, self._forced), name=n) for n, runner in self._runners.items()}
+        hurry = asyncio.create_task(self._hurried())
+        while stops and not hurry.done():
+            stopped, _ = await asyncio.wait({*stops, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            for stop in stopped & stops:
+                if stop.exception() or not stop.result():
+                    log.warning("%s: %s", stop.get_name(), stop.exception() or "its batch was interrupted and runs again at the next start")
+            stops -= stopped
+        hurry.cancel()
+        for stop in stops:
+            log.warning("%s did not stop in time", stop.get_name())
+        try:
+            await self._reports.flush()
+            for held in self._held:
+                await self._coordinator.release(self._settings.run, held.task, held.generation)
+        except SluiceError as error:
+            log.warning("not everything could be told to the coordinator: %s", error)
+
+    async def _hurried(self) -> None:
+        """Returns when stopping has taken as long as it may: the stop's time-out and a little, or a moment after a second signal."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stop_timeout_seconds + 10):
+                await self._hurry.wait()
+                await asyncio.sleep(3)
+
+    async def _say_goodbye(self, ending: Ending) -> None:
+        """Tell the exit. If nobody hears it, the watchdog tells it, or the lease runs out."""
+        with suppress(SluiceError, TimeoutError):
+            async with asyncio.timeout(5):
+                await self._coordinator.exited(self._settings.id, ending.exit_code, ending.reason)
+
+
+def check_job(job: Job, run: wire.RunReply) -> None:
+    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
+    if job.name != run.job:
+        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
+    here = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
+    there = {each.name: (each.reads, each.writes) for each in run.stages}
+    if here != there:
+        differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

@@ -1,0 +1,44 @@
+"""The commands `sluice container` and `sluice run`; `coordinator/cli.py` finds them by entry point."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JobFile = Annotated[Path, typer.Argument(help="The Python file that holds the Job.")]
+
+
+def container(job_file: JobFile) -> None:
+    """Run one container of a run, with its watchdog. Settings come from SLUICE_COORDINATOR_URL, SLUICE_RUN_ID, SLUICE_PROCESSOR_ID and
+    EXECUTION_ENV_CONTAINER_ID. Exit codes: 0 stopped in order, 1 failure, 3 lease lost."""
+    from containers.settings import read_container_settings
+    from containers.watchdog import Watchdog
+    from coordinator.clock import SystemClock
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    settings = read_container_settings()
+    raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))
+
+
+def run(
+    job_file: JobFile,
+    containers: Annotated[int, typer.Option(help="How many containers.")] = 1,
+    home: Annotated[Path, typer.Option(help="Directory of the database, the log, local state and logs.")] = Path(".sluice"),
+    port: Annotated[int, typer.Option(help="The coordinator's port on 127.0.0.1 (0 = any free one).")] = 8180,
+    start: Annotated[str, typer.Option(help="checkpoint (go on), or earliest, latest or an ISO time (a new history).")] = "checkpoint",
+    system: Annotated[str, typer.Option(help="The system of all streams.")] = "log",
+    config: Annotated[list[str] | None, typer.Option(help="key=value for the run; may be repeated.")] = None,
+) -> None:
+    """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""
+    from containers.local import LocalRun, run_options
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    options = run_options(job_file, containers, home, port, start, system, config or [])
+    raise typer.Exit(asyncio.run(LocalRun(options).run()))

@@ -1,0 +1,162 @@
+"""The coordinator as its containers see it. Problems become the errors of `coordinator.core.errors` again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from coordinator import wire
+from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.core.model import JobModel
+
+R = TypeVar("R", bound=BaseModel)
+
+TIMEOUT = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    lease: timedelta
+    interval: timedelta
+    model_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotValid:
+    """`ended`: the run is over, so this container goes in order; else another incarnation has its slot."""
+
+    ended: RunState | None
+
+
+class Refused(YourRequest):
+    """The coordinator refused."""
+
+    def __init__(self, slug: str, detail: str) -> None:
+        super().__init__(detail)
+        self.refused_as = slug
+
+
+class Coordinator:
+    """One HTTP client. Every method raises CoordinatorUnreachable when there was no answer, or 5xx; LeaseLost for a 409 `lease-lost`; and
+    Refused for what the coordinator will not do."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds())
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _ask(self, method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> httpx.Response:
+        try:
+            content = body.model_dump_json(by_alias=True) if body is not None else None
+            headers = {"Content-Type": "application/json"} if body is not None else {}
+            answer = await self._http.request(method, path, content=content, headers={**headers, **kwargs.pop("headers", {})}, **kwargs)
+        except httpx.HTTPError as error:
+            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {error}".rstrip()) from error
+        except httpx.InvalidURL as error:
+            raise Refused("bad-url", f"{self.url} is not a coordinator's URL: {error}") from error
+        if answer.status_code >= 400:
+            raise _error(answer)
+        return answer
+
+    async def _read(self, model: type[R], method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> R:
+        answer = await self._ask(method, path, body, **kwargs)
+        try:
+            return model.model_validate_json(answer.content)
+        except ValidationError as error:
+            raise Refused("not-sluice", f"{self.url}{path} does not answer as a coordinator does: {error.errors()[0]['msg']}") from error
+
+    async def live(self) -> None:
+        await self._ask("GET", "/livez")
+
+    async def deploy(self, request: wire.RunRequest) -> wire.RunReply:
+        return await self._read(wire.RunReply, "POST", "/runs", request)
+
+    async def run(self, run_id: RunId) -> wire.RunDetail:
+        return await self._read(wire.RunDetail, "GET", f"/runs/{_part(run_id)}")
+
+    async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire.RunReply:
+        return await self._read(wire.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire.StopRequest(reason=reason, failed=failed))
+
+    async def notices(self, run_id: RunId, after: int, wait: timedelta) -> Sequence[wire.Notice]:
+        timeout = (wait + TIMEOUT).total_seconds()
+        query = {"after": after, "wait": wait.total_seconds()}
+        return (await self._read(wire.NoticesReply, "GET", f"/runs/{_part(run_id)}/notices", params=query, timeout=timeout)).notices
+
+    async def register(self, run_id: RunId, request: wire.RegisterRequest) -> wire.RegisterReply:
+        return await self._read(wire.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
+
+    async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
+        body = wire.ExitRequest(exit_code=exit_code, reason=reason[:10_000])
+        await self._ask("POST", f"/containers/{_part(execution_id)}/exit", body)
+
+    async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
+        """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached."""
+        try:
+            answer = await self._ask(
+                "GET",
+                "/containerHeartbeat",
+                params={"executionContainerId": execution_id},
+                headers={wire.EPOCH_HEADER: str(epoch)},
+                timeout=within.total_seconds(),
+            )
+            alive = wire.HeartbeatReply.model_validate_json(answer.content, strict=True).alive
+            if not alive:
+                state = answer.headers.get(wire.RUN_STATE_HEADER)
+                return NotValid(RunState(state) if state else None)
+            return Alive(
+                lease=timedelta(seconds=float(answer.headers[wire.LEASE_HEADER])),
+                interval=timedelta(seconds=float(answer.headers[wire.NEXT_HEADER])),
+                model_version=int(answer.headers[wire.MODEL_VERSION_HEADER]),
+            )
+        except (Refused, ValidationError, ValueError, KeyError) as error:
+            raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
+
+    async def job_model(self, job: str) -> tuple[RunId, JobModel]:
+        """The job's current model, and the run that it is for."""
+        answer = await self._ask("GET", "/jobModel", params={"job": job})
+        document: Mapping[str, Any] = answer.json()
+        return RunId(answer.headers[wire.RUN_HEADER]), wire.parse_job_model(document)
+
+    async def acquire(
+        self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
+    ) -> wire.AcquireReply | wire.WaitReply:
+        body = wire.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
+        answer = await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire", body)
+        model = wire.WaitReply if answer.status_code == 202 else wire.AcquireReply
+        return model.model_validate_json(answer.content)
+
+    async def progress(
+        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, lineage: str, batch: int, offsets: Mapping[Ssp, int]
+    ) -> None:
+        body = wire.ProgressRequest(generation=generation, stage=stage, lineage=lineage, batch_id=batch, offsets=wire.offsets_body(offsets))
+        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
+
+    async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _error(answer: httpx.Response) -> SluiceError:
+    try:
+        told = wire.Problem.model_validate_json(answer.content)
+        slug, detail = told.type.removeprefix("urn:sluice:"), told.detail
+    except ValidationError:
+        slug, detail = f"http-{answer.status_code}", answer.text[:200]
+    if answer.status_code >= 500:
+        return CoordinatorUnreachable(f"{answer.request.url}: {answer.status_code} {detail}")
+    if slug == LeaseLost.slug:
+        return LeaseLost(detail)
+    return Refused(slug, detail)

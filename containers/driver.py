@@ -1,0 +1,143 @@
+"""The driver process: `python -m containers.driver JOBFILE`, started by the watchdog.
+
+The main thread loads the job file, takes the signals and waits; the agent's event loop has a thread of its own, so that heartbeats go on
+whatever the user's code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, Agent, Ending
+from containers.client import Coordinator
+from containers.engine import Engine
+from containers.job import Job, load_job
+from containers.settings import ContainerSettings, read_container_settings
+from coordinator import wire
+from coordinator.clock import SystemClock
+from coordinator.core.errors import SluiceError
+from coordinator.core.ids import Instant, StreamId
+
+log = logging.getLogger("sluice")
+
+WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
+"""Names the pipe on which the watchdog hears of the lease."""
+
+
+class Lifeline:
+    """The pipe to the watchdog: one line a renewal, the time on the clock of leases until which this process may act."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def renewed(self, ends_at: Instant) -> None:
+        if self._fd is not None:
+            try:
+                os.write(self._fd, f"lease {ends_at!r}\n".encode())
+            except OSError:
+                self._fd = None
+
+
+def die_of_lost_lease(why: str) -> None:
+    """End this process at once. Its JVM ends with it, and the watchdog ends whatever does not."""
+    log.error("lease lost: %s", why)
+    for out in (sys.stderr, sys.stdout):
+        out.flush()
+    os._exit(EXIT_LEASE_LOST)
+
+
+class Driver:
+    """The agent's thread and the main thread, joined."""
+
+    def __init__(self, job: Job, settings: ContainerSettings) -> None:
+        self._job = job
+        self._settings = settings
+        self._agent: Agent | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = Ending(EXIT_FAILED, "the agent ended without a word")
+        self._stop_early = threading.Event()
+        self._lifeline = Lifeline(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
+
+    def run(self) -> Ending:
+        thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
+        thread.start()
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        thread.join()
+        return self._ending
+
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stop_early.set()
+        if self._loop is not None and self._agent is not None:
+            self._loop.call_soon_threadsafe(self._agent.stop_requested)
+
+    def _agent_thread(self) -> None:
+        self._ending = asyncio.run(self._live())
+
+    async def _live(self) -> Ending:
+        self._loop = asyncio.get_running_loop()
+        coordinator = Coordinator(self._settings.coordinator_url)
+        try:
+            self._agent = Agent(
+                self._job,
+                self._settings,
+                coordinator,
+                SystemClock(),
+                self._make_engine,
+                self._lifeline.renewed,
+                die_of_lost_lease,
+            )
+            if self._stop_early.is_set():
+                self._agent.stop_requested()
+            if WATCHDOG_FD in os.environ:
+                threading.Thread(target=self._follow_watchdog, name="sluice-lifeline", daemon=True).start()
+            return await self._agent.run()
+        finally:
+            await coordinator.close()
+
+    def _follow_watchdog(self) -> None:
+        """Standard input is the watchdog's end of a pipe that carries nothing: its end is the watchdog's end, and then ours, in order."""
+        while os.read(0, 1024):
+            pass
+        log.warning("the watchdog is gone: stopping, since nobody could end this process when its lease ends")
+        self._stop()
+
+    def _make_engine(self, run: wire.RunDetail) -> Engine:
+        from containers.spark_engine import SparkEngine
+        from containers.stagetask import Bound
+
+        streams = {each.name: Bound(StreamId(each.system, each.stream), intermediate=each.role == "intermediate") for each in run.streams}
+        return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock())
+
+
+def main(job_file: Path) -> int:
+    """Run the container in this process; its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    for noisy in ("httpx", "httpcore", "py4j"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        settings = read_container_settings()
+        job = load_job(job_file)
+    except SluiceError as error:
+        log.error("%s %s", error.title(), error)
+        return EXIT_FAILED
+    ending = Driver(job, settings).run()
+    (log.info if ending.exit_code == 0 else log.error)("exit %d: %s", ending.exit_code, ending.reason)
+    return ending.exit_code
+
+
+if __name__ == "__main__":
+    code = main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(code)  # user threads and the JVM's shutdown hooks have no say any more; queries are stopped

@@ -1,0 +1,73 @@
+"""What the agent needs of Spark, as a port: `containers/spark_engine.py` is the real one, and tests have one that is simpler.
+
+Methods block and run on the engine's own threads, never on the agent's event loop. `on_batch` and `on_end` are called on any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from containers.job import DeclaredStage
+from coordinator.core.errors import LeaseLost
+from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A stage of a task, to be started under what its acquire gave it."""
+
+    declared: DeclaredStage
+    task: TaskName
+    generation: Generation
+    lineage: Lineage
+    reported: int | None
+    starts: Mapping[Ssp, int]
+    origin: RunId
+
+    @property
+    def query(self) -> str:
+        """The name of its query, unique in the container."""
+        return f"{self.task}/{self.declared.stage.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A committed batch of the query of that name."""
+
+    query: str
+    batch: int
+    rows: int
+    duration_ms: int
+    offsets: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """`on_end` gets the query's token (from `start`) and its error, None for an orderly end."""
+
+    on_batch: Callable[[Batch], None]
+    on_end: Callable[[str, str | None], None]
+    on_lease_lost: Callable[[LeaseLost], None]
+
+
+class Engine(Protocol):
+    def open(self, callbacks: Callbacks) -> None:
+        """Start the session; seconds. Once, before all else."""
+        ...
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        """Call the stage's function and start its query: a token that is new for each start, and the query.
+
+        Raises StateElsewhere, CheckpointUnreadable, LeaseLost, and whatever the user's function raises.
+        """
+        ...
+
+    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        """Stop between batches; False if the batch had to be interrupted."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,138 @@
+"""The embedded log as a Spark streaming source. Imports pyspark; runs in Spark's Python workers as well as in the driver.
+
+Offsets are spelled as Kafka's source spells them, {"stream": {"partition": next offset}}, so that one parser reads the progress of both.
+A batch is planned from the offsets that Spark hands over and never from the options: after a restart they are those of the offset log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from coordinator.core.errors import OffsetsTrimmed
+from coordinator.streams.log import Log, Row
+
+FORMAT = "sluice-log"
+
+COLUMNS = (
+    "key binary, value binary, stream string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key:string,value:binary>>"
+)
+"""What `task.read` yields for every system."""
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_MAX_ROWS_A_SLICE = 50_000
+
+Positions = dict[str, dict[str, int]]
+
+
+@dataclass
+class Slice(InputPartition):
+    """[start, end) of one partition, read by one Spark task."""
+
+    partition: int
+    start: int
+    end: int
+
+    def __init__(self, partition: int, start: int, end: int) -> None:
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+def advance(start: Mapping[int, int], latest: Mapping[int, int], max_rows: int | None) -> dict[int, int]:
+    """The end offsets of the next batch: everything, or at most `max_rows` records shared evenly between the partitions that have any."""
+    waiting = {p: latest[p] - low for p, low in start.items() if latest.get(p, low) > low}
+    left = sum(waiting.values()) if max_rows is None else max_rows
+    end = dict(start)
+    for position, (p, count) in enumerate(sorted(waiting.items(), key=lambda each: each[1])):
+        taken = min(count, left // (len(waiting) - position))
+        end[p] += taken
+        left -= taken
+    return end
+
+
+class LogStreamReader(DataSourceStreamReader):
+    """Options: path, stream, starts ({"partition": first offset}: the partitions to read), maxRows."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._log = Log(Path(options["path"]))
+        self._stream = options["stream"]
+        self._starts = {int(p): int(offset) for p, offset in json.loads(options["starts"]).items()}
+        self._max_rows = int(options["maxRows"]) if options.get("maxRows") else None
+
+    def initialOffset(self) -> Positions:
+        return self._spelled(self._starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._max_rows) if self._max_rows else ReadAllAvailable()
+
+    def latestOffset(self, start: Positions, limit: ReadLimit) -> Positions:
+        from_ = {p: start[self._stream].get(str(p), first) for p, first in self._starts.items()}
+        return self._spelled(advance(from_, self._log.latest(self._stream), limit.max_rows if isinstance(limit, ReadMaxRows) else None))
+
+    def reportLatestOffset(self) -> Positions:
+        latest = self._log.latest(self._stream)
+        return self._spelled({p: latest.get(p, first) for p, first in self._starts.items()})
+
+    def _spelled(self, offsets: Mapping[int, int]) -> Positions:
+        return {self._stream: {str(p): offset for p, offset in sorted(offsets.items())}}
+
+    def partitions(self, start: Positions, end: Positions) -> Sequence[Slice]:
+        earliest = self._log.earliest(self._stream)
+        slices = []
+        for name, high in end[self._stream].items():
+            partition, low = int(name), start[self._stream].get(name, earliest.get(int(name), 0))
+            if low < high and low < earliest.get(partition, 0):
+                raise OffsetsTrimmed(
+                    f"log stream {self._stream} partition {partition}: records {low} to {earliest[partition]} are needed and were trimmed"
+                )
+            slices += [Slice(partition, at, min(at + _MAX_ROWS_A_SLICE, high)) for at in range(low, high, _MAX_ROWS_A_SLICE)]
+        return slices
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        headers: Mapping[int, Any] = {}
+        for rows in self._log.read(self._stream, partition.partition, partition.start, partition.end):
+            if not {row[4] for row in rows} <= headers.keys():
+                headers = self._log.headers(self._stream)
+            yield _record_batch(self._stream, partition.partition, rows, headers)
+
+
+def _record_batch(stream: str, partition: int, rows: Sequence[Row], headers: Mapping[int, Mapping[str, str]]) -> pa.RecordBatch:
+    offsets, timestamps, keys, values, header_ids = zip(*rows, strict=True)
+    used = sorted(set(header_ids))
+    position = {id_: index for index, id_ in enumerate(used)}
+    distinct = pa.array([[{"key": k, "value": v.encode()} for k, v in headers[id_].items()] for id_ in used], _HEADERS)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.repeat(pa.scalar(stream), len(rows)),
+            pa.repeat(pa.scalar(partition, pa.int32()), len(rows)),
+            pa.array(offsets, pa.int64()),
+            pa.array(timestamps, pa.timestamp("us", tz="UTC")),
+            distinct.take(pa.array([position[id_] for id_ in header_ids], pa.int32())),
+        ],
+        names=["key", "value", "stream", "partition", "offset", "timestamp", "headers"],
+    )
+
+
+class LogSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def streamReader(self, schema: StructType) -> LogStreamReader:
+        return LogStreamReader(self.options)

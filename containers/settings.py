@@ -1,0 +1,66 @@
+"""A container's settings, from the environment that its launcher made."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from coordinator.core.errors import BadSettings
+from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId
+
+
+class ContainerSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
+
+    coordinator_url: str = "http://127.0.0.1:8180"
+    run_id: str = Field(min_length=1, description="the run that this container belongs to")
+    processor_id: str = Field("0", description="the slot in the job model")
+    execution_container_id: str = Field(default_factory=lambda: f"container-{uuid4().hex}", validation_alias="EXECUTION_ENV_CONTAINER_ID")
+    host: str = Field(default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST")
+    home: Path = Path(".sluice")
+    state_dir: Path | None = Field(None, description="where checkpoints live; default: state under home")
+    master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
+    max_rows: int = Field(50_000, ge=1, description="the most rows that a source reads per batch")
+    trigger_seconds: float = Field(1.0, ge=0)
+    connect_timeout_seconds: float = Field(300, ge=0, description="how long a starting container waits for the coordinator")
+    stop_timeout_seconds: float = Field(120, ge=0, description="how long a stop waits for running batches before it interrupts them")
+    max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
+    restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
+    report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they win over Sluice's")
+
+    @property
+    def id(self) -> ExecutionContainerId:
+        return ExecutionContainerId(self.execution_container_id)
+
+    @property
+    def run(self) -> RunId:
+        return RunId(self.run_id)
+
+    @property
+    def processor(self) -> ProcessorId:
+        return ProcessorId(self.processor_id)
+
+    @property
+    def state_directory(self) -> Path:
+        return (self.state_dir or self.home / "state").absolute()
+
+    @property
+    def stop_timeout(self) -> timedelta:
+        return timedelta(seconds=self.stop_timeout_seconds)
+
+
+def read_container_settings() -> ContainerSettings:
+    """Raises BadSettings, naming the variable."""
+    try:
+        return ContainerSettings()
+    except (ValidationError, ValueError) as error:
+        if not isinstance(error, ValidationError):
+            raise BadSettings(str(error)) from error
+        told = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
+        raise BadSettings(told.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error

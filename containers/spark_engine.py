@@ -1,0 +1,104 @@
+"""The engine on real Spark. Imports pyspark (through its neighbours)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.engine import Batch, Callbacks, Start
+from containers.job import Job
+from containers.localstate import Stores, inspect
+from containers.settings import ContainerSettings
+from containers.spark import BatchDone, Listener, QueryEnded, pickle_whole, start_query, start_session, stop_between_batches
+from containers.stagetask import Bound, Grant, StageTask, positions_of
+from coordinator.clock import Clock
+from coordinator.core.errors import BadJobFile, StateElsewhere
+from coordinator.core.ids import StreamId
+
+
+class SparkEngine:
+    """One session for all tasks of the container."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: ContainerSettings,
+        streams: Mapping[str, Bound],
+        systems: Mapping[str, Mapping[str, str]],
+        config: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        self._job = job
+        self._settings = settings
+        self._streams = streams
+        self._systems = systems
+        self._config = config
+        self._clock = clock
+        self._stores = Stores(settings.state_directory, job.name)
+        self._reads: dict[str, list[StreamId]] = {}
+        self._spark: SparkSession | None = None
+        self._callbacks: Callbacks | None = None
+
+    def open(self, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        local_dir = self._settings.home.absolute() / "spark" / self._settings.id
+        self._spark = start_session(f"{self._job.name} {self._settings.processor_id}", self._settings.master, local_dir, self._spark_conf())
+        pickle_whole(sys.modules["sluice_job"])
+        self._spark.streams.addListener(Listener(self._on_batch, self._on_end))
+
+    def _spark_conf(self) -> dict[str, str]:
+        """Settings of the run ("spark.…" in its config), then the container's own."""
+        return {name: value for name, value in self._config.items() if name.startswith("spark.")} | self._settings.spark_conf
+
+    def _on_batch(self, done: BatchDone) -> None:
+        assert self._callbacks is not None
+        offsets = positions_of(done.positions, self._reads.get(done.query, []))
+        self._callbacks.on_batch(Batch(done.query, done.batch, done.rows, done.duration_ms, offsets))
+
+    def _on_end(self, ended: QueryEnded) -> None:
+        assert self._callbacks is not None
+        self._callbacks.on_end(ended.run_id, ended.error)
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        assert self._spark is not None
+        assert self._callbacks is not None
+        stage = start.declared.stage
+        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts)
+        task = StageTask(
+            self._spark,
+            grant,
+            self._streams,
+            self._systems,
+            self._config,
+            self._settings.max_rows,
+            self._clock,
+            self._callbacks.on_lease_lost,
+        )
+        self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
+        appended = task.fence(stage.writes)
+        directory = self._stores.prepare(start.task, stage.name, start.lineage, start.reported)
+        found = inspect(directory)
+        if found is not None and found.planned < appended:
+            raise StateElsewhere(
+                f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
+                "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
+            )
+        writer = start.declared.function(task)
+        if not isinstance(writer, DataStreamWriter):
+            raise BadJobFile(f"stage {stage.name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
+        query = start_query(self._spark, writer, start.query, directory, timedelta(seconds=self._settings.trigger_seconds))
+        return str(query.runId), query
+
+    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        assert self._spark is not None
+        return stop_between_batches(self._spark, query, deadline, forced)
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()

@@ -1,0 +1,121 @@
+"""One stage of one task, kept running: start, wait for its end, start again with growing pauses, up to a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from containers.engine import Engine, Start
+from coordinator.clock import Clock
+from coordinator.core.errors import BadJobFile, DataTrouble, LeaseLost, StateElsewhere
+from coordinator.core.ids import Instant
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WINDOW = timedelta(minutes=10)
+"""Restarts are counted over this long: a query that fails once a day is restarted for ever."""
+
+LAST_WORDS = timedelta(seconds=5)
+"""How long a stopped query's last progress is waited for: Spark tells of it, and then of the end, a moment later."""
+
+LONGEST_PAUSE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    limit: int
+    pause: timedelta
+
+    def pause_after(self, failures: int) -> timedelta:
+        """Before the restart that follows that many failures, doubling from `pause`."""
+        return min(LONGEST_PAUSE, self.pause * float(2 ** (failures - 1)))
+
+
+class StageFailed(Exception):
+    """A stage failed too often; the message is its last error."""
+
+
+class Call(Protocol):
+    """Runs a blocking function on the engine's threads."""
+
+    def __call__(self, blocking: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class StageRunner:
+    """`call` runs a blocking function of the engine on the engine's threads; `end_of` gives the future that the end of a query sets."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        start: Start,
+        policy: RestartPolicy,
+        clock: Clock,
+        call: Call,
+        end_of: Callable[[str], asyncio.Future[str | None]],
+    ) -> None:
+        self.start = start
+        self._engine = engine
+        self._policy = policy
+        self._clock = clock
+        self._call = call
+        self._end_of = end_of
+        self._query: Any = None
+        self._token = ""
+        self._changing = asyncio.Lock()
+        self._failures: deque[Instant] = deque()
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Until `stop`. Raises StageFailed, LeaseLost, or what no restart can mend."""
+        while not self._stopping:
+            error = await self._run_once()
+            if not self._stopping:
+                await asyncio.sleep(self._after_failure(error or "the query ended by itself").total_seconds())
+
+    async def _run_once(self) -> str | None:
+        async with self._changing:
+            if self._stopping:
+                return None
+            try:
+                self._token, self._query = await self._call(lambda: self._engine.start(self.start))
+            except (LeaseLost, StateElsewhere, BadJobFile, DataTrouble):
+                raise
+            except Exception as error:
+                log.warning("%s does not start", self.start.query, exc_info=error)
+                return f"{type(error).__name__}: {error}"
+        log.info("%s runs under generation %d", self.start.query, self.start.generation)
+        return await asyncio.shield(self._end_of(self._token))
+
+    def _after_failure(self, error: str) -> timedelta:
+        now = self._clock.elapsed()
+        self._failures.append(now)
+        while self._failures[0] < now - WINDOW.total_seconds():
+            self._failures.popleft()
+        failures = len(self._failures)
+        if failures > self._policy.limit:
+            raise StageFailed(f"{self.start.query} failed {failures} times within {WINDOW}; the last error: {error}")
+        pause = self._policy.pause_after(failures)
+        log.warning("%s failed (%d of %d), again in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
+        return pause
+
+    async def stop(self, deadline: timedelta, forced: threading.Event) -> bool:
+        """Stop between batches, also a query that is just being started; False if the batch had to be interrupted."""
+        self._stopping = True
+        async with self._changing:
+            query, self._query = self._query, None
+            if query is None:
+                return True
+            orderly = await self._call(lambda: self._engine.stop(query, deadline, forced))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS.total_seconds()):
+                    await asyncio.shield(self._end_of(self._token))
+            return orderly

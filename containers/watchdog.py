@@ -1,0 +1,136 @@
+"""`sluice container`: a small process that outlives its driver's troubles.
+
+It starts the driver in a session of its own, passes SIGTERM on to the driver's Python only (a signal to the group would kill the JVM and
+lose its batch), and kills the whole session when the lease ends that the agent last told of: with only Python stopped, or a call that never
+lets go of the interpreter, the JVM would go on committing batches. It imports neither pyspark nor the job file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST
+from containers.client import Coordinator
+from containers.driver import WATCHDOG_FD
+from containers.processes import kill_session
+from containers.settings import ContainerSettings
+from coordinator.clock import Clock
+from coordinator.core.errors import SluiceError
+from coordinator.core.ids import Instant
+
+log = logging.getLogger(__name__)
+
+TICK = timedelta(seconds=0.2)
+"""How late the end of a lease is noticed at most."""
+
+
+STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
+"""Set by a launcher that holds the other end of standard input: its end is a request to stop."""
+
+
+class Watchdog:
+    """One driver and its session."""
+
+    def __init__(self, job_file: Path, settings: ContainerSettings, clock: Clock) -> None:
+        self._job_file = job_file
+        self._settings = settings
+        self._clock = clock
+        self._lease_ends: Instant | None = None
+        self._killed_for_lease = False
+        self._driver: asyncio.subprocess.Process | None = None
+        self._told = b""
+
+    async def run(self) -> int:
+        """Start the driver and see it out; the container's exit code."""
+        loop = asyncio.get_running_loop()
+        read_fd, write_fd = os.pipe()
+        environment = {**os.environ, WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
+        self._driver = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "containers.driver",
+            str(self._job_file),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=[write_fd],
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(write_fd)
+        os.set_blocking(read_fd, False)
+        loop.add_reader(read_fd, self._hear, read_fd)
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(each, self._pass_on)
+        if os.environ.get(STOP_WITH_STDIN):
+            loop.add_reader(0, self._launcher_gone)
+        guard = asyncio.create_task(self._guard())
+        code = await self._driver.wait()
+        guard.cancel()
+        await self._clear_session()
+        exit_code, reason = self._verdict(code)
+        await self._tell(exit_code, reason)
+        return exit_code
+
+    def _hear(self, fd: int) -> None:
+        """`lease T`: the driver may act until T on the clock of leases."""
+        told = os.read(fd, 65536)
+        if not told:
+            asyncio.get_running_loop().remove_reader(fd)
+        *lines, self._told = (self._told + told).split(b"\n")
+        for line in lines:
+            word, _, value = line.partition(b" ")
+            if word == b"lease":
+                self._lease_ends = Instant(float(value))
+
+    def _launcher_gone(self) -> None:
+        if not os.read(0, 1024):
+            asyncio.get_running_loop().remove_reader(0)
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._driver is not None and self._driver.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._driver.pid, signal.SIGTERM)
+
+    async def _guard(self) -> None:
+        """Kill the session when the lease is over. A driver that has registered tells of it; before that it holds nothing."""
+        while True:
+            await asyncio.sleep(TICK.total_seconds())
+            if self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
+                break
+        assert self._driver is not None
+        log.error("the lease of %s ended and its driver has not: killing its session", self._settings.id)
+        self._killed_for_lease = True
+        kill_session(self._driver.pid)
+
+    async def _clear_session(self) -> None:
+        """Whatever the driver left behind: its JVM and Python workers."""
+        assert self._driver is not None
+        for _ in range(100):
+            if not kill_session(self._driver.pid):
+                return
+            await asyncio.sleep(TICK.total_seconds() / 4)
+        log.error("processes of session %d cannot be killed", self._driver.pid)
+
+    def _verdict(self, code: int) -> tuple[int, str]:
+        if self._killed_for_lease:
+            return EXIT_LEASE_LOST, "killed: its lease ended and it did not stop"
+        if code < 0:
+            return EXIT_FAILED, f"its driver was ended by {signal.Signals(-code).name}"
+        return code, "" if code == 0 else f"its driver ended with exit code {code}"
+
+    async def _tell(self, exit_code: int, reason: str) -> None:
+        """Report the exit, so that nobody waits for the lease to end. Nothing more can be done if nobody answers."""
+        coordinator = Coordinator(self._settings.coordinator_url)
+        try:
+            with suppress(SluiceError, TimeoutError):
+                async with asyncio.timeout(5):
+                    await coordinator.exited(self._settings.id, exit_code, reason)
+        finally:
+            await coordinator.close()

@@ -1,0 +1,225 @@
+"""The proof: what the job wrote, against the same flights counted without Spark.
+
+* Every flight is in `flights-by-carrier` once, unaltered, in the partition of its carrier.
+* Every window in `delays` is there once and equal to the plain count, and every window that must have closed is there. A task's watermark
+  is the newest scheduled time in its partition of `flights-by-carrier` less the delay; Spark closes a window when its end is at or below
+  the watermark. Later windows are still open: only a drain brings them out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from coordinator.core.errors import SluiceError
+from coordinator.streams.log import Log, partition_of
+from coordinator.wire import CONTROL_RECORD_HEADER
+from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, Flight, FlightsMissing, decode, load_flights, seconds_of, time_text
+
+WATERMARK = timedelta(days=30)
+_HOUR = 3600
+
+T = TypeVar("T")
+
+Window = tuple[str, int]
+"""Carrier, and when the hour begins in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of one window; delays are in minutes, an average over nothing is None."""
+
+    flights: int
+    departed: int
+    dep_delay_sum: int
+    dep_delay_avg: float | None
+    arrived: int
+    arr_delay_sum: int
+    arr_delay_avg: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`emitted` counts the windows that are in `delays`, `closed` those that must be; `told` names the first of `different` differences."""
+
+    flights: int
+    routed: int
+    windows: int
+    closed: int
+    emitted: int
+    different: int
+    told: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        return self.different == 0
+
+
+class Differences:
+    """Counts all, keeps the first few."""
+
+    def __init__(self, kept: int) -> None:
+        self.count = 0
+        self.told: list[str] = []
+        self._kept = kept
+
+    def add(self, told: str) -> None:
+        self.count += 1
+        if len(self.told) < self._kept:
+            self.told.append(told)
+
+
+def check(log: Log, flights: Sequence[Flight], *, watermark: timedelta = WATERMARK, kept: int = 10) -> Report:
+    """Compare both streams with the flights. Raises UnknownStream if one of them is not there."""
+    found = Differences(kept)
+    routed = check_routed(log, flights, found)
+    windows = plain_totals(flights)
+    closed = closed_windows(flights, log.partitions(BY_CARRIER), watermark)
+    emitted = check_windows(log, windows, closed, found)
+    return Report(len(flights), routed, len(windows), len(closed), emitted, found.count, tuple(found.told))
+
+
+def check_routed(log: Log, flights: Sequence[Flight], found: Differences) -> int:
+    """Every flight once, unaltered, in its carrier's partition; the number of records that are flights."""
+    wanted = {flight.id: flight for flight in flights}
+    partitions, seen, records = log.partitions(BY_CARRIER), set[int](), 0
+    for place, partition, key, got in _records(log, BY_CARRIER, decode, found):
+        records += 1
+        expected = wanted.get(got.id)
+        if expected is None:
+            found.add(f"{place}: flight {got.id} is not one of the input")
+            continue
+        if got.id in seen:
+            found.add(f"{place}: flight {got.id} is there again")
+        seen.add(got.id)
+        if got != expected:
+            found.add(f"{place}: flight {got.id} is altered: {_altered(asdict(expected), asdict(got))}")
+        home = partition_of(expected.carrier.encode(), partitions, 0)
+        if partition != home or key != expected.carrier.encode():
+            found.add(f"{place}: flight {got.id} of carrier {expected.carrier} has key {key!r} and belongs into partition {home}")
+    for flight in flights:
+        if flight.id not in seen:
+            found.add(f"{BY_CARRIER}: flight {flight.id} ({flight.carrier}, {time_text(flight.scheduled)}) is lost")
+    return records
+
+
+def check_windows(log: Log, wanted: Mapping[Window, Totals], closed: set[Window], found: Differences) -> int:
+    """Every window once and equal, every closed one there; the number of different windows that are there."""
+    seen = set[Window]()
+    for place, _, key, (window, totals) in _records(log, DELAYS, decode_window, found):
+        if window not in wanted:
+            found.add(f"{place}: the input has no flight in window {_named(window)}")
+            continue
+        if window in seen:
+            found.add(f"{place}: window {_named(window)} is there again")
+        seen.add(window)
+        if totals != wanted[window]:
+            found.add(f"{place}: window {_named(window)} differs: {_altered(asdict(wanted[window]), asdict(totals))}")
+        if key != window[0].encode():
+            found.add(f"{place}: window {_named(window)} has key {key!r}")
+    for window in sorted(closed - seen, key=lambda each: (each[1], each[0])):
+        found.add(f"{DELAYS}: window {_named(window)} is closed and missing")
+    return len(seen)
+
+
+def plain_totals(flights: Iterable[Flight]) -> dict[Window, Totals]:
+    """The windows of the flights, counted in plain Python."""
+    members: dict[Window, list[Flight]] = {}
+    for flight in flights:
+        members.setdefault((flight.carrier, flight.scheduled // _HOUR * _HOUR), []).append(flight)
+    return {window: _totals(rows) for window, rows in members.items()}
+
+
+def _totals(rows: Sequence[Flight]) -> Totals:
+    departures = [row.dep_delay for row in rows if row.dep_delay is not None]
+    arrivals = [row.arr_delay for row in rows if row.arr_delay is not None]
+    return Totals(len(rows), *_summed(departures), *_summed(arrivals))
+
+
+def _summed(delays: Sequence[int]) -> tuple[int, int, float | None]:
+    return len(delays), sum(delays), sum(delays) / len(delays) if delays else None
+
+
+def closed_windows(flights: Iterable[Flight], partitions: int = PARTITIONS, watermark: timedelta = WATERMARK) -> set[Window]:
+    """The windows whose end is at or below the last watermark of the task that counts them."""
+    windows, newest = set[Window](), dict[int, int]()
+    homes: dict[str, int] = {}
+    for flight in flights:
+        home = homes.setdefault(flight.carrier, partition_of(flight.carrier.encode(), partitions, 0))
+        newest[home] = max(flight.scheduled, newest.get(home, 0))
+        windows.add((flight.carrier, flight.scheduled // _HOUR * _HOUR))
+    behind = int(watermark.total_seconds())
+    return {(carrier, start) for carrier, start in windows if start + _HOUR <= newest[homes[carrier]] - behind}
+
+
+def decode_window(value: bytes | None) -> tuple[Window, Totals]:
+    """A row of `delays`; an absent average is None. Raises ValueError if it is none."""
+    try:
+        fields = {"dep_delay_avg": None, "arr_delay_avg": None} | json.loads(value or b"null")
+        window = fields.pop("carrier"), seconds_of(fields.pop("hour"))
+        return window, Totals(**fields)
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"no window: {value!r:.300} ({error})") from error
+
+
+def _records(log: Log, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
+    """Place, partition, key and what is in the value, of all records but control records."""
+    control = {id_ for id_, entries in log.headers(stream).items() if CONTROL_RECORD_HEADER in entries}
+    earliest, latest = log.earliest(stream), log.latest(stream)
+    for partition in sorted(latest):
+        if earliest[partition]:
+            found.add(
+                f"{stream}.{partition}: records below {earliest[partition]} are trimmed; keep them (SLUICE_LOG_KEEP_SECONDS) to check"
+            )
+        for rows in log.read(stream, partition, earliest[partition], latest[partition]):
+            for offset, _, key, value, headers in rows:
+                if headers in control:
+                    continue
+                place = f"{stream}.{partition} at {offset}"
+                try:
+                    yield place, partition, key, read(value)
+                except ValueError as error:
+                    found.add(f"{place}: {error}")
+
+
+def _altered(wanted: Mapping[str, object], got: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} is {got[name]!r}, not {wanted[name]!r}" for name in wanted if got[name] != wanted[name])
+
+
+def _named(window: Window) -> str:
+    return f"{window[0]} {time_text(window[1])}"
+
+
+def told(report: Report) -> str:
+    """The totals, and the first differences, a line each."""
+    lines = [
+        f"{report.routed:,} of {report.flights:,} flights routed, {report.emitted:,} windows closed, "
+        f"{report.windows - report.emitted:,} still open, {report.different:,} differences"
+    ]
+    more = report.different - len(report.told)
+    return "\n".join([*lines, *(f"  {each}" for each in report.told), *([f"  and {more:,} more"] if more else [])])
+
+
+def main(
+    log_dir: Annotated[Path, typer.Option(help="Directory of the embedded log.")],
+    month_limit: Annotated[int, typer.Option(min=1, max=12, help="The input was the first N months.")] = 12,
+    watermark_days: Annotated[float, typer.Option(min=0, help="The job's watermark delay.")] = WATERMARK.days,
+) -> None:
+    """Compare the routed flights and the windows in the log with the input; exit 1 if anything differs."""
+    try:
+        report = check(Log(log_dir), load_flights(month_limit), watermark=timedelta(days=watermark_days))
+    except (FlightsMissing, SluiceError) as error:
+        typer.echo(f"check: {error}", err=True)
+        raise SystemExit(2) from None
+    typer.echo(told(report))
+    raise SystemExit(0 if report.exact else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

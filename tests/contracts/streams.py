@@ -1,0 +1,150 @@
+"""What every `StreamSystem` must do: the promises of `coordinator/streams/port.py`, as tests.
+
+A test of an implementation inherits `StreamSystemContract` and provides two fixtures: `system`, and `append`, which adds records to one
+partition at a given time by the implementation's own means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from coordinator.core.errors import StreamConflict, UnknownStream
+from coordinator.streams.port import StreamSystem
+
+Append = Callable[[str, int, int, datetime], Awaitable[None]]
+"""stream, partition, how many records, when."""
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class StreamSystemContract:
+    async def test_a_stream_has_the_partitions_that_it_was_created_with(self, system: StreamSystem) -> None:
+        await system.create("flights", 3)
+        assert await system.partitions("flights") == 3
+
+    async def test_an_empty_partition_begins_where_it_ends(self, system: StreamSystem) -> None:
+        await system.create("flights", 2)
+        earliest = await system.earliest("flights")
+        assert earliest == await system.latest("flights")
+        assert earliest.keys() == {0, 1}
+
+    async def test_latest_is_the_offset_that_the_next_record_will_have(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 2)
+        await append("flights", 1, 3, NOON)
+        assert (await system.latest("flights"))[1] == (await system.earliest("flights"))[1] + 3
+        assert (await system.latest("flights"))[0] == (await system.earliest("flights"))[0]
+
+    async def test_creating_a_stream_twice_is_fine(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 2)
+        await append("flights", 0, 1, NOON)
+        await system.create("flights", 2)
+        assert (await system.latest("flights"))[0] == 1
+
+    async def test_of_many_that_create_a_stream_at_once_all_are_content(self, system: StreamSystem) -> None:
+        await asyncio.gather(*(system.create("flights", 2) for _ in range(8)))
+        assert await system.partitions("flights") == 2
+
+    @pytest.mark.parametrize("partitions", [1, 3])
+    async def test_creating_a_stream_with_another_count_is_a_conflict_and_changes_nothing(
+        self, system: StreamSystem, partitions: int
+    ) -> None:
+        await system.create("flights", 2)
+        with pytest.raises(StreamConflict):
+            await system.create("flights", partitions)
+        assert await system.partitions("flights") == 2
+
+    @pytest.mark.parametrize("partitions", [0, -1])
+    async def test_a_stream_has_at_least_one_partition(self, system: StreamSystem, partitions: int) -> None:
+        with pytest.raises(StreamConflict):
+            await system.create("flights", partitions)
+        with pytest.raises(UnknownStream):
+            await system.partitions("flights")
+
+    async def test_whatever_is_asked_about_a_stream_that_does_not_exist_it_is_unknown(self, system: StreamSystem) -> None:
+        questions: list[Callable[[], Awaitable[object]]] = [
+            lambda: system.partitions("lost"),
+            lambda: system.earliest("lost"),
+            lambda: system.latest("lost"),
+            lambda: system.at_time("lost", NOON),
+            lambda: system.trim("lost", {0: 1}),
+        ]
+        for question in questions:
+            with pytest.raises(UnknownStream):
+                await question()
+
+    async def test_streams_whose_names_have_dots_are_told_apart(self, system: StreamSystem) -> None:
+        await system.create("ads.clicks", 1)
+        await system.create("ads.clicks.0", 2)
+        assert (await system.partitions("ads.clicks"), await system.partitions("ads.clicks.0")) == (1, 2)
+
+    async def test_a_name_may_be_as_long_as_the_rule_of_names_lets_it(self, system: StreamSystem, append: Append) -> None:
+        await system.create("x" * 249, 1)
+        await append("x" * 249, 0, 1, NOON)
+        assert await system.latest("x" * 249) == {0: 1}
+
+    async def test_a_time_is_the_first_record_at_or_after_it(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 1)
+        for hour in range(4):
+            await append("flights", 0, 2, NOON + hour * HOUR)
+        assert await system.at_time("flights", NOON + HOUR) == {0: 2}
+        assert await system.at_time("flights", NOON + HOUR + timedelta(milliseconds=1)) == {0: 4}
+
+    async def test_a_time_before_everything_is_the_earliest_and_one_after_is_the_latest(
+        self, system: StreamSystem, append: Append
+    ) -> None:
+        await system.create("flights", 2)
+        await append("flights", 0, 3, NOON)
+        assert await system.at_time("flights", NOON - HOUR) == await system.earliest("flights")
+        assert await system.at_time("flights", NOON + HOUR) == await system.latest("flights")
+
+    async def test_a_time_in_another_zone_is_the_same_time(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 1)
+        await append("flights", 0, 1, NOON)
+        await append("flights", 0, 1, NOON + HOUR)
+        elsewhere = (NOON + HOUR).astimezone(tz=datetime.fromisoformat("2026-03-01T00:00:00+05:30").tzinfo)
+        assert await system.at_time("flights", elsewhere) == {0: 1}
+
+    async def test_trimming_keeps_every_record_at_or_above(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 2)
+        await append("flights", 0, 5, NOON)
+        await append("flights", 1, 5, NOON)
+        await system.trim("flights", {0: 3})
+        assert (await system.earliest("flights"))[0] <= 3
+        assert (await system.earliest("flights"))[1] == 0
+        assert await system.latest("flights") == {0: 5, 1: 5}
+
+    async def test_trimming_again_finds_nothing(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 1)
+        await append("flights", 0, 5, NOON)
+        await system.trim("flights", {0: 3})
+        assert await system.trim("flights", {0: 3}) == 0
+        assert await system.trim("flights", {0: 1}) == 0
+
+    async def test_trimming_beyond_the_end_stops_there(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 1)
+        await append("flights", 0, 2, NOON)
+        await system.trim("flights", {0: 100, 7: 100})
+        await append("flights", 0, 1, NOON)
+        assert await system.latest("flights") == {0: 3}
+
+    async def test_a_time_before_what_was_trimmed_is_the_first_that_is_left(self, system: StreamSystem, append: Append) -> None:
+        await system.create("flights", 1)
+        await append("flights", 0, 4, NOON)
+        await append("flights", 0, 4, NOON + HOUR)
+        await system.trim("flights", {0: 6})
+        assert await system.at_time("flights", NOON) == await system.earliest("flights")
+
+    async def test_what_containers_are_told_of_the_connection_is_plain_text(self, system: StreamSystem) -> None:
+        told = dict(system.connection())
+        assert json.loads(json.dumps(told)) == told
+        assert all(isinstance(value, str) for value in told.values())
+
+    async def test_a_system_may_be_closed_twice(self, system: StreamSystem) -> None:
+        await system.close()
+        await system.close()

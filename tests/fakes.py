@@ -1,0 +1,25 @@
+"""Fakes: implementations for tests that keep the promises of the real thing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from coordinator.core.ids import Instant
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on. The time of day and the clock of leases advance together."""
+
+    def __init__(self, start: datetime = datetime(2026, 3, 1, 12, tzinfo=UTC), elapsed: float = 1000.0) -> None:
+        self._now = start
+        self._elapsed = elapsed
+
+    def now(self) -> datetime:
+        return self._now
+
+    def elapsed(self) -> Instant:
+        return Instant(self._elapsed)
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+        self._elapsed += seconds

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.errors import BadName, LeaseLost, StreamConflict
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer, partition_of
+from coordinator.streams.log_system import LogSystem
+from tests.contracts.streams import Append, StreamSystemContract
+
+T0 = 1_772_366_400_000_000
+
+
+def writer(generation: int = 1, lineage: str = "l1", owner: str = "job/Partition 0") -> Writer:
+    return Writer(Lineage(lineage), owner, Generation(generation))
+
+
+def texts(*values: str, partition: int | None = 0) -> list[Record]:
+    return [Record(value.encode(), partition=partition) for value in values]
+
+
+def values(log: Log, partition: int = 0, stream: str = "s") -> list[str]:
+    end = log.latest(stream)[partition]
+    return [row[3].decode() for rows in log.read(stream, partition, 0, end) for row in rows if row[3] is not None]
+
+
+class TestLogSystem(StreamSystemContract):
+    @pytest.fixture
+    async def system(self, tmp_path: Path) -> AsyncIterator[LogSystem]:
+        (tmp_path / "log").mkdir()
+        system = LogSystem(tmp_path / "log")
+        yield system
+        await system.close()
+
+    @pytest.fixture
+    def append(self, system: LogSystem) -> Append:
+        batches = count()
+
+        async def append(stream: str, partition: int, records: int, when: datetime) -> None:
+            micros = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+            await asyncio.to_thread(
+                lambda: system.log.append(
+                    stream, [Record(b"x", partition=partition)] * records, writer=writer(), batch=next(batches), now_micros=micros
+                )
+            )
+
+        return append
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    made = Log(tmp_path)
+    made.create("s", 2)
+    return made
+
+
+def test_a_batch_that_comes_twice_is_there_once(log: Log) -> None:
+    assert log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0) is True
+    assert log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0) is False
+    assert values(log) == ["a", "b"]
+
+
+def test_an_older_batch_of_the_lineage_is_skipped(log: Log) -> None:
+    log.append("s", texts("new"), writer=writer(), batch=5, now_micros=T0)
+    assert log.append("s", texts("old"), writer=writer(), batch=4, now_micros=T0) is False
+    assert values(log) == ["new"]
+
+
+def test_another_lineage_counts_its_batches_from_the_beginning(log: Log) -> None:
+    log.append("s", texts("a"), writer=writer(lineage="l1"), batch=5, now_micros=T0)
+    assert log.append("s", texts("b"), writer=writer(lineage="l2"), batch=0, now_micros=T0) is True
+    assert (log.last_batch("s", Lineage("l1")), log.last_batch("s", Lineage("l2"))) == (5, 0)
+    assert log.last_batch("s", Lineage("l3")) is None
+
+
+def test_a_batch_without_records_is_remembered_too(log: Log) -> None:
+    assert log.append("s", [], writer=writer(), batch=0, now_micros=T0) is True
+    assert log.append("s", texts("late"), writer=writer(), batch=0, now_micros=T0) is False
+
+
+def test_an_older_generation_is_refused_behind_the_fence(log: Log) -> None:
+    log.fence("s", "job/Partition 0", Generation(3))
+    with pytest.raises(LeaseLost, match="held by generation 3; generation 2 may not append"):
+        log.append("s", texts("zombie"), writer=writer(2), batch=0, now_micros=T0)
+    assert values(log) == []
+    assert log.append("s", texts("mine"), writer=writer(3), batch=0, now_micros=T0) is True
+
+
+def test_the_first_append_of_a_generation_is_a_fence(log: Log) -> None:
+    log.append("s", texts("new"), writer=writer(2), batch=1, now_micros=T0)
+    with pytest.raises(LeaseLost):
+        log.append("s", texts("zombie"), writer=writer(1), batch=2, now_micros=T0)
+    assert values(log) == ["new"]
+
+
+def test_a_fence_is_never_lowered(log: Log) -> None:
+    log.fence("s", "job/Partition 0", Generation(3))
+    with pytest.raises(LeaseLost):
+        log.fence("s", "job/Partition 0", Generation(2))
+    log.fence("s", "job/Partition 0", Generation(3))
+    with pytest.raises(LeaseLost):
+        log.append("s", texts("zombie"), writer=writer(2), batch=0, now_micros=T0)
+
+
+def test_a_fence_holds_for_one_owner_only(log: Log) -> None:
+    log.fence("s", "job/Partition 1", Generation(9))
+    assert log.append("s", texts("a"), writer=writer(1), batch=0, now_micros=T0) is True
+
+
+def test_timestamps_do_not_fall_when_the_clock_is_set_back(log: Log) -> None:
+    log.append("s", texts("a"), writer=writer(), batch=0, now_micros=T0)
+    log.append("s", texts("b"), writer=writer(), batch=1, now_micros=T0 - 1_000_000)
+    log.append("s", texts("c", partition=1), writer=writer(), batch=2, now_micros=T0 - 2_000_000)
+    stamps = [row[1] for p in (0, 1) for rows in log.read("s", p, 0, 10) for row in rows]
+    assert stamps == [T0, T0, T0]
+
+
+def test_a_trimmed_stream_still_knows_how_late_it_was(log: Log) -> None:
+    log.append("s", texts("a", "b"), writer=writer(), batch=0, now_micros=T0)
+    log.trim("s", {0: 1})
+    log.append("s", texts("c"), writer=writer(), batch=1, now_micros=T0 - 1)
+    assert [row[1] for rows in log.read("s", 0, 0, 10) for row in rows] == [T0, T0]
+
+
+def test_equal_keys_share_a_partition_and_null_keys_take_turns(log: Log) -> None:
+    assert {partition_of(b"UA", 4, position) for position in range(10)} == {partition_of(b"UA", 4, 0)}
+    log.append("s", [Record(b"x") for _ in range(4)], writer=writer(), batch=0, now_micros=T0)
+    assert log.latest("s") == {0: 2, 1: 2}
+
+
+def test_a_record_for_a_partition_that_is_not_there_leaves_nothing_of_its_batch(log: Log) -> None:
+    records = [*texts("a"), *texts("b", partition=7)]
+    with pytest.raises(KeyError):
+        log.append("s", records, writer=writer(), batch=0, now_micros=T0)
+    assert log.latest("s") == {0: 0, 1: 0}
+    assert log.last_batch("s", Lineage("l1")) is None
+
+
+def test_headers_come_back_as_they_were_given(log: Log) -> None:
+    log.append("s", texts("a"), writer=writer(), batch=0, headers={"sluice-run": "r1", "é": ""}, now_micros=T0)
+    log.append("s", texts("b"), writer=writer(), batch=1, now_micros=T0)
+    by_id = log.headers("s")
+    assert [by_id[row[4]] for rows in log.read("s", 0, 0, 2) for row in rows] == [{"sluice-run": "r1", "é": ""}, {}]
+
+
+def test_equal_headers_are_stored_once(log: Log) -> None:
+    for batch, headers in enumerate([{"a": "1", "b": "2"}, {"b": "2", "a": "1"}]):
+        log.append("s", texts("x"), writer=writer(), batch=batch, headers=headers, now_micros=T0)
+    assert len(log.headers("s")) == 1
+
+
+def test_a_read_gives_exactly_its_range_in_order_and_in_chunks(log: Log) -> None:
+    log.append("s", texts(*"abcdefgh"), writer=writer(), batch=0, now_micros=T0)
+    log.append("s", texts("other", partition=1), writer=writer(), batch=1, now_micros=T0)
+    chunks = list(log.read("s", 0, 2, 7, chunk=2))
+    assert [[row[0] for row in chunk] for chunk in chunks] == [[2, 3], [4, 5], [6]]
+    assert b"".join(row[3] or b"" for chunk in chunks for row in chunk) == b"cdefg"
+
+
+def test_a_null_value_is_not_an_empty_one(log: Log) -> None:
+    log.append("s", [Record(None, partition=0), Record(b"", partition=0)], writer=writer(), batch=0, now_micros=T0)
+    assert [(row[2], row[3]) for rows in log.read("s", 0, 0, 2) for row in rows] == [(None, None), (None, b"")]
+
+
+def test_a_grown_stream_keeps_its_records_and_has_empty_new_partitions(log: Log) -> None:
+    log.append("s", texts("a"), writer=writer(), batch=0, now_micros=T0)
+    log.grow("s", 4)
+    log.grow("s", 4)
+    assert log.latest("s") == {0: 1, 1: 0, 2: 0, 3: 0}
+    assert values(log) == ["a"]
+
+
+def test_a_stream_does_not_shrink(log: Log) -> None:
+    with pytest.raises(StreamConflict, match="cannot shrink to 1"):
+        log.grow("s", 1)
+    assert log.partitions("s") == 2
+
+
+def test_trimming_goes_in_portions(log: Log) -> None:
+    log.append("s", texts(*"abcdef"), writer=writer(), batch=0, now_micros=T0)
+    assert [log.trim("s", {0: 5}, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert log.earliest("s")[0] == 5
+
+
+def test_streams_are_listed_without_drafts(log: Log, tmp_path: Path) -> None:
+    (tmp_path / ".0123.draft").touch()
+    log.create("a.b", 1)
+    assert log.streams() == ["a.b", "s"]
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".", "a/b", "/etc/x", "s\x00", "-s"])
+def test_a_name_that_would_leave_the_directory_is_refused(log: Log, tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.parent.rglob("*"))
+    for question in (lambda: log.create(name, 1), lambda: log.partitions(name), lambda: log.latest(name)):
+        with pytest.raises(BadName):
+            question()
+    assert sorted(tmp_path.parent.rglob("*")) == before
+
+
+def test_a_created_stream_leaves_no_draft_behind(log: Log, tmp_path: Path) -> None:
+    with pytest.raises(StreamConflict):
+        log.create("s", 3)
+    assert [each.name for each in tmp_path.iterdir()] == ["s.db"]

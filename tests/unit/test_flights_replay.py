@@ -1,0 +1,169 @@
+"""The paced producer: exactly once, and never too far ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.errors import StreamConflict
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+from examples.flights.data import FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, decode, partition_of_flight
+from examples.flights.replay import Replay, StreamNotOurs
+
+DAYS = 30
+FLIGHTS_A_DAY = 8
+
+
+@pytest.fixture
+def flights() -> list[Flight]:
+    """Thirty days of eight flights, at every third hour."""
+    rows = range(DAYS * FLIGHTS_A_DAY)
+    return [Flight(row, YEAR_STARTS + row * 3 * 3600, "UA", row, None, "EWR", "IAH", row, None) for row in rows]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "log")
+
+
+def in_stream(log: Log) -> dict[int, list[Flight]]:
+    """Partition -> what is in it, in order."""
+    latest = log.latest(FLIGHTS)
+    return {p: [decode(row[3]) for rows in log.read(FLIGHTS, p, 0, end) for row in rows] for p, end in latest.items()}
+
+
+def placed(flights: list[Flight]) -> dict[int, list[Flight]]:
+    return {p: [flight for flight in flights if partition_of_flight(flight) == p] for p in range(PARTITIONS)}
+
+
+class Readers:
+    """Readers that stand where they are put; `on_ask` runs at every question."""
+
+    def __init__(self, log: Log, on_ask: Callable[[int], None] = lambda _: None) -> None:
+        self.log = log
+        self.at: Mapping[int, int] | None = None
+        self.asked = 0
+        self.on_ask = on_ask
+
+    def consumed(self) -> Mapping[int, int] | None:
+        self.asked += 1
+        self.on_ask(self.asked)
+        return self.at
+
+
+def test_a_replay_puts_every_flight_once_into_its_partition_in_order(log: Log, flights: list[Flight]) -> None:
+    done = Replay(log, flights, seconds_per_month=0).run()
+    assert in_stream(log) == placed(flights)
+    assert (done.rows, done.appended, done.reached, done.complete) == (240, 240, flights[-1].scheduled, True)
+
+
+def test_a_killed_replay_that_is_started_again_neither_loses_nor_repeats(log: Log, flights: list[Flight]) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill_before_append(stream: str, records: object, *, batch: int, **rest: object) -> bool:
+        if batch == 11:
+            raise Killed
+        return append(stream, records, batch=batch, **rest)  # type: ignore[arg-type]
+
+    append, log.append = log.append, kill_before_append  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        Replay(log, flights, seconds_per_month=0).run()
+    log.append = append  # type: ignore[method-assign]
+    assert sum(map(len, in_stream(log).values())) == 11 * FLIGHTS_A_DAY
+    done = Replay(log, flights, seconds_per_month=0).run()
+    assert in_stream(log) == placed(flights)
+    assert (done.rows, done.appended) == (240, 240 - 11 * FLIGHTS_A_DAY)
+
+
+def test_a_replay_killed_after_its_append_and_before_its_note_does_not_repeat_the_batch(log: Log, flights: list[Flight]) -> None:
+    first, second = Replay(log, flights, seconds_per_month=0), Replay(log, flights, seconds_per_month=0)
+    first.run()
+    assert second.run().appended == 0
+    assert in_stream(log) == placed(flights)
+
+
+def test_two_replays_at_once_append_every_flight_once(log: Log, flights: list[Flight]) -> None:
+    log.create(FLIGHTS, PARTITIONS)
+    slow, quick = Replay(log, flights, seconds_per_month=0), Replay(log, flights, seconds_per_month=0)
+    left = slow._pass_over(None)
+    quick.run()
+    for day, rows in left.items():
+        slow._append(day, rows)
+    assert in_stream(log) == placed(flights)
+
+
+def test_it_stops_between_two_steps_and_goes_on_later(log: Log, flights: list[Flight]) -> None:
+    readers = Readers(log, lambda _: replay.stop())
+    replay = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=5)
+    stopped = replay.run()
+    assert not stopped.complete
+    assert 0 < stopped.rows < len(flights)
+    assert Replay(log, flights, seconds_per_month=0).run().complete
+    assert in_stream(log) == placed(flights)
+
+
+def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flights: list[Flight]) -> None:
+    """The readers advance one flight at a question, partition 3 last; after every question the lead is measured in the stream itself."""
+    bound, leads = timedelta(days=10).total_seconds(), []
+
+    def measure(asked: int) -> None:
+        latest = log.latest(FLIGHTS)
+        readers.at = {p: min(end, asked * (1 if p == 3 else 2)) for p, end in latest.items()}
+        newest = max(flight.scheduled for rows in in_stream(log).values() for flight in rows)
+        unread = [rows[readers.at[p]].scheduled for p, rows in in_stream(log).items() if readers.at[p] < len(rows)]
+        leads.append(newest - min(unread, default=newest))
+
+    readers = Readers(log, measure)
+    done = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.0005).run()
+    assert done.complete
+    assert done.held_seconds > 0
+    assert readers.asked > 5
+    assert max(leads) <= bound
+    assert in_stream(log) == placed(flights)
+
+
+def test_it_waits_for_readers_that_tell_nothing_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
+    reached = threading.Event()
+    readers = Readers(log, lambda asked: reached.set() if asked == 3 else None)
+    replay = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
+    thread = threading.Thread(target=replay.run)
+    thread.start()
+    assert reached.wait(5)
+    assert replay.progress.reached - flights[0].scheduled <= timedelta(days=10).total_seconds()
+    readers.at = {p: len(rows) for p, rows in placed(flights).items()}
+    thread.join(5)
+    assert replay.progress.complete
+    assert replay.progress.held_seconds >= 0.01
+
+
+def test_a_pace_takes_its_time(log: Log, flights: list[Flight]) -> None:
+    replay = Replay(log, flights, seconds_per_month=3600)
+    thread = threading.Thread(target=replay.run)
+    thread.start()
+    replay.stop()
+    thread.join(5)
+    assert replay.progress.rows <= FLIGHTS_A_DAY
+
+
+def test_a_stream_that_somebody_else_writes_is_refused(log: Log, flights: list[Flight]) -> None:
+    log.create(FLIGHTS, PARTITIONS)
+    log.append(FLIGHTS, [Record(b"x")], writer=Writer(Lineage("other"), "other", Generation(1)), batch=0, now_micros=1)
+    with pytest.raises(StreamNotOurs):
+        Replay(log, flights).run()
+
+
+def test_a_stream_with_another_count_of_partitions_is_refused(log: Log, flights: list[Flight]) -> None:
+    log.create(FLIGHTS, PARTITIONS + 1)
+    with pytest.raises(StreamConflict):
+        Replay(log, flights).run()
+
+
+def test_a_bound_below_a_step_is_refused(log: Log, flights: list[Flight]) -> None:
+    with pytest.raises(ValueError, match="a step is a day"):
+        Replay(log, flights, max_lead=timedelta(hours=23))

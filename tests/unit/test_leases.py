@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from coordinator.core.ids import Epoch, ExecutionContainerId
+from coordinator.core.lease import LeasePolicy
+from coordinator.leases import Leases
+from tests.fakes import FakeClock
+
+C1, C2, C3 = (ExecutionContainerId(name) for name in ("c1", "c2", "c3"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def leases(clock: FakeClock) -> Leases:
+    """Lease 30 s, grace 5 s."""
+    return Leases(LeasePolicy(), clock)
+
+
+def told(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> dict[str, str]:
+    entry = leases.beat(execution_id, Epoch(epoch))
+    assert entry is not None
+    return {name.decode(): value.decode() for name, value in entry.headers}
+
+
+def test_a_container_that_nobody_registered_is_invalid(leases: Leases) -> None:
+    assert leases.beat("stranger", None) is None
+
+
+def test_a_heartbeat_of_the_valid_epoch_renews_the_lease(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(29)
+    assert leases.beat(C1, Epoch(1)) is not None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_another_epoch_is_invalid_and_renews_nothing(leases: Leases, clock: FakeClock, epoch: int) -> None:
+    leases.grant(C1, Epoch(2), 1)
+    before = leases.free_at(C1)
+    clock.advance(10)
+    assert leases.beat(C1, Epoch(epoch)) is None
+    assert leases.free_at(C1) == before
+
+
+def test_a_heartbeat_without_epoch_is_alive_and_renews_nothing(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    before = leases.free_at(C1)
+    clock.advance(10)
+    assert leases.beat(C1, None) is not None
+    assert leases.free_at(C1) == before
+
+
+def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1, bare=True)
+    clock.advance(10)
+    assert leases.beat(C1, None) is not None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None:
+    leases.grant(C1, Epoch(4), 7)
+    assert told(leases, C1, 4) == {
+        "sluice-epoch": "4",
+        "sluice-lease-seconds": "30",
+        "sluice-next-heartbeat-seconds": "5",
+        "sluice-job-model-version": "7",
+    }
+
+
+def test_a_new_model_is_told_to_the_containers_that_it_is_for(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.adopt_model([C1, C3], 2)
+    assert told(leases, C1, 1)["sluice-job-model-version"] == "2"
+    assert told(leases, C2, 1)["sluice-job-model-version"] == "1"
+
+
+def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(10)
+    leases.condemn(C1)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.free_at(C1) == clock.elapsed() + 25
+
+
+def test_condemning_twice_and_condemning_a_stranger_change_nothing(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.condemn(C1)
+    before = leases.free_at(C1)
+    leases.condemn(C1)
+    leases.condemn(C2)
+    assert (leases.free_at(C1), leases.free_at(C2)) == (before, None)
+
+
+def test_a_container_is_overdue_only_when_lease_and_grace_have_passed(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.condemn(C2)
+    clock.advance(34.9)
+    assert leases.overdue(10) == []
+    clock.advance(0.1)
+    assert sorted(leases.overdue(10)) == [C1, C2]
+
+
+def test_a_heartbeat_that_comes_after_lease_and_grace_is_too_late(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(35)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.overdue(10) == [C1]
+
+
+def test_overdue_containers_come_in_bounded_portions(leases: Leases, clock: FakeClock) -> None:
+    for n in range(10):
+        leases.grant(ExecutionContainerId(f"c{n}"), Epoch(1), 1)
+    clock.advance(35)
+    assert len(leases.overdue(3)) == 3
+
+
+def test_a_container_that_is_gone_is_forgotten(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.condemn(C2)
+    leases.drop(C1)
+    leases.drop(C2)
+    leases.drop(C3)
+    clock.advance(100)
+    assert (leases.free_at(C1), leases.free_at(C2), leases.overdue(10), len(leases)) == (None, None, [], 0)
+
+
+def test_a_condemned_container_remembered_after_a_restart_keeps_its_tasks_for_the_longest_time_it_can_have(
+    leases: Leases, clock: FakeClock
+) -> None:
+    leases.remember_condemned(C1)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+def test_who_was_heard_is_told_once(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.beat(C1, Epoch(1))
+    leases.beat(C1, Epoch(1))
+    leases.beat(C2, None)
+    assert leases.take_seen() == [C1]
+    assert leases.take_seen() == []
+
+
+def small_rate(clock: FakeClock) -> Leases:
+    return Leases(LeasePolicy(max_rate=0.2), clock)
+
+
+def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "30"
+    leases.grant(C2, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    leases.drop(C2)
+    assert told(leases, C1, 1)["sluice-next-heartbeat-seconds"] == "5"
+
+
+def test_the_lease_that_a_registration_is_told_is_the_lease_that_is_kept(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    terms = leases.grant(C2, Epoch(1), 1)
+    assert terms.lease == timedelta(seconds=60)
+    assert leases.free_at(C2) == clock.elapsed() + 65
+
+
+def test_after_a_restart_every_container_gets_the_lease_of_the_whole_fleet(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.renew_all()
+    leases.remember_condemned(C3)
+    assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + 65] * 3
+
+
+def test_counts_tell_alive_answers(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.beat(C1, Epoch(1))
+    leases.beat(C1, Epoch(9))
+    leases.beat("stranger", None)
+    assert leases.answered_alive == 1

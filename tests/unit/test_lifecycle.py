@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from coordinator.core.errors import IllegalTransition
+from coordinator.core.lifecycle import RunState, moved
+
+ALLOWED = {
+    ("CREATED", "RUNNING"),
+    ("CREATED", "STOPPED"),
+    ("CREATED", "FAILED"),
+    ("RUNNING", "DRAINING"),
+    ("RUNNING", "STOPPED"),
+    ("RUNNING", "FAILED"),
+    ("DRAINING", "RUNNING"),
+    ("DRAINING", "DRAINED"),
+    ("DRAINING", "STOPPED"),
+    ("DRAINING", "FAILED"),
+}
+
+
+@pytest.mark.parametrize(("source", "target"), sorted(ALLOWED))
+def test_a_run_moves_along_every_arrow_of_its_life_cycle(source: str, target: str) -> None:
+    assert moved(RunState(source), RunState(target)) is RunState(target)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), sorted((a, b) for a, b in itertools.product(RunState, RunState) if a != b and (a.value, b.value) not in ALLOWED)
+)
+def test_every_other_move_is_a_bug_that_names_both_states(source: RunState, target: RunState) -> None:
+    with pytest.raises(IllegalTransition, match=f"{source}.*{target}"):
+        moved(source, target)
+
+
+@pytest.mark.parametrize("state", list(RunState))
+def test_a_run_may_be_moved_to_where_it_is(state: RunState) -> None:
+    assert moved(state, state) is state
+
+
+def test_exactly_drained_stopped_and_failed_are_ends() -> None:
+    assert {state.value for state in RunState if state.ended} == {"DRAINED", "STOPPED", "FAILED"}
