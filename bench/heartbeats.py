@@ -20,8 +20,8 @@ from bench.load import CONNECTIONS, Target, alternate, middle_rate, need_wrk, pa
 
 NAME = "heartbeats"
 CONTAINERS = 10_000
-ROUNDS = 3
-SECONDS = 5
+ROUNDS = 5
+SECONDS = 3
 LEAST_RATIO = 0.85
 MOST_P99 = 10.0
 ALIVE = 'sluice_heartbeats_total{answer="alive"}'

@@ -25,8 +25,8 @@ from coordinator.jobmodels import plan_model
 NAME = "job-model"
 PARTITIONS = 10_000
 CONTAINERS = 100
-ROUNDS = 3
-SECONDS = 4
+ROUNDS = 5
+SECONDS = 2
 REPEATS = 5
 LEAST_RATIO = 0.8
 

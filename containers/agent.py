@@ -370,8 +370,8 @@ def check_job(job: Job, run: wire.RunReply) -> None:
     """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
         raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
-    here = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
-    there = {each.name: (each.reads, each.writes) for each in run.stages}
+    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
+    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
     if here != there:
         differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
         raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

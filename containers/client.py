@@ -48,9 +48,9 @@ class Coordinator:
     """One HTTP client. Every method raises CoordinatorUnreachable when there was no answer, or 5xx; LeaseLost for a 409 `lease-lost`; and
     Refused for what the coordinator will not do."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.url = url
-        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds())
+        self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport)
 
     async def close(self) -> None:
         await self._http.aclose()

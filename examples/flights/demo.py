@@ -151,7 +151,7 @@ def play(scene: Scene, flights: list[Flight], line: Line) -> None:
 
 
 def fresh(home: Path) -> Path:
-    """An empty directory for this demo. Raises TooSlow never, ValueError for a directory with something in it that is not a demo's."""
+    """An empty directory for this demo. Raises ValueError for one that holds anything but an earlier demo."""
     if home.exists() and any(home.iterdir()) and not (home / _MARK).exists():
         raise ValueError(f"{home} has something in it that is not this demo's: name another --home")
     shutil.rmtree(home, ignore_errors=True)

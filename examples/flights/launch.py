@@ -68,11 +68,15 @@ class SluiceRun:
     def tail(self) -> str:
         return "\n".join(["  its last lines:", *(f"  | {line}" for line in self._tail)])
 
-    def stop(self, timeout_seconds: float = 90.0) -> int:
-        """Ask it to stop the run between batches; its exit code. Raises subprocess.TimeoutExpired."""
+    def stop(self, timeout_seconds: float = 200.0) -> int:
+        """Ask it to stop the run between batches; its exit code, -9 if it had to be killed."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-        return self._process.wait(timeout_seconds)
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self._process.returncode
 
     def kill(self) -> None:
         """End it with everything that it started, at once."""
@@ -111,5 +115,5 @@ def sluice_run(job_file: Path, home: Path, *, containers: int, port: int, config
     finally:
         try:
             running.stop()
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        except KeyboardInterrupt:
             running.kill()

@@ -169,7 +169,8 @@ def main(
             consumed=RunWatch(coordinator, run).routed if run else None,
         )
         for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda *_: replay.stop())
+            # on another thread: a handler that set the event could find its lock taken by the very wait that it interrupted
+            signal.signal(each, lambda *_: threading.Thread(target=replay.stop).start())
         done = replay.run()
     except (FlightsMissing, StreamNotOurs, SluiceError) as error:
         typer.echo(f"replay: {error}", err=True)

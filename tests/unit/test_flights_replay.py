@@ -110,7 +110,7 @@ def test_it_stops_between_two_steps_and_goes_on_later(log: Log, flights: list[Fl
 
 def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flights: list[Flight]) -> None:
     """The readers advance one flight at a question, partition 3 last; after every question the lead is measured in the stream itself."""
-    bound, leads = timedelta(days=10).total_seconds(), []
+    bound, leads = timedelta(days=10).total_seconds(), list[int]()
 
     def measure(asked: int) -> None:
         latest = log.latest(FLIGHTS)

@@ -1,0 +1,56 @@
+# Two words do everything on a machine with Python 3.11 or newer: `make demo`, `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.PHONY: demo test unit check format bench constraints clean java
+
+demo: $(VENV)/demo.stamp java
+	$(BIN)/python -m examples.flights.demo
+
+test: check
+	$(BIN)/python -m pytest
+
+# The fast ones: no Spark, no processes.
+unit: $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests/unit -q
+
+check: $(VENV)/test.stamp java
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# make bench NAME=heartbeats runs one; make bench runs all and writes docs/benchmarks.md.
+bench: $(VENV)/test.stamp java
+	$(BIN)/python -m bench $(NAME)
+
+java:
+	@scripts/java
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "sluice: Python 3.11 or newer is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[demo]'
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
+	@touch $@ $(VENV)/demo.stamp
+
+# Pins without addresses; needs uv (pip install uv).
+constraints:
+	uv pip compile --quiet --all-extras --universal --python-version 3.11 --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf .sluice .pytest_cache .mypy_cache .ruff_cache .hypothesis
