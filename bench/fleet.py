@@ -52,8 +52,10 @@ def run_request(containers: int) -> wire.RunRequest:
 
 
 def make_stream(home: Path, partitions: int) -> None:
-    """The log stream under `home` that a run of the job reads."""
-    Log(read_settings(home=home).log_directory).create(STREAM, partitions)
+    """The log stream under `home` that a run of the job reads. It is grown to its size, which is one transaction."""
+    log = Log(read_settings(home=home).log_directory)
+    log.create(STREAM, 1)
+    log.grow(STREAM, partitions)
 
 
 def write_fleet(home: Path, partitions: int, containers: int) -> None:

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).parents[1]
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -100,9 +102,22 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server process that was started here."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """The CPU time that it has used."""
+        used = psutil.Process(self.pid).cpu_times()
+        return float(used.user + used.system)
+
+
 @contextmanager
-def running(command: Sequence[str], port: int) -> Iterator[str]:
-    """A server process on the server's core, from its first answer to /livez until the block is left; its URL.
+def running(command: Sequence[str], port: int) -> Iterator[Server]:
+    """A server process on the server's core, from its first answer to /livez until the block is left.
 
     Only this process is ended, whatever happens. Raises BenchFailed with the end of what it logged when it does not come up.
     """
@@ -110,11 +125,11 @@ def running(command: Sequence[str], port: int) -> Iterator[str]:
         with pinned(cores()[0]):
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         try:
-            url = f"http://127.0.0.1:{port}"
-            if not _answers(f"{url}/livez", process):
+            server = Server(f"http://127.0.0.1:{port}", process.pid)
+            if not _answers(f"{server.url}/livez", process):
                 said.seek(0)
                 raise BenchFailed(f"{' '.join(command[1:4])} did not start: {_tail(said.read())}")
-            yield url
+            yield server
         finally:
             _end(process)
 

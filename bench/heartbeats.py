@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from bench.fleet import CONTAINER, EPOCH, metric, write_fleet
-from bench.harness import BenchFailed, Result, coordinator, free_port, note, running
-from bench.load import CONNECTIONS, Target, alternate, middle_rate, need_wrk, paired_ratio, probe
+from bench.harness import BenchFailed, Result, Server, coordinator, free_port, note, running
+from bench.load import CONNECTIONS, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio, probe
 
 NAME = "heartbeats"
 CONTAINERS = 10_000
@@ -28,14 +28,14 @@ ALIVE = 'sluice_heartbeats_total{answer="alive"}'
 INVALID = 'sluice_heartbeats_total{answer="invalid"}'
 
 
-def heartbeat_target(url: str, containers: int) -> Target:
+def heartbeat_target(server: Server, containers: int) -> Target:
     path = f"/containerHeartbeat?executionContainerId={CONTAINER}"
-    return Target("heartbeats", url, path, ("Sluice-Epoch", str(EPOCH)), count=containers)
+    return Target("heartbeats", server, path, ("Sluice-Epoch", str(EPOCH)), count=containers)
 
 
-def bare_target(url: str) -> Target:
+def bare_target(server: Server) -> Target:
     """The peer is asked for the same paths, so that the requests cost the server's parser the same."""
-    return Target("bare", url, f"/containerHeartbeat?executionContainerId={CONTAINER}", ("Sluice-Epoch", str(EPOCH)), count=CONTAINERS)
+    return Target("bare", server, f"/containerHeartbeat?executionContainerId={CONTAINER}", ("Sluice-Epoch", str(EPOCH)), count=CONTAINERS)
 
 
 def run() -> Result:
@@ -51,10 +51,11 @@ def run() -> Result:
 def _measure(home: Path) -> Result:
     port, bare_port = free_port(), free_port()
     with (
-        running(coordinator(home, port), port) as url,
-        running([sys.executable, "-m", "bench.bare", str(bare_port)], bare_port) as bare_url,
+        running(coordinator(home, port), port) as server,
+        running([sys.executable, "-m", "bench.bare", str(bare_port)], bare_port) as bare_server,
     ):
-        beats, bare = heartbeat_target(url, CONTAINERS), bare_target(bare_url)
+        url = server.url
+        beats, bare = heartbeat_target(server, CONTAINERS), bare_target(bare_server)
         if metric(url, "sluice_valid_containers") != CONTAINERS:
             raise BenchFailed(f"the coordinator recovered {metric(url, 'sluice_valid_containers')} containers of {CONTAINERS}")
         if probe(beats).headers != probe(bare).headers:
@@ -71,6 +72,9 @@ def _measure(home: Path) -> Result:
             "connections": CONNECTIONS,
             "heartbeats_per_second": round(middle_rate(mine)),
             "bare_asgi_per_second": round(middle_rate(theirs)),
+            "heartbeat_cpu_us": round(middle_cpu(mine), 2),
+            "bare_cpu_us": round(middle_cpu(theirs), 2),
+            "core_share": round(middle_share(mine), 3),
             "p50_ms": round(median(sample.p50 for sample in mine), 3),
             "p99_ms": round(p99, 3),
             "p999_ms": round(median(sample.p999 for sample in mine), 3),

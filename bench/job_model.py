@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.fleet import JOB, STREAM, deploy, make_stream, metric, register, run_request
-from bench.harness import BenchFailed, Result, coordinator, free_port, get, note, running
+from bench.harness import BenchFailed, Result, Server, coordinator, free_port, get, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
-from bench.load import CONNECTIONS, Sample, Target, alternate, middle_rate, need_wrk, paired_ratio
+from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
 from coordinator import wire
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import StreamId
@@ -36,14 +36,17 @@ def run() -> Result:
     figures: dict[str, float] = {"partitions": PARTITIONS, "containers": CONTAINERS, **_making()}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         port = free_port()
-        with running(coordinator(Path(made), port), port) as url:
-            figures |= _deploying(url, Path(made))
-            unchanged, beats = _asking(url)
+        with running(coordinator(Path(made), port), port) as server:
+            figures |= _deploying(server.url, Path(made))
+            unchanged, beats = _asking(server)
     ratio = paired_ratio(unchanged, beats)
     figures |= {
         "connections": CONNECTIONS,
         "unchanged_per_second": round(middle_rate(unchanged)),
         "heartbeats_per_second": round(middle_rate(beats)),
+        "unchanged_cpu_us": round(middle_cpu(unchanged), 2),
+        "heartbeat_cpu_us": round(middle_cpu(beats), 2),
+        "core_share": round(middle_share(unchanged), 3),
         "unchanged_p99_ms": round(median(sample.p99 for sample in unchanged), 3),
     }
     return Result(
@@ -92,14 +95,14 @@ def _deploying(url: str, home: Path) -> dict[str, float]:
     }
 
 
-def _asking(url: str) -> tuple[list[Sample], list[Sample]]:
+def _asking(server: Server) -> tuple[list[Sample], list[Sample]]:
     """The 304s and the heartbeats, in turns."""
-    path = f"/jobModel?job={JOB}"
+    url, path = server.url, f"/jobModel?job={JOB}"
     status, headers, body = get(url + path)
     if status != 200 or not body or "etag" not in headers:
         raise BenchFailed(f"{path} answered {status} with {len(body)} bytes")
-    unchanged = Target("unchanged", url, path, ("If-None-Match", headers["etag"]), status=304)
-    beats = heartbeat_target(url, CONTAINERS)
+    unchanged = Target("unchanged", server, path, ("If-None-Match", headers["etag"]), status=304)
+    beats = heartbeat_target(server, CONTAINERS)
     before = metric(url, ALIVE)
     samples = alternate([beats, unchanged], ROUNDS, SECONDS)
     check_beats(url, before, sum(sample.requests for sample in samples[beats.name]))

@@ -6,19 +6,22 @@ import http.client
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
 
-from bench.harness import BenchFailed, cores, note, pinned
+from bench.harness import BenchFailed, Server, cores, note, pinned
 
 SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 32
 WARM_UP_SECONDS = 2
 BYTES_SLACK = 0.005
 """Of the bytes that the answers must have: wrk counts answers that were cut off by its end."""
+BUSY_SHARE = 0.9
+"""A saturated server that gets less of its core than this shares the machine with others, and its figures say little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Target:
     """What is asked of a server: `path` with %05d where the number of one of `count` containers goes, and one header."""
 
     name: str
-    url: str
+    server: Server
     path: str
     header: tuple[str, str]
     status: int = 200
@@ -39,10 +42,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round: answers in total and per second, latencies in milliseconds."""
+    """One round: answers in total and per second, the server's CPU microseconds for one, how much of a core it had, and latencies in
+    milliseconds."""
 
     requests: int
     rate: float
+    cpu: float
+    core_share: float
     p50: float
     p99: float
     p999: float
@@ -68,7 +74,7 @@ def need_wrk() -> str:
 
 def probe(target: Target) -> Answer:
     """Ask once: status, number of headers and size in bytes. Raises BenchFailed when the status is not the target's."""
-    place = urlsplit(target.url)
+    place = urlsplit(target.server.url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
     try:
         connection.request("GET", target.first_path, headers=dict([target.header]))
@@ -86,7 +92,8 @@ def probe(target: Target) -> Answer:
 def load(target: Target, seconds: int) -> Sample:
     """Load `target` with one thread of wrk on the load generator's core. Raises BenchFailed for any answer that is not as the first."""
     answer = probe(target)
-    command = [need_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(SCRIPT), target.url]
+    command = [need_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(SCRIPT), target.server.url]
+    used, began = target.server.cpu_seconds(), time.perf_counter()
     with pinned(cores()[1]):
         done = subprocess.run(
             [*command, "--", target.path, str(target.count), *target.header],
@@ -95,6 +102,7 @@ def load(target: Target, seconds: int) -> Sample:
             timeout=seconds + 20,
             check=False,
         )
+    used, took = target.server.cpu_seconds() - used, time.perf_counter() - began
     if done.returncode != 0:
         raise BenchFailed(f"wrk failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
     counted = json.loads(done.stdout.strip().splitlines()[-1])
@@ -102,6 +110,8 @@ def load(target: Target, seconds: int) -> Sample:
     return Sample(
         requests=counted["requests"],
         rate=counted["requests"] / counted["microseconds"] * 1e6,
+        cpu=used / counted["requests"] * 1e6,
+        core_share=used / took,
         p50=counted["p50"] / 1000,
         p99=counted["p99"] / 1000,
         p999=counted["p999"] / 1000,
@@ -128,7 +138,11 @@ def alternate(targets: Sequence[Target], rounds: int, seconds: int) -> Mapping[s
         for target in targets:
             sample = load(target, seconds)
             samples[target.name].append(sample)
-            note(f"round {number}: {target.name:<16} {sample.rate:8.0f}/s, p50 {sample.p50:.2f} ms, p99 {sample.p99:.2f} ms")
+            told = f"{sample.rate:8.0f}/s, p50 {sample.p50:.2f} ms, p99 {sample.p99:.2f} ms, {sample.cpu:.1f} CPU µs"
+            note(f"round {number}: {target.name:<12} {told}")
+    share = median(sample.core_share for taken in samples.values() for sample in taken)
+    if share < BUSY_SHARE:
+        note(f"the servers had {share:.0%} of a core: other processes are busy here, so run this again when they are not")
     return samples
 
 
@@ -139,3 +153,12 @@ def middle_rate(samples: Sequence[Sample]) -> float:
 def paired_ratio(subject: Sequence[Sample], peer: Sequence[Sample]) -> float:
     """The median over the rounds of subject's rate to peer's: the two of a round met the same machine."""
     return median(mine.rate / theirs.rate for mine, theirs in zip(subject, peer, strict=True))
+
+
+def middle_cpu(samples: Sequence[Sample]) -> float:
+    """The median of the server's CPU microseconds for an answer, which hardly depends on who else is busy."""
+    return median(sample.cpu for sample in samples)
+
+
+def middle_share(samples: Sequence[Sample]) -> float:
+    return median(sample.core_share for sample in samples)

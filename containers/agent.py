@@ -135,23 +135,22 @@ class Agent:
 
     async def run(self) -> Ending:
         """Until the end; the caller exits with its code."""
-        registered = False
+        tell = False
         try:
             run = await self._reach(lambda: self._coordinator.run(self._settings.run))
             if run.state.ended:
                 return Ending(EXIT_OK, f"the run is over: {run.state}")
             check_job(self._job, run)
             epoch = await self._register(run)
-            registered = True
+            tell = True
             await self._work(run, epoch)
             ending = await self._ending
-            await self._wind_down()
+            tell = await self._wind_down()
         except LeaseLost as lost:
             ending = Ending(EXIT_LEASE_LOST, str(lost))
-        except StaleRun as stale:
-            ending = Ending(EXIT_OK, str(stale))
         except SluiceError as error:
-            ending = Ending(EXIT_FAILED, f"{error.title()} {error}")
+            self.end(Ending(EXIT_OK, str(error)) if isinstance(error, StaleRun) else Ending(EXIT_FAILED, f"{error.title()} {error}"))
+            ending = self._ending.result()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -159,7 +158,7 @@ class Agent:
             ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
         for task in list(self._background):
             task.cancel()
-        if registered:
+        if tell:
             await self._say_goodbye(ending)
         return ending
 
@@ -275,6 +274,8 @@ class Agent:
         if acquired is None:
             return
         self._held.append(Held(task.name, Generation(acquired.generation)))
+        if self._ending.done():  # told to stop while the answer was on its way
+            return
         runners = [self._runner(start) for start in self._starts(run, task.name, acquired)]
         await asyncio.gather(*(runner.run() for runner in runners))
 
@@ -330,11 +331,16 @@ class Agent:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self) -> None:
-        """Stop every query between batches, tell the last progress, give the tasks back. After a lost lease: nothing."""
+    async def _wind_down(self) -> bool:
+        """Stop every query between batches, tell the last progress, give back the tasks whose queries have ended. After a lost lease:
+        nothing. Whether all have ended: while one may still act, nobody is told that this container is gone."""
         if self._ending.result().exit_code == EXIT_LEASE_LOST:
-            return
-        stops = {asyncio.create_task(runner.stop(self._settings.stop_timeout, self._forced), name=n) for n, runner in self._runners.items()}
+            return False
+        stopping = {
+            asyncio.create_task(runner.stop(self._settings.stop_timeout, self._forced), name=name): runner.start.task
+            for name, runner in self._runners.items()
+        }
+        stops = set(stopping)
         hurry = asyncio.create_task(self._hurried())
         while stops and not hurry.done():
             stopped, _ = await asyncio.wait({*stops, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -345,12 +351,15 @@ class Agent:
         hurry.cancel()
         for stop in stops:
             log.warning("%s did not stop in time", stop.get_name())
+        late = {stopping[stop] for stop in stops}
         try:
             await self._reports.flush()
             for held in self._held:
-                await self._coordinator.release(self._settings.run, held.task, held.generation)
+                if held.task not in late:
+                    await self._coordinator.release(self._settings.run, held.task, held.generation)
         except SluiceError as error:
             log.warning("not everything could be told to the coordinator: %s", error)
+        return not late
 
     async def _hurried(self) -> None:
         """Returns when stopping has taken as long as it may: the stop's time-out and a little, or a moment after a second signal."""
@@ -360,7 +369,7 @@ class Agent:
                 await asyncio.sleep(3)
 
     async def _say_goodbye(self, ending: Ending) -> None:
-        """Tell the exit. If nobody hears it, the watchdog tells it, or the lease runs out."""
+        """Tell the exit. If nobody hears it, the watchdog tells it when the process is gone, or the lease runs out."""
         with suppress(SluiceError, TimeoutError):
             async with asyncio.timeout(5):
                 await self._coordinator.exited(self._settings.id, ending.exit_code, ending.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,7 +86,7 @@ class Coordinator:
         return await self._read(wire.RunDetail, "GET", f"/runs/{_part(run_id)}")
 
     async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire.RunReply:
-        return await self._read(wire.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire.StopRequest(reason=reason, failed=failed))
+        return await self._read(wire.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire.StopRequest(reason=_sent(reason), failed=failed))
 
     async def notices(self, run_id: RunId, after: int, wait: timedelta) -> Sequence[wire.Notice]:
         timeout = (wait + TIMEOUT).total_seconds()
@@ -96,19 +97,20 @@ class Coordinator:
         return await self._read(wire.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
-        body = wire.ExitRequest(exit_code=exit_code, reason=reason[:10_000])
+        body = wire.ExitRequest(exit_code=exit_code, reason=_sent(reason))
         await self._ask("POST", f"/containers/{_part(execution_id)}/exit", body)
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
-        """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached."""
+        """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached. `within` is for the whole
+        answer: the client's own time-out begins anew with every byte."""
         try:
-            answer = await self._ask(
-                "GET",
-                "/containerHeartbeat",
-                params={"executionContainerId": execution_id},
-                headers={wire.EPOCH_HEADER: str(epoch)},
-                timeout=within.total_seconds(),
-            )
+            async with asyncio.timeout(within.total_seconds()):
+                answer = await self._ask(
+                    "GET",
+                    "/containerHeartbeat",
+                    params={"executionContainerId": execution_id},
+                    headers={wire.EPOCH_HEADER: str(epoch)},
+                )
             alive = wire.HeartbeatReply.model_validate_json(answer.content, strict=True).alive
             if not alive:
                 state = answer.headers.get(wire.RUN_STATE_HEADER)
@@ -118,6 +120,8 @@ class Coordinator:
                 interval=timedelta(seconds=float(answer.headers[wire.NEXT_HEADER])),
                 model_version=int(answer.headers[wire.MODEL_VERSION_HEADER]),
             )
+        except TimeoutError as error:
+            raise CoordinatorUnreachable(f"{self.url} did not answer within {within.total_seconds():.3g} s") from error
         except (Refused, ValidationError, ValueError, KeyError) as error:
             raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
 
@@ -143,6 +147,11 @@ class Coordinator:
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))
+
+
+def _sent(reason: str) -> str:
+    """A reason as the wire takes it: errors of user code may hold anything."""
+    return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:10_000]
 
 
 def _part(name: str) -> str:

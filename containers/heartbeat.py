@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -68,6 +68,7 @@ class Heart:
         clock: Clock,
         chance: Callable[[], float],
         on_renewed: Callable[[Instant], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.trust = trust
         self._coordinator = coordinator
@@ -77,6 +78,7 @@ class Heart:
         self._clock = clock
         self._chance = chance
         self._on_renewed = on_renewed
+        self._sleep = sleep
         on_renewed(trust.ends_at)
 
     @property
@@ -89,7 +91,7 @@ class Heart:
         pause = next_heartbeat(self._interval, self._chance())
         error = "no heartbeat was tried"
         while True:
-            await asyncio.sleep(min(pause, self.left).total_seconds())
+            await self._sleep(min(pause, self.left).total_seconds())
             if self.trust.expired(self._clock.elapsed()):
                 return LeaseRanOut(error)
             sent = self._clock.elapsed()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from coordinator.core.errors import BadJobFile, SluiceError
@@ -160,7 +161,7 @@ class Job:
 def load_job(file: Path) -> Job:
     """Import a job file and return the one `Job` in it, its graph checked.
 
-    Raises BadJobFile, naming the file and what is wrong with it, or BadGraph.
+    Raises BadJobFile, naming the file and what is wrong with it.
     """
     if not file.is_file():
         raise BadJobFile(f"there is no file {file}")
@@ -172,15 +173,24 @@ def load_job(file: Path) -> Job:
     sys.path.insert(0, str(file.parent.absolute()))
     try:
         spec.loader.exec_module(module)
-    except SluiceError:
-        raise
+    except SluiceError as error:
+        raise BadJobFile(f"{file}{_line(file, error)}: {error}") from error
     except SystemExit as error:
         raise BadJobFile(f"{file} ends the interpreter when it is imported (exit {error.code})") from error
     except Exception as error:
-        raise BadJobFile(f"{file} does not import: {type(error).__name__}: {error}") from error
+        raise BadJobFile(f"{file}{_line(file, error)} does not import: {type(error).__name__}: {error}") from error
     jobs = {id(each): each for each in vars(module).values() if isinstance(each, Job)}
     if len(jobs) != 1:
         raise BadJobFile(f"{file} must hold exactly one Job at its top level, and holds {len(jobs)}")
     job = next(iter(jobs.values()))
-    job.chain()
+    try:
+        job.chain()
+    except SluiceError as error:
+        raise BadJobFile(f"{file}: {error}") from error
     return job
+
+
+def _line(file: Path, error: Exception) -> str:
+    """ ":7" for an error that came up at line 7 of the file, "" for one that did not pass through it."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    return f":{lines[-1]}" if lines else ""

@@ -50,16 +50,19 @@ class RunOptions:
 
 
 def run_options(job_file: Path, containers: int, home: Path, port: int, start: str, system: str, config: Sequence[str]) -> RunOptions:
-    """Check everything that can be checked before a process is started. Raises BadJobFile, BadGraph, BadSettings, BadPlacement."""
+    """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
     job = load_job(job_file)
     slots(containers)
-    pairs = [each.partition("=") for each in config]
-    for name, equals, _ in pairs:
-        if not equals or not name:
-            raise BadSettings(f"--config takes key=value, not {name!r}")
+    if not 0 <= port <= 65535:
+        raise BadSettings(f"--port takes 0 to 65535, not {port}")
+    for each in config:
+        if not each.partition("=")[0] or "=" not in each:
+            raise BadSettings(f"--config takes key=value, not {each!r}")
     try:
-        request = deploy_request(job, containers, system, start, {name: value for name, _, value in pairs})
+        request = deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config))
     except ValidationError as error:
+        if any(each["loc"][0] == "start" for each in error.errors()):
+            raise BadSettings(f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}") from error
         raise BadSettings("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
     return RunOptions(job_file.absolute(), job, request, home.absolute(), port or _free_port())
 

@@ -1,5 +1,7 @@
 """The checkpoint directories of this disk: where they are, whether a directory is the history that the coordinator knows, and new ones.
 
+<root>/<job>/<task>/             the stores of a task
+  .drafts/ .given-up/            what `prepare` is just doing; no store is named like them
 <root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
   metadata                       {"id": lineage}, written by us before Spark first sees the directory
   offsets/N, commits/N           batch N planned, batch N done
@@ -18,13 +20,17 @@ from pathlib import Path
 from coordinator.core.errors import CheckpointUnreadable, StateElsewhere
 from coordinator.core.ids import Lineage
 
+_LONGEST_PLAIN = 200
+_HASHED = re.compile(r".*-[0-9a-f]{16}")
+
 
 def directory_name(task: str) -> str:
-    """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one get a hash, so that none ever does."""
+    """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one, or not fit, get a hash, so that none
+    ever does; so does one that looks as if it had a hash."""
     plain = re.sub(r"[^A-Za-z0-9.-]", "_", task)
-    if plain.replace("_", " ") == task and plain.strip("."):
+    if plain.replace("_", " ") == task and plain[:1] not in ("", ".") and len(plain) <= _LONGEST_PLAIN and not _HASHED.fullmatch(plain):
         return plain
-    return f"{plain.lstrip('.')}-{hashlib.sha256(task.encode()).hexdigest()[:10]}"
+    return f"{plain.lstrip('.')[:_LONGEST_PLAIN]}-{hashlib.sha256(task.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ def inspect(directory: Path) -> Found | None:
     """Read a checkpoint directory; None if there is none. Raises CheckpointUnreadable."""
     file = directory / "metadata"
     try:
-        text = file.read_text()
+        text = file.read_bytes()
     except FileNotFoundError:
         if directory.is_dir() and any(directory.iterdir()):
             raise CheckpointUnreadable(f"{directory} holds files but no metadata: move it away, or bring its metadata back") from None
@@ -48,12 +54,18 @@ def inspect(directory: Path) -> Found | None:
     except OSError as error:
         raise CheckpointUnreadable(f"{file}: {error.strerror}") from error
     try:
-        lineage = Lineage(str(json.loads(text)["id"]))
+        lineage = Lineage(_text(json.loads(text)["id"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointUnreadable(
             f"{file} is not a checkpoint's metadata ({text[:60]!r}): move the directory away to begin afresh"
         ) from error
     return Found(lineage, _newest(directory / "offsets"), _newest(directory / "commits"))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{value!r} is not an id")
+    return value
 
 
 def _newest(directory: Path) -> int:
@@ -90,6 +102,7 @@ class Stores:
         if found is not None:
             _set_aside(directory)
         _begin(directory, lineage)
+        shutil.rmtree(_given_up(directory), ignore_errors=True)
         return directory
 
 
@@ -100,18 +113,23 @@ def _elsewhere(task: str, stage: str, directory: Path, has: str, reported: int) 
     )
 
 
+def _given_up(directory: Path) -> Path:
+    return directory.parent / ".given-up" / directory.name
+
+
 def _set_aside(directory: Path) -> None:
-    """Rename, then delete: a crash in between leaves a directory that no store is named like, and the next time goes on with it."""
-    old = directory.with_name(f".{directory.name}.given-up")
+    """Rename; it is deleted when the new store is there. A crash in between leaves it for the next time a store begins here."""
+    old = _given_up(directory)
+    old.parent.mkdir(exist_ok=True)
     shutil.rmtree(old, ignore_errors=True)
     directory.rename(old)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _begin(directory: Path, lineage: Lineage) -> None:
     """Write `metadata` whole or not at all, before anything else is in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    draft = directory.with_name(f".{directory.name}.metadata")
+    draft = directory.parent / ".drafts" / directory.name
+    draft.parent.mkdir(exist_ok=True)
     with draft.open("w") as file:
         json.dump({"id": lineage}, file)
         file.flush()

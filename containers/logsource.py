@@ -92,19 +92,28 @@ class LogStreamReader(DataSourceStreamReader):
         for name, high in end[self._stream].items():
             partition, low = int(name), start[self._stream].get(name, earliest.get(int(name), 0))
             if low < high and low < earliest.get(partition, 0):
-                raise OffsetsTrimmed(
-                    f"log stream {self._stream} partition {partition}: records {low} to {earliest[partition]} are needed and were trimmed"
-                )
+                raise self._trimmed(partition, low, earliest[partition])
             slices += [Slice(partition, at, min(at + _MAX_ROWS_A_SLICE, high)) for at in range(low, high, _MAX_ROWS_A_SLICE)]
         return slices
+
+    def _trimmed(self, partition: int, low: int, high: int) -> OffsetsTrimmed:
+        return OffsetsTrimmed(
+            f"log stream {self._stream} partition {partition}: records {low} to {high} are needed and are not there any more"
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
         headers: Mapping[int, Any] = {}
+        next_ = partition.start
         for rows in self._log.read(self._stream, partition.partition, partition.start, partition.end):
+            if rows[0][0] != next_:
+                break
+            next_ = rows[-1][0] + 1
             if not {row[4] for row in rows} <= headers.keys():
                 headers = self._log.headers(self._stream)
             yield _record_batch(self._stream, partition.partition, rows, headers)
+        if next_ != partition.end:
+            raise self._trimmed(partition.partition, next_, partition.end)
 
 
 def _record_batch(stream: str, partition: int, rows: Sequence[Row], headers: Mapping[int, Mapping[str, str]]) -> pa.RecordBatch:

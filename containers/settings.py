@@ -8,19 +8,25 @@ from pathlib import Path
 from uuid import uuid4
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from coordinator.core.errors import BadSettings
 from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId
 
 
 class ContainerSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     coordinator_url: str = "http://127.0.0.1:8180"
     run_id: str = Field(min_length=1, description="the run that this container belongs to")
-    processor_id: str = Field("0", description="the slot in the job model")
-    execution_container_id: str = Field(default_factory=lambda: f"container-{uuid4().hex}", validation_alias="EXECUTION_ENV_CONTAINER_ID")
+    processor_id: str = Field("0", min_length=1, max_length=100, description="the slot in the job model")
+    execution_container_id: str = Field(
+        default_factory=lambda: f"container-{uuid4().hex}",
+        validation_alias="EXECUTION_ENV_CONTAINER_ID",
+        max_length=300,
+        pattern=r"^[\x21-\x7e]+$",
+        description="this incarnation; no other may ever have the same",
+    )
     host: str = Field(default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST")
     home: Path = Path(".sluice")
     state_dir: Path | None = Field(None, description="where checkpoints live; default: state under home")
@@ -59,8 +65,8 @@ def read_container_settings() -> ContainerSettings:
     """Raises BadSettings, naming the variable."""
     try:
         return ContainerSettings()
-    except (ValidationError, ValueError) as error:
-        if not isinstance(error, ValidationError):
-            raise BadSettings(str(error)) from error
+    except ValidationError as error:
         told = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
         raise BadSettings(told.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error
+    except SettingsError as error:  # of the one variable that is JSON
+        raise BadSettings(f"SLUICE_SPARK_CONF: not a JSON object: {error.__cause__}") from error

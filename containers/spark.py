@@ -44,7 +44,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.stopTimeout": "30s",
     "spark.ui.enabled": "false",
 }
 """Tried settings (docs/design.md, section 8); a job's own come after them and win."""

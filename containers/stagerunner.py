@@ -85,6 +85,7 @@ class StageRunner:
         async with self._changing:
             if self._stopping:
                 return None
+            self._query = None
             try:
                 self._token, self._query = await self._call(lambda: self._engine.start(self.start))
             except (LeaseLost, StateElsewhere, BadJobFile, DataTrouble):

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -35,11 +36,14 @@ STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
 """Set by a launcher that holds the other end of standard input: its end is a request to stop."""
 
 
-class Watchdog:
-    """One driver and its session."""
+DRIVER = (sys.executable, "-m", "containers.driver")
 
-    def __init__(self, job_file: Path, settings: ContainerSettings, clock: Clock) -> None:
-        self._job_file = job_file
+
+class Watchdog:
+    """One driver and its session. `driver` is its command, which gets the job file as an argument."""
+
+    def __init__(self, job_file: Path, settings: ContainerSettings, clock: Clock, driver: Sequence[str] = DRIVER) -> None:
+        self._command = [*driver, str(job_file)]
         self._settings = settings
         self._clock = clock
         self._lease_ends: Instant | None = None
@@ -53,10 +57,7 @@ class Watchdog:
         read_fd, write_fd = os.pipe()
         environment = {**os.environ, WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
         self._driver = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "containers.driver",
-            str(self._job_file),
+            *self._command,
             stdin=asyncio.subprocess.PIPE,
             pass_fds=[write_fd],
             env=environment,

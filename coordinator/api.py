@@ -53,10 +53,11 @@ def the_parts(request: Request) -> Parts:
 
 Ours = Annotated[Parts, Depends(the_parts)]
 RunIdPath = Annotated[str, Path(alias="runId", max_length=300)]
-TaskPath = Annotated[str, Path(max_length=500)]
+TaskPath = Annotated[str, Path(max_length=600)]
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": wire.Problem, "content": {"application/problem+json": {}}, "description": told}
+    status: {"content": {"application/problem+json": {"schema": wire.Problem.model_json_schema()}}, "description": told}
     for status, told in {
+        400: "The body cannot be read",
         404: "Unknown",
         409: "Stale, in use, or lease lost",
         413: "Body too large",
@@ -128,7 +129,7 @@ async def register_container(run_id: RunIdPath, body: wire.RegisterRequest, part
     )
 
 
-@router.post("/containers/{executionContainerId}/exit")
+@router.post("/containers/{executionContainerId:path}/exit")
 async def report_exit(
     execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], body: wire.ExitRequest, parts: Ours
 ) -> wire.ContainerReply:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import uvicorn
@@ -15,9 +18,10 @@ from fastapi import FastAPI
 from coordinator import problems
 from coordinator.api import Parts, new_api
 from coordinator.clock import Clock, SystemClock
-from coordinator.core.errors import StreamUnavailable
+from coordinator.core.errors import CannotListen, StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.fastpaths import App, Receive, Scope, Send, fast_paths
+from coordinator.head import with_head
 from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats
 from coordinator.jobmodels import JobModels
@@ -33,6 +37,8 @@ from coordinator.streams.log_system import LogSystem
 from coordinator.streams.port import StreamSystem
 from coordinator.tasks import Tasks
 
+log = logging.getLogger(__name__)
+
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
     return RunId(f"{job}-{at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
@@ -45,6 +51,7 @@ class Coordinator:
     asgi: App
     api: FastAPI
     notices: Notices
+    prepare: Callable[[], Awaitable[None]]
 
 
 def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
@@ -91,7 +98,8 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
     problems.install(api)
-    return Coordinator(fast_paths(problems.limited(api, settings.max_body_bytes), leases, models), api, notices)
+    asgi = fast_paths(with_head(problems.limited(api, settings.max_body_bytes)), leases, models)
+    return Coordinator(asgi, api, notices, partial(prepare, settings, store))
 
 
 async def prepare(settings: Settings, store: SqlStore) -> None:
@@ -107,15 +115,35 @@ async def prepare(settings: Settings, store: SqlStore) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which ends the long polls as soon as it is told to stop."""
+    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours."""
 
-    def __init__(self, config: uvicorn.Config, notices: Notices) -> None:
+    def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
         super().__init__(config)
-        self._notices = notices
+        self._coordinator = coordinator
+        self._settings = settings
 
-    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        self._notices.close()
-        await super().shutdown(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises StoreUnavailable, StreamUnavailable or CannotListen."""
+        await self._coordinator.prepare()
+        listening = sockets or [listen(self._settings.host, self._settings.port)]
+        await super().startup(listening)
+        if self.started:
+            host, port, *_ = listening[0].getsockname()
+            where = f"[{host}]" if ":" in host else host
+            database, directory = self._settings.database_shown, self._settings.log_directory
+            log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._coordinator.notices.close()
+        await super().shutdown(sockets)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises CannotListen, naming the address."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    except OSError as error:
+        raise CannotListen(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
 
 
 def server(settings: Settings) -> Server:
@@ -132,7 +160,7 @@ def server(settings: Settings) -> Server:
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-    return Server(config, coordinator.notices)
+    return Server(config, coordinator, settings)
 
 
 __all__ = ["Coordinator", "Receive", "Scope", "Send", "Server", "build", "prepare", "server"]

@@ -63,9 +63,6 @@ def coordinator(
         grace_seconds=grace_seconds,
         insecure=insecure,
     )
-    logging.getLogger(__name__).info(
-        "coordinator on http://%s:%s, database %s, log %s", settings.host, settings.port, settings.database, settings.log_directory
-    )
     running = server(settings)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, args=(running,), daemon=True).start()
@@ -98,7 +95,7 @@ def db_upgrade(home: Home = None, database_url: Database = None) -> None:
             await store.close()
 
     asyncio.run(migrate())
-    typer.echo(f"{settings.database} is at the newest schema")
+    typer.echo(f"{settings.database_shown} is at the newest schema")
 
 
 def main() -> None:

@@ -25,6 +25,10 @@ class Notices:
         for bell in self._bells.get(run_id, ()):
             bell.set()
 
+    def waiting(self, run_id: RunId) -> int:
+        """How many polls wait for a notice of the run."""
+        return len(self._bells.get(run_id, ()))
+
     def close(self) -> None:
         """End all polls, and later ones at once: the coordinator is going down."""
         self._closed = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -45,7 +46,7 @@ async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    told = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])
+    told = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])[:2000].encode(errors="replace").decode()
     return problem("invalid-request", "The request does not have the form that the API documents.", 422, told, request.url.path)
 
 
@@ -77,25 +78,26 @@ def limited(app: App, max_body_bytes: int) -> App:
         if not announced.isdigit() or int(announced) > max_body_bytes:
             return await refusal(scope, receive, send)
         received = 0
-        answered = False
+        answered = refused = False
 
         async def counted() -> MutableMapping[str, Any]:
-            nonlocal received
+            nonlocal received, refused
             message = await receive()
             received += len(message.get("body", b""))
             if received > max_body_bytes:
+                refused = not answered
                 raise BodyTooLarge(f"send at most {max_body_bytes} bytes")
             return message
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal answered
-            answered = True
-            await send(message)
+            if not refused:  # else the framework has made an answer of its own of the error
+                answered = True
+                await send(message)
 
-        try:
+        with suppress(BodyTooLarge):
             await app(scope, counted, noted)
-        except BodyTooLarge:
-            if not answered:
-                await refusal(scope, receive, send)
+        if refused:
+            await refusal(scope, receive, send)
 
     return inner

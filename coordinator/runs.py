@@ -69,8 +69,8 @@ class Runs:
                 previous = await tx.assignment(job)
                 last = await self._models.decoded(tx, former) if former else None
                 old_starts = await tx.starts(former.run_id) if former else {}
-            if former is not None and former.state is RunState.DRAINING:
-                raise RunIsDraining(f"run {former.run_id} of job {job} is draining: deploy when it has ended, or cancel the drain")
+            if former is not None:
+                _not_draining(former)
             going_on = former if request.start == "checkpoint" else None
             plan = plan_model(request, bindings, counts, previous if going_on else Previous(), last)
             for stream in missing:
@@ -158,8 +158,8 @@ class Runs:
             await tx.put_starts(run_id, starts)
             if going_on is None:
                 await tx.drop_stores(job)
-            if former is not None:
-                await ask_to_stop(tx, former, now, f"replaced by run {run_id}")
+            if former is not None:  # as it is now: its containers did not wait for us
+                await ask_to_stop(tx, _not_draining(await the_run(tx, former.run_id)), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
         if former is not None:
             self._notices.ring(former.run_id)
@@ -206,6 +206,12 @@ class Runs:
             run = await ask_to_stop(tx, await the_run(tx, run_id), self._clock.now(), reason, failing=failed)
         self._notices.ring(run_id)
         return run
+
+
+def _not_draining(run: RunRow) -> RunRow:
+    if run.state is RunState.DRAINING:
+        raise RunIsDraining(f"run {run.run_id} of job {run.job} is draining: deploy when it has ended, or cancel the drain")
+    return run
 
 
 def _graph(request: wire.RunRequest) -> Graph:

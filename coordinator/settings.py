@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,6 +50,11 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite+aiosqlite:///{(self.home / 'coordinator.db').absolute()}"
 
     @property
+    def database_shown(self) -> str:
+        """For logs and people: without the password."""
+        return re.sub(r"(?<=://)([^:/@]*):[^/]*@", r"\1:***@", self.database)
+
+    @property
     def log_directory(self) -> Path:
         return (self.log_dir or self.home / "log").absolute()
 
@@ -71,15 +77,15 @@ def read_settings(**flags: object) -> Settings:
         raise BadSettings(f"SLUICE_CONFIG names {file}, which is not a file")
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
-    except (ValidationError, ValueError) as error:
+        _ = settings.lease_policy
+    except (ValidationError, ValueError, OverflowError) as error:
         raise BadSettings(_told(error)) from error
-    _ = settings.lease_policy
     if not settings.insecure and not _is_loopback(settings.host):
         raise BadSettings(f"host {settings.host} is not loopback and nothing is authenticated yet: listen on 127.0.0.1, or say --insecure")
     return settings
 
 
-def _told(error: ValueError) -> str:
+def _told(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']} (got {each['input']!r})" for each in error.errors())
     return str(error)

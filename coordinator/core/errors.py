@@ -222,6 +222,12 @@ class StreamUnavailable(OurTrouble):
     slug = "stream-unavailable"
 
 
+class CannotListen(OurTrouble):
+    """The coordinator cannot listen on its address."""
+
+    slug = "cannot-listen"
+
+
 class CoordinatorUnreachable(OurTrouble):
     """The coordinator does not answer."""
 

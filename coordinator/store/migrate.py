@@ -21,7 +21,7 @@ _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] /
 
 def alembic_config(connection: Connection) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(next(place for place in _PLACES if place.is_dir())))
+    config.set_main_option("script_location", str(next(place for place in _PLACES if place.is_dir())).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 

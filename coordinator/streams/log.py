@@ -25,12 +25,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
+from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from coordinator.core.ids import Generation, Lineage, checked_name
 from coordinator.streams.port import Offsets
 
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0
+_LONGEST_NAME = 240
+"""A file's name has 255 bytes, and SQLite adds up to eight to that of the database."""
 
 _SCHEMA = """
 CREATE TABLE partitions (partition INTEGER PRIMARY KEY, earliest INTEGER NOT NULL, latest INTEGER NOT NULL);
@@ -85,7 +87,9 @@ class Log:
         self.directory = directory
 
     def _file(self, stream: str) -> Path:
-        return self.directory / f"{checked_name('stream', stream)}.db"
+        if len(checked_name("stream", stream)) > _LONGEST_NAME:
+            raise YourRequest(f"a stream of the log is named with at most {_LONGEST_NAME} characters: its files are named after it")
+        return self.directory / f"{stream}.db"
 
     @contextmanager
     def _open(self, stream: str, *, write: bool = False) -> Iterator[sqlite3.Connection]:

@@ -185,13 +185,16 @@ def main(
     seconds_per_month: Annotated[float, typer.Option(min=0, help="0 = as fast as the readers allow.")] = 5.0,
     containers: Annotated[int, typer.Option(min=1, max=PARTITIONS)] = 2,
     month_limit: Annotated[int, typer.Option(min=1, max=12, help="Replay only the first N months.")] = 12,
-    max_lead_days: Annotated[int, typer.Option(min=1, max=29, help="The replay's lead over its slowest reader.")] = 10,
+    max_lead_days: Annotated[
+        int, typer.Option(min=1, max=29, help="The replay's lead over its slowest reader; the watermark is 30 days behind.")
+    ] = 20,
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: a shell's background job begins with it ignored
+        signal.signal(each, signal.default_int_handler)
     try:
         flights, home = load_flights(month_limit), fresh(home)
         exact = show_all(home, flights, seconds_per_month, timedelta(days=max_lead_days), containers, port)

@@ -55,7 +55,7 @@ class SluiceRun:
         """The coordinator's URL and the run's id, as it says them. Raises EndedEarly."""
         self._spoken.wait(timeout_seconds)
         if len(self._said) < len(_SAID):
-            raise EndedEarly(f"sluice run has not said its coordinator and its run, within {timeout_seconds:g} s\n{self.tail()}")
+            raise EndedEarly(f"sluice run did not name its coordinator and its run (waited at most {timeout_seconds:g} s)\n{self.tail()}")
         return self._said["coordinator"], self._said["run"]
 
     def must_run(self) -> None:

@@ -31,7 +31,7 @@ def upgrade() -> None:
     )
     op.create_table('containers',
     sa.Column('execution_id', sa.String(length=300), nullable=False),
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('job', sa.String(length=249), nullable=False),
     sa.Column('processor_id', sa.String(length=100), nullable=False),
     sa.Column('epoch', sa.Integer(), nullable=False),
@@ -51,8 +51,8 @@ def upgrade() -> None:
 
     op.create_table('holds',
     sa.Column('job', sa.String(length=249), nullable=False),
-    sa.Column('task', sa.String(length=500), nullable=False),
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('task', sa.String(length=600), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('generation', sa.Integer(), nullable=False),
     sa.Column('holder', sa.String(length=300), nullable=False),
     sa.Column('released', sa.Boolean(), nullable=False),
@@ -65,7 +65,7 @@ def upgrade() -> None:
     op.create_table('job_models',
     sa.Column('job', sa.String(length=249), nullable=False),
     sa.Column('version', sa.Integer(), nullable=False),
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('document', sa.Text(), nullable=False),
     sa.Column('content_hash', sa.String(length=64), nullable=False),
     sa.Column('created_at', sa.DateTime(timezone=True), nullable=False),
@@ -74,12 +74,12 @@ def upgrade() -> None:
     )
     op.create_table('jobs',
     sa.Column('job', sa.String(length=249), nullable=False),
-    sa.Column('current_run', sa.String(length=64), nullable=False),
+    sa.Column('current_run', sa.String(length=300), nullable=False),
     sa.Column('grouping', sa.Text(), nullable=False),
     sa.PrimaryKeyConstraint('job', name=op.f('pk_jobs'))
     )
     op.create_table('notices',
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('seq', sa.Integer(), nullable=False),
     sa.Column('kind', sa.String(length=32), nullable=False),
     sa.Column('at', sa.DateTime(timezone=True), nullable=False),
@@ -87,10 +87,10 @@ def upgrade() -> None:
     sa.PrimaryKeyConstraint('run_id', 'seq', name=op.f('pk_notices'))
     )
     op.create_table('runs',
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('job', sa.String(length=249), nullable=False),
     sa.Column('state', sa.String(length=16), nullable=False),
-    sa.Column('origin', sa.String(length=64), nullable=False),
+    sa.Column('origin', sa.String(length=300), nullable=False),
     sa.Column('spec', sa.JSON(), nullable=False),
     sa.Column('streams', sa.JSON(), nullable=False),
     sa.Column('model_version', sa.Integer(), nullable=False),
@@ -107,7 +107,7 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_runs_state'), ['state'], unique=False)
 
     op.create_table('starts',
-    sa.Column('run_id', sa.String(length=64), nullable=False),
+    sa.Column('run_id', sa.String(length=300), nullable=False),
     sa.Column('system', sa.String(length=249), nullable=False),
     sa.Column('stream', sa.String(length=249), nullable=False),
     sa.Column('partition', sa.Integer(), nullable=False),
@@ -116,7 +116,7 @@ def upgrade() -> None:
     )
     op.create_table('stores',
     sa.Column('job', sa.String(length=249), nullable=False),
-    sa.Column('task', sa.String(length=500), nullable=False),
+    sa.Column('task', sa.String(length=600), nullable=False),
     sa.Column('stage', sa.String(length=249), nullable=False),
     sa.Column('lineage', sa.String(length=100), nullable=False),
     sa.Column('batch_id', sa.BigInteger(), nullable=True),

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.core.errors import StreamConflict, UnknownStream
+from coordinator.core.errors import StreamConflict, UnknownStream, YourRequest
 from coordinator.streams.port import StreamSystem
 
 Append = Callable[[str, int, int, datetime], Awaitable[None]]
@@ -83,10 +83,24 @@ class StreamSystemContract:
         await system.create("ads.clicks.0", 2)
         assert (await system.partitions("ads.clicks"), await system.partitions("ads.clicks.0")) == (1, 2)
 
-    async def test_a_name_may_be_as_long_as_the_rule_of_names_lets_it(self, system: StreamSystem, append: Append) -> None:
-        await system.create("x" * 249, 1)
-        await append("x" * 249, 0, 1, NOON)
-        assert await system.latest("x" * 249) == {0: 1}
+    async def test_a_name_may_have_240_characters(self, system: StreamSystem, append: Append) -> None:
+        await system.create("x" * 240, 1)
+        await append("x" * 240, 0, 1, NOON)
+        assert await system.latest("x" * 240) == {0: 1}
+
+    async def test_a_longer_name_is_taken_or_refused_as_a_bad_request(self, system: StreamSystem) -> None:
+        try:
+            await system.create("x" * 249, 1)
+        except YourRequest:
+            with pytest.raises(YourRequest):
+                await system.partitions("x" * 249)
+        else:
+            assert await system.partitions("x" * 249) == 1
+
+    @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "x" * 250])
+    async def test_a_name_against_the_rule_of_names_is_refused(self, system: StreamSystem, name: str) -> None:
+        with pytest.raises(YourRequest):
+            await system.create(name, 1)
 
     async def test_a_time_is_the_first_record_at_or_after_it(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 1)
@@ -95,9 +109,7 @@ class StreamSystemContract:
         assert await system.at_time("flights", NOON + HOUR) == {0: 2}
         assert await system.at_time("flights", NOON + HOUR + timedelta(milliseconds=1)) == {0: 4}
 
-    async def test_a_time_before_everything_is_the_earliest_and_one_after_is_the_latest(
-        self, system: StreamSystem, append: Append
-    ) -> None:
+    async def test_a_time_before_everything_is_the_earliest_and_one_after_is_the_latest(self, system: StreamSystem, append: Append) -> None:
         await system.create("flights", 2)
         await append("flights", 0, 3, NOON)
         assert await system.at_time("flights", NOON - HOUR) == await system.earliest("flights")

@@ -51,7 +51,10 @@ def test_growth_of_ssp_grouped_tasks_makes_no_new_task() -> None:
     assert set(owners(grown([1, 3], "GroupBySystemStreamPartition")[-1])) == {"SystemStreamPartition [kafka, page-views, 0]"}
 
 
-@pytest.mark.parametrize(("chain", "told"), [([2, 3], "began with 2.*had 2.*now has 3.*grow it to 4"), ([2, 4, 7], "began with 2.*had 4.*now has 7.*grow it to 8")])
+@pytest.mark.parametrize(
+    ("chain", "told"),
+    [([2, 3], "began with 2.*had 2.*now has 3.*grow it to 4"), ([2, 4, 7], "began with 2.*had 4.*now has 7.*grow it to 8")],
+)
 def test_growth_to_a_count_that_is_no_multiple_names_stream_and_both_counts(chain: list[int], told: str) -> None:
     with pytest.raises(IncompatibleExpansion, match=f"kafka.page-views {told}"):
         grown(chain)
@@ -88,9 +91,7 @@ def test_a_stream_that_joins_a_job_begins_with_a_baseline_of_its_own() -> None:
 def test_a_stateful_job_may_not_change_its_grouper() -> None:
     before = stored(grown([2])[-1], "GroupByPartition")
     with pytest.raises(BadGrouping, match="grouped by GroupByPartition; AllSspToSingleTask would part keys"):
-        assign(
-            grouper_named("AllSspToSingleTask", None), before, {VIEWS: 2}, frozenset(), grouping="AllSspToSingleTask", stateful=True
-        )
+        assign(grouper_named("AllSspToSingleTask", None), before, {VIEWS: 2}, frozenset(), grouping="AllSspToSingleTask", stateful=True)
 
 
 def test_a_stateless_job_may_change_its_grouper() -> None:

@@ -96,7 +96,11 @@ def test_a_container_trusts_its_lease_from_when_it_asked_less_the_margin() -> No
 
 
 @given(
-    lease=st.floats(11, 120), margin=st.floats(0, 5), grace=st.floats(0, 20), delay=st.floats(0, 100), drift=st.floats(-MAX_DRIFT, MAX_DRIFT)
+    lease=st.floats(11, 120),
+    margin=st.floats(0, 5),
+    grace=st.floats(0, 20),
+    delay=st.floats(0, 100),
+    drift=st.floats(-MAX_DRIFT, MAX_DRIFT),
 )
 def test_a_dead_containers_tasks_are_free_only_after_it_was_killed(
     lease: float, margin: float, grace: float, delay: float, drift: float

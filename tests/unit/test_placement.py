@@ -25,7 +25,7 @@ def fewest_moves(tasks: list[TaskName], processors: list[ProcessorId], before: P
     least, larger = divmod(len(tasks), len(processors))
     shape = sorted([least + 1] * larger + [least] * (len(processors) - larger))
     every = (dict(zip(tasks, chosen, strict=True)) for chosen in itertools.product(processors, repeat=len(tasks)))
-    balanced = (each for each in every if sorted(Counter({p: 0 for p in processors} | Counter(each.values())).values()) == shape)
+    balanced = (each for each in every if sorted(Counter(dict.fromkeys(processors, 0) | Counter(each.values())).values()) == shape)
     return min(moves(before, each) for each in balanced)
 
 

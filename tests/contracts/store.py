@@ -1,0 +1,345 @@
+"""What every `Store` must do: the promises of `coordinator/store/port.py`, as tests.
+
+A test of an implementation inherits `StoreContract` and provides the fixture `store`: an empty one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import (
+    Epoch,
+    ExecutionContainerId,
+    Generation,
+    JobName,
+    Lineage,
+    ProcessorId,
+    RunId,
+    Ssp,
+    StageName,
+    StreamId,
+    TaskName,
+)
+from coordinator.core.lifecycle import RunState
+from coordinator.core.ownership import Hold
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, RunRow, Store, StoreRow
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+JOB = JobName("flight-delays")
+OTHER = JobName("other.job")
+SSP = Ssp("log", "ads.clicks", 3)
+
+
+def run_row(run_id: str = "r1", job: JobName = JOB, **changes: object) -> RunRow:
+    row = RunRow(
+        run_id=RunId(run_id),
+        job=job,
+        state=RunState.CREATED,
+        origin=RunId(run_id),
+        spec={"job": job, "stages": [{"name": "s", "reads": ["é"]}], "containers": 2},
+        streams=[{"name": "in", "system": "log", "stream": "ads.clicks", "role": "input", "partitions": 4}],
+        model_version=1,
+        created_at=NOON,
+    )
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def container_row(execution_id: str = "c1", processor_id: str = "0", epoch: int = 1, run_id: str = "r1", **changes: object) -> ContainerRow:
+    row = ContainerRow(
+        execution_id=ExecutionContainerId(execution_id),
+        run_id=RunId(run_id),
+        job=JOB,
+        processor_id=ProcessorId(processor_id),
+        epoch=Epoch(epoch),
+        host="host-a",
+        bare=False,
+        state=ContainerState.LIVE,
+        registered_at=NOON,
+        last_seen_at=NOON,
+    )
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def hold_row(task: str = "Partition 0", generation: int = 1, holder: str = "c1", *, released: bool = False, job: JobName = JOB) -> HoldRow:
+    return HoldRow(job, TaskName(task), RunId("r1"), Hold(Generation(generation), ExecutionContainerId(holder), released), NOON)
+
+
+def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JOB) -> StoreRow:
+    return StoreRow(job, TaskName(task), StageName(stage), Lineage("l1"))
+
+
+def model_row(version: int = 1, job: JobName = JOB) -> ModelRow:
+    return ModelRow(job, version, RunId("r1"), '{"é":1}', "hash", NOON, "because")
+
+
+class StoreContract:
+    async def test_an_empty_store_knows_nothing(self, store: Store) -> None:
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) is None
+            assert await tx.current_run(JOB) is None
+            assert await tx.model(JOB) is None
+            assert await tx.assignment(JOB) == Previous()
+            assert await tx.container(ExecutionContainerId("c1")) is None
+            assert await tx.hold(JOB, TaskName("Partition 0")) is None
+            assert dict(await tx.starts(RunId("r1"))) == {}
+            lists = [await tx.active_runs(), await tx.jobs(), await tx.containers(RunId("r1")), await tx.standing_containers()]
+            lists += [await tx.holds(JOB), await tx.holds_of(ExecutionContainerId("c1")), await tx.stores(JOB)]
+            assert [list(each) for each in [*lists, await tx.notices(RunId("r1"), 0)]] == [[]] * 8
+
+    # --- transactions ---
+
+    async def test_what_a_transaction_wrote_is_there_when_it_has_ended(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_run(run_row())
+            assert await tx.run(RunId("r1")) == run_row()
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) == run_row()
+
+    async def test_nothing_is_kept_of_a_transaction_that_raised(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_container(container_row())
+        with pytest.raises(ZeroDivisionError):
+            await self._write_everything_and_fail(store)
+        async with store.read() as tx:
+            assert await tx.container(ExecutionContainerId("c1")) == container_row()
+            assert await tx.run(RunId("r1")) is None
+            assert list(await tx.jobs()) == []
+            assert list(await tx.notices(RunId("r1"), 0)) == []
+            assert list(await tx.stores(JOB)) == []
+            assert await tx.assignment(JOB) == Previous()
+
+    async def _write_everything_and_fail(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_run(run_row())
+            await tx.put_assignment(JOB, Previous({SSP: TaskName("t")}, {SSP.stream_id: 4}, "g"))
+            await tx.put_container(container_row(state=ContainerState.LOST))
+            await tx.put_store(store_row())
+            await tx.add_notice(RunId("r1"), "STOP", NOON, {})
+            raise ZeroDivisionError
+
+    async def test_a_store_can_be_used_after_a_transaction_that_raised(self, store: Store) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await self._write_everything_and_fail(store)
+        async with store.begin() as tx:
+            await tx.put_run(run_row())
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) == run_row()
+
+    async def test_transactions_that_write_are_serial(self, store: Store) -> None:
+        async def add() -> int:
+            async with store.begin() as tx:
+                known = len(await tx.notices(RunId("r1"), 0))
+                await asyncio.sleep(0)
+                seq = await tx.add_notice(RunId("r1"), "STOP", NOON, {})
+                assert seq == known + 1
+                return seq
+
+        assert sorted(await asyncio.gather(*(add() for _ in range(20)))) == list(range(1, 21))
+
+    async def test_a_reader_sees_nothing_of_a_transaction_that_has_not_ended(self, store: Store) -> None:
+        written, seen = asyncio.Event(), asyncio.Event()
+
+        async def write() -> None:
+            async with store.begin() as tx:
+                await tx.put_run(run_row())
+                written.set()
+                await seen.wait()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write())
+            await written.wait()
+            async with store.read() as tx:
+                assert await tx.run(RunId("r1")) is None
+            seen.set()
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) == run_row()
+
+    async def test_what_a_reader_has_read_does_not_change_before_it_ends(self, store: Store) -> None:
+        async with store.read() as tx:
+            before = await tx.jobs()
+            async with store.begin() as other:
+                await other.put_run(run_row())
+            assert await tx.jobs() == before
+
+    # --- runs and models ---
+
+    async def test_every_field_of_a_run_comes_back(self, store: Store) -> None:
+        full = run_row(
+            state=RunState.FAILED,
+            origin=RunId("r0"),
+            started_at=NOON + timedelta(seconds=1),
+            stop_requested_at=NOON + timedelta(seconds=2),
+            ended_at=NOON + timedelta(seconds=3),
+            reason="a é \n reason",
+            failing=True,
+        )
+        async with store.begin() as tx:
+            await tx.put_run(full)
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) == full
+
+    async def test_times_come_back_as_utc(self, store: Store) -> None:
+        elsewhere = NOON.astimezone(datetime.fromisoformat("2026-01-01T00:00:00+05:30").tzinfo)
+        async with store.begin() as tx:
+            await tx.put_run(run_row(created_at=elsewhere))
+        async with store.read() as tx:
+            found = await tx.run(RunId("r1"))
+            assert found is not None
+            assert (found.created_at, found.created_at.utcoffset()) == (NOON, timedelta(0))
+
+    async def test_the_newest_run_is_the_jobs_current_one_even_when_an_older_is_written_again(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_run(run_row("r1"))
+            await tx.put_run(run_row("r2"))
+            await tx.put_run(run_row("r1", state=RunState.STOPPED))
+            await tx.put_run(run_row("q1", OTHER))
+        async with store.read() as tx:
+            assert await tx.current_run(JOB) == run_row("r2")
+            assert list(await tx.jobs()) == [
+                JobRow(JOB, RunId("r2"), RunState.CREATED, 2),
+                JobRow(OTHER, RunId("q1"), RunState.CREATED, 1),
+            ]
+
+    async def test_active_runs_are_those_not_ended_oldest_first(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for hours, (run_id, state) in enumerate(
+                [("z", "RUNNING"), ("b", "STOPPED"), ("a", "DRAINING"), ("c", "FAILED"), ("d", "DRAINED")]
+            ):
+                await tx.put_run(run_row(run_id, state=RunState(state), created_at=NOON + timedelta(hours=hours)))
+        async with store.read() as tx:
+            assert [run.run_id for run in await tx.active_runs()] == ["z", "a"]
+
+    async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for version in (1, 2, 10):
+                await tx.add_model(model_row(version))
+        async with store.read() as tx:
+            assert await tx.model(JOB) == model_row(10)
+            assert await tx.model(JOB, 2) == model_row(2)
+            assert await tx.model(JOB, 3) is None
+            assert await tx.model(OTHER) is None
+
+    async def test_an_assignment_replaces_the_last_as_a_whole(self, store: Store) -> None:
+        first = Previous({SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g")
+        second = Previous({SSP: TaskName("v")}, {SSP.stream_id: 8}, "h")
+        async with store.begin() as tx:
+            await tx.put_run(run_row())
+            await tx.put_assignment(JOB, first)
+            assert await tx.assignment(JOB) == first
+            await tx.put_assignment(JOB, second)
+        async with store.read() as tx:
+            assert await tx.assignment(JOB) == second
+            assert await tx.assignment(OTHER) == Previous()
+
+    async def test_starts_come_back_as_large_as_they_were(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_starts(RunId("r1"), {SSP: 2**62, Ssp("log", "x", 0): 0})
+            await tx.put_starts(RunId("r1"), {Ssp("log", "x", 0): 5})
+            await tx.put_starts(RunId("r2"), {})
+        async with store.read() as tx:
+            assert dict(await tx.starts(RunId("r1"))) == {SSP: 2**62, Ssp("log", "x", 0): 5}
+            assert dict(await tx.starts(RunId("r2"))) == {}
+
+    # --- containers ---
+
+    async def test_every_field_of_a_container_comes_back(self, store: Store) -> None:
+        full = container_row(bare=True, state=ContainerState.EXITED, ended_at=NOON, exit_code=-9, reason="killed")
+        async with store.begin() as tx:
+            await tx.put_container(container_row())
+            await tx.put_container(full)
+        async with store.read() as tx:
+            assert await tx.container(ExecutionContainerId("c1")) == full
+
+    async def test_containers_of_a_run_come_by_slot_and_epoch(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for name, slot, epoch, run in [("a", "1", 1, "r1"), ("b", "0", 2, "r1"), ("z", "0", 1, "r1"), ("c", "0", 1, "r2")]:
+                await tx.put_container(container_row(name, slot, epoch, run))
+        async with store.read() as tx:
+            assert [each.execution_id for each in await tx.containers(RunId("r1"))] == ["z", "b", "a"]
+
+    async def test_standing_containers_are_the_live_and_the_replaced_that_have_not_ended(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_container(container_row("live"))
+            await tx.put_container(container_row("old", epoch=2, state=ContainerState.REPLACED))
+            await tx.put_container(container_row("gone", epoch=3, state=ContainerState.REPLACED, ended_at=NOON))
+            await tx.put_container(container_row("lost", epoch=4, state=ContainerState.LOST, ended_at=NOON))
+            await tx.put_container(container_row("exited", epoch=5, state=ContainerState.EXITED, ended_at=NOON))
+        async with store.read() as tx:
+            assert [each.execution_id for each in await tx.standing_containers()] == ["live", "old"]
+
+    async def test_last_seen_is_written_for_those_that_are_there(self, store: Store) -> None:
+        later = NOON + timedelta(minutes=1)
+        async with store.begin() as tx:
+            await tx.put_container(container_row("a"))
+            await tx.put_container(container_row("b", epoch=2))
+            await tx.seen([(ExecutionContainerId("a"), later), (ExecutionContainerId("stranger"), later)])
+            await tx.seen([])
+        async with store.read() as tx:
+            assert [each.last_seen_at for each in await tx.containers(RunId("r1"))] == [later, NOON]
+            assert await tx.container(ExecutionContainerId("stranger")) is None
+
+    # --- tasks ---
+
+    async def test_the_last_hold_of_a_task_is_kept(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_hold(hold_row("b"))
+            await tx.put_hold(hold_row("a"))
+            await tx.put_hold(hold_row("a", generation=2, holder="c2"))
+            await tx.put_hold(hold_row("a", job=OTHER))
+        async with store.read() as tx:
+            assert list(await tx.holds(JOB)) == [hold_row("a", 2, "c2"), hold_row("b")]
+            assert await tx.hold(OTHER, TaskName("a")) == hold_row("a", job=OTHER)
+
+    async def test_holds_of_a_container_are_those_it_has_not_released(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for row in (hold_row("b"), hold_row("a"), hold_row("c", released=True), hold_row("d", holder="c2"), hold_row("z", job=OTHER)):
+                await tx.put_hold(row)
+        async with store.read() as tx:
+            assert [(row.job, row.task) for row in await tx.holds_of(ExecutionContainerId("c1"))] == [(JOB, "a"), (JOB, "b"), (OTHER, "z")]
+
+    async def test_stores_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:
+        full = replace(store_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)
+        async with store.begin() as tx:
+            for row in (store_row("b", "s"), full, store_row("a", "y"), store_row("a", "y", OTHER)):
+                await tx.put_store(row)
+        async with store.read() as tx:
+            assert list(await tx.stores(JOB)) == [store_row("a", "y"), full, store_row("b", "s")]
+            assert list(await tx.stores(JOB, TaskName("a"))) == [store_row("a", "y"), full]
+
+    async def test_dropped_stores_are_those_of_one_job(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_store(store_row())
+            await tx.put_store(store_row(job=OTHER))
+            await tx.drop_stores(JOB)
+            await tx.drop_stores(JOB)
+        async with store.read() as tx:
+            assert list(await tx.stores(JOB)) == []
+            assert list(await tx.stores(OTHER)) == [store_row(job=OTHER)]
+
+    # --- notices ---
+
+    async def test_notices_are_numbered_from_one_within_their_run(self, store: Store) -> None:
+        async with store.begin() as tx:
+            assert await tx.add_notice(RunId("r1"), "STOP", NOON, {"reason": "é"}) == 1
+            assert await tx.add_notice(RunId("r2"), "STOP", NOON, {}) == 1
+            assert await tx.add_notice(RunId("r1"), "ENDED", NOON, {}) == 2
+        async with store.read() as tx:
+            assert list(await tx.notices(RunId("r1"), 0)) == [
+                NoticeRow(RunId("r1"), 1, "STOP", NOON, {"reason": "é"}),
+                NoticeRow(RunId("r1"), 2, "ENDED", NOON, {}),
+            ]
+            assert [row.seq for row in await tx.notices(RunId("r1"), 1)] == [2]
+            assert list(await tx.notices(RunId("r1"), 2**31 - 1)) == []
+
+    async def test_a_row_that_was_handed_out_does_not_change_what_is_stored(self, store: Store) -> None:
+        detail = {"reason": "first"}
+        async with store.begin() as tx:
+            await tx.add_notice(RunId("r1"), "STOP", NOON, detail)
+        detail["reason"] = "changed"
+        async with store.read() as tx:
+            assert (await tx.notices(RunId("r1"), 0))[0].detail == {"reason": "first"}

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.caller import Caller, calling
+from tests.fakes import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+async def caller(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
+    """A coordinator whose log has the stream `flights` of two partitions."""
+    async with calling(home, clock) as made:
+        made.log.create("flights", 2)
+        yield made

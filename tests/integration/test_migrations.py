@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+
+from coordinator.core.errors import StoreUnavailable
+from coordinator.store import tables
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+
+SLUICE = [sys.executable, "-m", "coordinator.cli"]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+    made = open_store(f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}")
+    yield made
+    await made.close()
+
+
+def differences(connection: Connection) -> Any:
+    return compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata)
+
+
+def indexes(connection: Connection) -> dict[str, set[tuple[str, bool]]]:
+    found = inspect(connection)
+    return {
+        name: {(str(each["name"]), bool(each["unique"])) for each in found.get_indexes(name)}
+        for name in found.get_table_names()
+        if name != "alembic_version"
+    }
+
+
+async def test_the_migrations_build_the_tables_that_the_code_declares(store: SqlStore) -> None:
+    await upgrade(store)
+    async with store.engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_the_comparison_would_see_a_missing_column(store: SqlStore) -> None:
+    await upgrade(store)
+    async with store.engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE runs DROP COLUMN reason"))
+        assert [each[0] for each in await connection.run_sync(differences)] == ["add_column"]
+
+
+async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: SqlStore, tmp_path: Path) -> None:
+    await upgrade(store)
+    fresh = open_store(f"sqlite+aiosqlite:///{tmp_path / 'fresh.db'}")
+    async with fresh.engine.begin() as connection:
+        await connection.run_sync(tables.metadata.create_all)
+        expected = await connection.run_sync(indexes)
+    await fresh.close()
+    async with store.engine.connect() as connection:
+        assert await connection.run_sync(indexes) == expected
+
+
+async def test_a_second_upgrade_finds_nothing_to_do(store: SqlStore) -> None:
+    first = await upgrade(store)
+    assert await upgrade(store) == first
+    async with store.engine.connect() as connection:
+        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).all() == [(first,)]
+
+
+async def test_a_database_of_a_newer_sluice_is_refused_and_left_as_it_is(store: SqlStore) -> None:
+    await upgrade(store)
+    async with store.engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailable, match="9999"):
+        await upgrade(store)
+    async with store.engine.connect() as connection:
+        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+        assert await connection.run_sync(differences) == []
+
+
+def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path / "home")], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+        assert "is at the newest schema" in done.stdout
+    assert (tmp_path / "home" / "coordinator.db").is_file()
+
+
+def test_the_command_tells_in_one_line_why_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.db").write_bytes(b"not a database, whatever its name says" * 100)
+    done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "not a database" in done.stderr
+
+
+def test_the_command_does_not_print_a_password(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite://sluice:s3cret@/{tmp_path / 'x.db'}"
+    command = [*SLUICE, "db", "upgrade", "--home", str(tmp_path), "--database-url", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "s3cret" not in done.stdout + done.stderr
+    assert "sluice:***@" in done.stdout + done.stderr

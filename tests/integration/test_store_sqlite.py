@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from coordinator.core.errors import StoreUnavailable
+from coordinator.core.ids import RunId
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+from tests.contracts.store import JOB, NOON, StoreContract, run_row
+
+
+def url(file: Path) -> str:
+    return f"sqlite+aiosqlite:///{file}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "coordinator.db"
+
+
+@pytest.fixture
+async def migrated(file: Path) -> AsyncIterator[SqlStore]:
+    made = open_store(url(file))
+    await upgrade(made)
+    yield made
+    await made.close()
+
+
+class TestSqliteStore(StoreContract):
+    @pytest.fixture
+    def store(self, migrated: SqlStore) -> SqlStore:
+        return migrated
+
+
+async def test_what_was_written_is_there_after_a_restart(migrated: SqlStore, file: Path) -> None:
+    async with migrated.begin() as tx:
+        await tx.put_run(run_row())
+    await migrated.close()
+    again = open_store(url(file))
+    async with again.read() as tx:
+        assert await tx.run(RunId("r1")) == run_row()
+    await again.close()
+
+
+async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migrated: SqlStore, file: Path) -> None:
+    async with migrated.begin() as tx:
+        await tx.put_run(run_row("r1"))
+    await migrated.close()
+    small = open_store(url(file))
+    with sqlite3.connect(file) as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+
+    @event.listens_for(small.engine.sync_engine, "connect")
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        connection.cursor().execute(f"PRAGMA max_page_count={pages + 2}")
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        await write_much(small)
+    async with small.read() as tx:
+        assert [row.run_id for row in await tx.active_runs()] == ["r1"]
+        assert list(await tx.notices(RunId("r1"), 0)) == []
+    await small.close()
+
+
+async def write_much(store: SqlStore) -> None:
+    async with store.begin() as tx:
+        await tx.put_run(run_row("r2"))
+        for _ in range(50):
+            await tx.add_notice(RunId("r1"), "STOP", NOON, {"reason": "x" * 5_000})
+
+
+async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
+    file.write_bytes(b"not a database, whatever its name says" * 100)
+    store = open_store(url(file))
+    with pytest.raises(StoreUnavailable):
+        async with store.read() as tx:
+            await tx.jobs()
+    with pytest.raises(StoreUnavailable):
+        await upgrade(store)
+    await store.close()
+
+
+async def test_a_directory_that_is_not_there_is_trouble(tmp_path: Path) -> None:
+    store = open_store(url(tmp_path / "lost" / "coordinator.db"))
+    with pytest.raises(StoreUnavailable):
+        async with store.begin() as tx:
+            await tx.put_run(run_row())
+    await store.close()
+
+
+async def test_a_database_that_another_process_holds_too_long_is_trouble(migrated: SqlStore, file: Path) -> None:
+    @event.listens_for(migrated.engine.sync_engine, "checkout")
+    def impatient(connection: sqlite3.Connection, *_: object) -> None:
+        connection.cursor().execute("PRAGMA busy_timeout=1")
+
+    with sqlite3.connect(file, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked"):
+            async with migrated.begin() as tx:
+                await tx.put_run(run_row())
+        other.execute("ROLLBACK")
+    async with migrated.begin() as tx:
+        await tx.put_run(run_row())
+    async with migrated.read() as tx:
+        assert await tx.current_run(JOB) == run_row()
+
+
+@pytest.fixture
+async def read_only(migrated: SqlStore, file: Path) -> AsyncIterator[SqlStore]:
+    """The same file through a URL that may only read it."""
+    async with migrated.begin() as tx:
+        await tx.put_run(run_row())
+    made = open_store(f"sqlite+aiosqlite:///file:{file}?mode=ro&uri=true")
+    yield made
+    await made.close()
+
+
+async def test_a_read_only_database_is_read_and_refuses_writes_as_trouble(read_only: SqlStore) -> None:
+    with pytest.raises(StoreUnavailable, match="readonly"):
+        async with read_only.begin() as tx:
+            await tx.put_run(run_row("r2"))
+    async with read_only.read() as tx:
+        assert await tx.run(RunId("r2")) is None
+        assert await tx.run(RunId("r1")) == run_row()
+
+
+@pytest.fixture
+def nobodys(tmp_path: Path) -> Iterator[None]:
+    """This process without root's rights, so that the modes of files count."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+async def test_a_file_that_may_not_be_opened_is_trouble(file: Path, nobodys: None) -> None:
+    store = open_store(url(file))
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        await upgrade(store)
+    await store.close()

@@ -1,0 +1,184 @@
+"""Real processes for tests: a coordinator, containers with their watchdogs and Spark drivers, and a log to feed and to read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import httpx
+import psutil
+
+from containers.job import load_job
+from containers.local import deploy_request
+from coordinator import wire
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+
+T = TypeVar("T")
+
+TOY = """
+from containers import Job
+
+job = Job("toy")
+numbers = job.input("numbers")
+middle = job.intermediate("middle", partitions=2)
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=middle)
+def first(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+
+
+@job.stage(reads=middle, writes=out)
+def second(task):
+    return task.write(task.read(middle).selectExpr("cast(value as string) v"), out, value="v")
+"""
+
+
+def wait_for(what: str, look: Callable[[], T], seconds: float = 120) -> T:
+    """Look until there is something to see; processes and files give no events. Fails after a generous time, with `what` was missing."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {seconds:g} s")
+
+
+class Stage:
+    """Everything under one directory; ends what it started."""
+
+    def __init__(self, root: Path, job_text: str = TOY) -> None:
+        self.root = root
+        self.job_file = root / "job.py"
+        self.job_file.write_text(job_text)
+        self.log = Log(root / "home" / "log")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
+        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.run_id = ""
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._fed = 0
+
+    def _popen(self, name: str, arguments: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        with (self.root / f"{name}.log").open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "coordinator.cli", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **environment},
+            )
+        self._started.append(process)
+        return process
+
+    def start_coordinator(self, **flags: float) -> subprocess.Popen[bytes]:
+        extra = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        home = ["--home", str(self.root / "home"), "--port", str(self.port)]
+        self.coordinator = self._popen("coordinator", ["coordinator", *home, *extra])
+        wait_for("the coordinator's answer", self.ready, 30)
+        return self.coordinator
+
+    def ready(self) -> bool:
+        try:
+            return self.http.get("/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def deploy(self, containers: int = 1, start: str = "checkpoint") -> str:
+        request = deploy_request(load_job(self.job_file), containers, "log", start, {})
+        answer = self.http.post("/runs", content=request.model_dump_json(by_alias=True), headers={"Content-Type": "application/json"})
+        assert answer.status_code == 201, answer.text
+        self.run_id = str(answer.json()["runId"])
+        return self.run_id
+
+    def start_container(self, slot: int = 0, **settings: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """A container's execution id and its watchdog."""
+        execution_id = f"test-{uuid4().hex[:12]}"
+        process = self._popen(
+            f"container-{slot}-{execution_id}",
+            ["container", str(self.job_file)],
+            SLUICE_COORDINATOR_URL=f"http://127.0.0.1:{self.port}",
+            SLUICE_RUN_ID=self.run_id,
+            SLUICE_PROCESSOR_ID=str(slot),
+            SLUICE_HOME=str(self.root / "home"),
+            EXECUTION_ENV_CONTAINER_ID=execution_id,
+            SLUICE_SPARK_MASTER="local[1]",
+            **settings,
+        )
+        return execution_id, process
+
+    def detail(self) -> wire.RunDetail:
+        answer = self.http.get(f"/runs/{self.run_id}")
+        assert answer.status_code == 200, answer.text
+        return wire.RunDetail.model_validate_json(answer.content)
+
+    def incarnation(self, execution_id: str) -> wire.ContainerReply:
+        return next(each for each in self.detail().incarnations if each.execution_container_id == execution_id)
+
+    def holds_all(self, execution_id: str) -> bool:
+        tasks = self.detail().tasks
+        return all(task.holder == execution_id for task in tasks)
+
+    def feed(self, count: int) -> None:
+        values = [Record(str(n).encode(), partition=n % 2) for n in range(self._fed, self._fed + count)]
+        writer = Writer(Lineage("feeder"), "feeder", Generation(1))
+        assert self.log.append("numbers", values, writer=writer, batch=self._fed, now_micros=1)
+        self._fed += count
+
+    def written(self) -> int:
+        return sum(self.log.latest("out").values())
+
+    def await_all_written(self, seconds: float = 180) -> None:
+        """Until as many records are out as were fed, and then that they are the same ones, each once."""
+        wait_for(f"{self._fed} records in the output", lambda: self.written() >= self._fed, seconds)
+        values = [int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows]
+        assert sorted(values) == list(range(self._fed))
+
+    def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
+        return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None), 30)
+
+    def tell(self) -> str:
+        """The ends of all logs, for a failed test."""
+        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in sorted(self.root.glob("*.log")))
+
+    def close(self) -> None:
+        """Watchdogs first: a killed driver session needs one. SIGTERM twice is an impatient stop."""
+        for process in reversed(self._started):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+                process.terminate()
+        for process in reversed(self._started):
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                    member.kill()
+                process.wait(10)
+        self.http.close()
+
+
+@contextmanager
+def stage(root: Path, job_text: str = TOY) -> Iterator[Stage]:
+    made = Stage(root, job_text)
+    try:
+        yield made
+    except BaseException:
+        print(made.tell())
+        raise
+    finally:
+        made.close()

@@ -1,0 +1,99 @@
+"""One Spark session for all tests of this folder, with the settings that containers have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.localstate import Stores
+from containers.spark import start_query, start_session, stop_between_batches
+from containers.stagetask import Bound, Grant, StageTask
+from coordinator.clock import SystemClock
+from coordinator.core.errors import LeaseLost
+from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from coordinator.streams.log import Log, Record, Writer
+
+SOON = timedelta(seconds=60)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), {})
+    yield session
+    session.stop()
+
+
+@dataclass
+class Bench:
+    """A log with the streams "in" (2 partitions), "mid" (2) and "out" (1), and stages over it under any grant."""
+
+    spark: SparkSession
+    root: Path
+    lost: list[LeaseLost] = field(default_factory=list)
+    queries: list[StreamingQuery] = field(default_factory=list)
+    max_rows: int = 1000
+
+    def __post_init__(self) -> None:
+        self.log = Log(self.root / "log")
+        for name, partitions in (("in", 2), ("mid", 2), ("out", 1)):
+            self.log.create(name, partitions)
+        self.stores = Stores(self.root / "state", "job")
+
+    def feed(self, values: Sequence[object], batch: int, stream: str = "in", headers: dict[str, str] | None = None) -> None:
+        records = [Record(json.dumps(value).encode(), partition=i % 2) for i, value in enumerate(values)]
+        writer = Writer(Lineage(f"feeder of {stream}"), "feeder", Generation(1))
+        assert self.log.append(stream, records, writer=writer, batch=batch, headers=headers, now_micros=1)
+
+    def values(self, stream: str) -> list[str]:
+        found = []
+        for partition, end in self.log.latest(stream).items():
+            for rows in self.log.read(stream, partition, 0, end):
+                found += [value.decode() for _, _, _, value, _ in rows if value is not None]
+        return found
+
+    def grant(self, reads: str, stage: str = "stage", lineage: str = "6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01", generation: int = 1) -> Grant:
+        starts = {Ssp("log", reads, 0): 0, Ssp("log", reads, 1): 0}
+        return Grant("job", TaskName("Partition 0"), StageName(stage), Generation(generation), Lineage(lineage), RunId("origin"), starts)
+
+    def task(self, grant: Grant) -> StageTask:
+        streams = {name: Bound(StreamId("log", name), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        systems = {"log": {"path": str(self.log.directory)}}
+        return StageTask(self.spark, grant, streams, systems, {}, self.max_rows, SystemClock(), self.lost.append)
+
+    def start(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter], trigger: float = 0.1) -> StreamingQuery:
+        directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        writer = stage(self.task(grant))
+        name = f"{self.root.name}/{grant.stage}/{len(self.queries)}"
+        self.queries.append(start_query(self.spark, writer, name, directory, timedelta(seconds=trigger)))
+        return self.queries[-1]
+
+    def stop(self, query: StreamingQuery, forced: Event | None = None) -> bool:
+        return stop_between_batches(self.spark, query, SOON, forced or Event())
+
+    def batches(self, grant: Grant) -> tuple[list[int], list[int]]:
+        """The planned and the committed batches of a stage's checkpoint."""
+        directory = self.stores.directory(grant.task, grant.stage)
+        return tuple(sorted(int(e.name) for e in (directory / kind).iterdir() if e.name.isdigit()) for kind in ("offsets", "commits"))  # type: ignore[return-value]
+
+    def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> None:
+        """Start the stage, let it read all that is there, and stop it between batches."""
+        query = self.start(grant, stage)
+        query.processAllAvailable()
+        assert self.stop(query)
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(spark, tmp_path)
+    yield made
+    for query in made.queries:
+        query.stop()

@@ -1,0 +1,127 @@
+"""The embedded log under real Spark: exact reads, bounded batches, appends exactly once, fencing, and histories kept apart."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.job import Input, Intermediate, Output
+from containers.stagetask import StageTask
+from coordinator.core.errors import StateElsewhere
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import partition_of
+from tests.spark.conftest import Bench
+
+pytestmark = pytest.mark.spark
+
+IN, MID, OUT = Input("in"), Intermediate("mid", 2), Output("out")
+
+
+def copy(task: StageTask) -> DataStreamWriter:
+    return task.write(task.read(IN).selectExpr("cast(value as string) v"), OUT, value="v")
+
+
+def route(task: StageTask) -> DataStreamWriter:
+    rows = task.read(IN).selectExpr("cast(cast(value as string) as int) n").selectExpr("n", "n % 7 as k")
+    return task.write(rows, MID, key="k")
+
+
+def test_every_record_is_read_once_across_a_restart(bench: Bench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(500), batch=0)
+    bench.run_until_read(grant, copy)
+    bench.feed(range(500, 900), batch=1)
+    bench.run_until_read(grant, copy)
+    assert sorted(map(int, bench.values("out"))) == list(range(900))
+
+
+def test_no_batch_reads_more_than_max_rows(bench: Bench) -> None:
+    bench.max_rows = 100
+    bench.feed(range(450), batch=0)
+    query = bench.start(bench.grant("in"), copy)
+    query.processAllAvailable()
+    sizes = [progress.numInputRows for progress in query.recentProgress]
+    assert sum(sizes) == 450
+    assert max(sizes) <= 100
+
+
+def test_the_columns_are_those_that_every_system_has(bench: Bench) -> None:
+    rows = bench.task(bench.grant("in")).read(IN)
+    assert rows.columns == ["key", "value", "stream", "partition", "offset", "timestamp", "headers"]
+    assert rows.isStreaming
+
+
+def test_a_batch_that_runs_twice_is_in_the_output_once(bench: Bench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(100), batch=0)
+    bench.run_until_read(grant, copy)
+    _, committed = bench.batches(grant)
+    (bench.stores.directory(grant.task, grant.stage) / "commits" / str(committed[-1])).unlink()
+    (bench.stores.directory(grant.task, grant.stage) / "commits" / f".{committed[-1]}.crc").unlink(missing_ok=True)
+    bench.feed(range(100, 150), batch=1)
+    bench.run_until_read(grant, copy)
+    assert sorted(map(int, bench.values("out"))) == list(range(150))
+
+
+def test_records_with_one_key_share_a_partition_and_rows_become_json(bench: Bench) -> None:
+    bench.feed(range(50), batch=0)
+    bench.run_until_read(bench.grant("in"), route)
+    seen = 0
+    for partition in (0, 1):
+        for rows in bench.log.read("mid", partition, 0, 1000):
+            for _, _, key, value, _ in rows:
+                seen += 1
+                assert json.loads(value or b"")["k"] == int(key or b"")
+                assert partition_of(key, 2, 0) == partition
+    assert seen == 50
+
+
+def test_an_older_generation_cannot_append_and_is_told_that_its_lease_is_lost(bench: Bench) -> None:
+    old = bench.grant("in")
+    bench.feed(range(10), batch=0)
+    bench.run_until_read(old, copy)
+    bench.task(replace(old, generation=Generation(2))).fence(["out"])
+    bench.feed(range(10, 20), batch=1)
+    query = bench.start(old, copy)
+    with pytest.raises(Exception, match="generation 1 may not append"):
+        query.processAllAvailable()
+    assert bench.lost
+    assert sorted(map(int, bench.values("out"))) == list(range(10))
+
+
+def test_records_of_another_history_and_control_records_never_reach_user_code(bench: Bench) -> None:
+    bench.feed([1, 2], batch=0, stream="mid", headers={"sluice-run": "origin"})
+    bench.feed([3, 4], batch=1, stream="mid", headers={"sluice-run": "another"})
+    bench.feed([5, 6], batch=2, stream="mid")
+    bench.feed([7, 8], batch=3, stream="mid", headers={"sluice-run": "origin", "sluice-control": "drain"})
+    bench.run_until_read(bench.grant("mid"), lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
+    assert sorted(bench.values("out")) == ["1", "2"]
+
+
+def test_what_one_stage_writes_the_next_one_reads(bench: Bench) -> None:
+    bench.feed(range(30), batch=0)
+    bench.run_until_read(bench.grant("in", stage="one"), route)
+    second = bench.grant("mid", stage="two", lineage="6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b02")
+    bench.run_until_read(second, lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
+    assert sorted(json.loads(value)["n"] for value in bench.values("out")) == list(range(30))
+
+
+def test_fencing_tells_the_last_batch_that_the_lineage_wrote(bench: Bench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(10), batch=0)
+    bench.run_until_read(grant, copy)
+    planned, _ = bench.batches(grant)
+    assert bench.task(grant).fence(["out", "mid"]) == planned[-1]
+    assert bench.task(replace(grant, lineage=Lineage("fresh"))).fence(["out"]) == -1
+
+
+def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(10), batch=0)
+    bench.run_until_read(grant, copy)
+    planned, _ = bench.batches(grant)
+    with pytest.raises(StateElsewhere, match="reached batch"):
+        bench.stores.prepare(grant.task, grant.stage, grant.lineage, planned[-1] + 1)

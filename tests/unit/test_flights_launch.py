@@ -1,0 +1,72 @@
+"""`sluice run` as the demo's process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples.flights.launch import EndedEarly, SluiceRun
+
+SAYS = "print('coordinator http://127.0.0.1:1', flush=True); print('run r-1', flush=True)"
+WAITS = "import os, signal; signal.signal(signal.SIGINT, lambda *_: os._exit(0)); {says}; signal.pause()"
+STUBBORN = """
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+print("child", child.pid, flush=True)
+{says}
+signal.pause()
+"""
+
+Start = Callable[[str], SluiceRun]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[SluiceRun] = []
+
+    def of(program: str) -> SluiceRun:
+        command = [sys.executable, "-S", "-c", program.replace("{says}", SAYS)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append(SluiceRun(process, tmp_path / "run.log"))
+        return started[-1]
+
+    yield of
+    for each in started:
+        each.kill()
+
+
+def test_it_says_where_it_is_and_stops_in_order(start: Start) -> None:
+    run = start(WAITS)
+    assert run.where(10) == ("http://127.0.0.1:1", "r-1")
+    run.must_run()
+    assert run.stop(10) == 0
+    assert "run r-1" in run.log_file.read_text()
+
+
+def test_one_that_ends_before_it_said_where_it_is_shows_its_last_lines(start: Start) -> None:
+    with pytest.raises(EndedEarly, match="port 1 is taken"):
+        start("print('port 1 is taken'); raise SystemExit(1)").where(10)
+
+
+def test_one_that_ends_while_it_should_run_shows_its_exit_code(start: Start) -> None:
+    run = start("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {says}; raise SystemExit(7)")
+    run.where(10)
+    assert run.stop(10) == 7
+    with pytest.raises(EndedEarly, match="exit code 7"):
+        run.must_run()
+
+
+def test_one_that_does_not_stop_is_killed_with_its_children(start: Start) -> None:
+    run = start(STUBBORN)
+    run.where(10)
+    child = psutil.Process(int(run.log_file.read_text().split()[1]))
+    assert run.stop(0.2) == -signal.SIGKILL
+    psutil.wait_procs([child], timeout=5)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
