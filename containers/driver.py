@@ -67,9 +67,9 @@ class Driver:
 
     def run(self) -> Ending:
         thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
-        thread.start()
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        thread.start()
         thread.join()
         return self._ending
 

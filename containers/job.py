@@ -192,5 +192,5 @@ def load_job(file: Path) -> Job:
 
 def _line(file: Path, error: Exception) -> str:
     """ ":7" for an error that came up at line 7 of the file, "" for one that did not pass through it."""
-    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file)]
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file.absolute())]
     return f":{lines[-1]}" if lines else ""

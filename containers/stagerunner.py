@@ -72,18 +72,24 @@ class StageRunner:
         self._token = ""
         self._changing = asyncio.Lock()
         self._failures: deque[Instant] = deque()
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Until `stop`. Raises StageFailed, LeaseLost, or what no restart can mend."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             error = await self._run_once()
-            if not self._stopping:
-                await asyncio.sleep(self._after_failure(error or "the query ended by itself").total_seconds())
+            if not self._stopping.is_set():
+                await self._pause(self._after_failure(error or "the query ended by itself"))
+
+    async def _pause(self, duration: timedelta) -> None:
+        """Wait, but not beyond `stop`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(duration.total_seconds()):
+                await self._stopping.wait()
 
     async def _run_once(self) -> str | None:
         async with self._changing:
-            if self._stopping:
+            if self._stopping.is_set():
                 return None
             self._query = None
             try:
@@ -110,7 +116,7 @@ class StageRunner:
 
     async def stop(self, deadline: timedelta, forced: threading.Event) -> bool:
         """Stop between batches, also a query that is just being started; False if the batch had to be interrupted."""
-        self._stopping = True
+        self._stopping.set()
         async with self._changing:
             query, self._query = self._query, None
             if query is None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST
+from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.client import Coordinator
 from containers.driver import WATCHDOG_FD
 from containers.processes import kill_session
@@ -49,11 +49,14 @@ class Watchdog:
         self._lease_ends: Instant | None = None
         self._killed_for_lease = False
         self._driver: asyncio.subprocess.Process | None = None
+        self._stop_asked = False
         self._told = b""
 
     async def run(self) -> int:
         """Start the driver and see it out; the container's exit code."""
         loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(each, self._pass_on)
         read_fd, write_fd = os.pipe()
         environment = {**os.environ, WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
         self._driver = await asyncio.create_subprocess_exec(
@@ -66,8 +69,8 @@ class Watchdog:
         os.close(write_fd)
         os.set_blocking(read_fd, False)
         loop.add_reader(read_fd, self._hear, read_fd)
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(each, self._pass_on)
+        if self._stop_asked:
+            self._pass_on()
         if os.environ.get(STOP_WITH_STDIN):
             loop.add_reader(0, self._launcher_gone)
         guard = asyncio.create_task(self._guard())
@@ -95,6 +98,7 @@ class Watchdog:
             self._pass_on()
 
     def _pass_on(self) -> None:
+        self._stop_asked = True
         if self._driver is not None and self._driver.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._driver.pid, signal.SIGTERM)
@@ -122,6 +126,8 @@ class Watchdog:
     def _verdict(self, code: int) -> tuple[int, str]:
         if self._killed_for_lease:
             return EXIT_LEASE_LOST, "killed: its lease ended and it did not stop"
+        if code == -signal.SIGTERM and self._stop_asked:
+            return EXIT_OK, "told to stop before it had begun"
         if code < 0:
             return EXIT_FAILED, f"its driver was ended by {signal.Signals(-code).name}"
         return code, "" if code == 0 else f"its driver ended with exit code {code}"

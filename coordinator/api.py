@@ -247,7 +247,7 @@ async def live() -> str:
     return "ok"
 
 
-@router.get("/readyz", response_class=PlainTextResponse)
+@router.get("/readyz", response_class=PlainTextResponse, responses={503: {"content": {"text/plain": {}}, "description": "Not ready"}})
 async def ready(parts: Ours, verbose: Annotated[str | None, Query()] = None) -> Response:
     """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
     checks = await parts.health.check()

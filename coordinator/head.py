@@ -11,7 +11,8 @@ from coordinator.fastpaths import App, Receive, Scope, Send
 def with_head(app: App) -> App:
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "HEAD":
-            return await app(scope, receive, send)
+            await app(scope, receive, send)
+            return
 
         async def bodiless(message: MutableMapping[str, Any]) -> None:
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)

@@ -126,18 +126,17 @@ async def _needed(
 ) -> Mapping[Ssp, int]:
     """The lowest offset of each partition that some stage of the run may still read."""
     starts = dict(await tx.starts(run_id))
-    readers: defaultdict[Ssp, list[int]] = defaultdict(list)
-    for row in await tx.stores(job):
-        for ssp, offset in row.offsets.items():
-            readers[ssp].append(offset)
-    names = {(s["system"], s["stream"]): s["name"] for s in streams}
     stages = spec["stages"]
     assert isinstance(stages, list)
-    expected = {name: sum(1 for stage in stages if name in stage["reads"]) for name in names.values()}
-    return {
-        ssp: min(readers[ssp]) if len(readers[ssp]) >= expected.get(names.get((ssp.system, ssp.stream), ""), 1) else start
-        for ssp, start in starts.items()
+    readers = {
+        StreamId(str(s["system"]), str(s["stream"])): {stage["name"] for stage in stages if s["name"] in stage["reads"]} for s in streams
     }
+    reported: defaultdict[Ssp, list[int]] = defaultdict(list)
+    for row in await tx.stores(job):
+        for ssp, offset in row.offsets.items():
+            if row.stage in readers.get(ssp.stream_id, ()):  # else a stage that the job has not any more
+                reported[ssp].append(offset)
+    return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}
 
 
 class Maintenance:

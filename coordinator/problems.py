@@ -41,23 +41,25 @@ async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, SluiceError)
     if isinstance(error, Bug):
         log.error("a bug: %s", error, exc_info=error)
-    return problem_of(error, request.url.path)
+    return problem_of(error, request.scope["path"])
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     told = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])[:2000].encode(errors="replace").decode()
-    return problem("invalid-request", "The request does not have the form that the API documents.", 422, told, request.url.path)
+    return problem("invalid-request", "The request does not have the form that the API documents.", 422, told, request.scope["path"])
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return problem(f"http-{error.status_code}", str(error.detail), error.status_code, str(error.detail), request.url.path, error.headers)
+    return problem(
+        f"http-{error.status_code}", str(error.detail), error.status_code, str(error.detail), request.scope["path"], error.headers
+    )
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("unexpected error at %s", request.url.path, exc_info=error)
-    return problem("bug", "Sluice failed in a way that it does not know.", 500, type(error).__name__, request.url.path)
+    log.error("unexpected error at %s", request.scope["path"], exc_info=error)
+    return problem("bug", "Sluice failed in a way that it does not know.", 500, type(error).__name__, request.scope["path"])
 
 
 def install(app: FastAPI) -> None:
@@ -72,11 +74,13 @@ def limited(app: App, max_body_bytes: int) -> App:
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return await app(scope, receive, send)
+            await app(scope, receive, send)
+            return
         refusal = problem_of(BodyTooLarge(f"send at most {max_body_bytes} bytes"), scope["path"])
         announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if not announced.isdigit() or int(announced) > max_body_bytes:
-            return await refusal(scope, receive, send)
+            await refusal(scope, receive, send)
+            return
         received = 0
         answered = refused = False
 

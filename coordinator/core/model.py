@@ -77,8 +77,8 @@ def job_model(
         if name not in numbers:
             numbers[name] = free
             free += 1
-    containers = {
-        pid: ContainerModel(pid, {name: TaskModel(name, tasks[name], numbers[name]) for name in sorted(tasks) if placement[name] == pid})
-        for pid in sorted(set(placement.values()))
-    }
+    by_slot: dict[ProcessorId, dict[TaskName, TaskModel]] = {pid: {} for pid in sorted(set(placement.values()))}
+    for name in sorted(tasks):
+        by_slot[placement[name]][name] = TaskModel(name, tasks[name], numbers[name])
+    containers = {pid: ContainerModel(pid, held) for pid, held in by_slot.items()}
     return JobModel(config=dict(sorted(config.items())), containers=containers)

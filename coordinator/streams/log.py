@@ -134,9 +134,10 @@ class Log:
             if stat.S_ISREG(_mode(file)):
                 return
             with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-                connection.executescript(_SCHEMA)
-                connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
                 connection.execute("PRAGMA journal_mode=WAL")
+                connection.executescript(f"BEGIN; {_SCHEMA}")
+                connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
+                connection.execute("COMMIT")
             with suppress(FileExistsError):
                 file.hardlink_to(draft)
             draft.unlink()
@@ -209,7 +210,8 @@ class Log:
             return True
 
     def _insert(self, connection: sqlite3.Connection, records: Sequence[Record], headers: Headers, now_micros: int) -> None:
-        ends = dict(connection.execute("SELECT partition, latest FROM partitions"))
+        before = dict(connection.execute("SELECT partition, latest FROM partitions"))
+        ends = dict(before)
         entries = json.dumps(dict(sorted(headers.items())))
         connection.execute("INSERT OR IGNORE INTO headers (entries) VALUES (?)", (entries,))
         (headers_id,) = connection.execute("SELECT id FROM headers WHERE entries = ?", (entries,)).fetchone()
@@ -219,10 +221,13 @@ class Log:
             partition = record.partition
             if partition is None:
                 partition = partition_of(record.key, len(ends), position)
+            if partition not in ends:
+                raise UnknownStream(f"the stream has partitions 0 to {len(ends) - 1}, and no {partition}")
             rows.append((partition * _SPAN + ends[partition], micros, record.key, record.value, headers_id))
             ends[partition] += 1
         connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
-        connection.executemany("UPDATE partitions SET latest = ? WHERE partition = ?", [(end, p) for p, end in ends.items()])
+        moved = [(end, p) for p, end in ends.items() if end != before[p]]
+        connection.executemany("UPDATE partitions SET latest = ? WHERE partition = ?", moved)
 
     def _newest(self, connection: sqlite3.Connection) -> int:
         """The newest timestamp in the stream, so that a clock set back cannot make timestamps fall."""

@@ -7,74 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import (
-    Epoch,
     ExecutionContainerId,
     Generation,
-    JobName,
-    Lineage,
-    ProcessorId,
     RunId,
     Ssp,
-    StageName,
     StreamId,
     TaskName,
 )
 from coordinator.core.lifecycle import RunState
-from coordinator.core.ownership import Hold
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, RunRow, Store, StoreRow
-
-NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
-JOB = JobName("flight-delays")
-OTHER = JobName("other.job")
-SSP = Ssp("log", "ads.clicks", 3)
-
-
-def run_row(run_id: str = "r1", job: JobName = JOB, **changes: object) -> RunRow:
-    row = RunRow(
-        run_id=RunId(run_id),
-        job=job,
-        state=RunState.CREATED,
-        origin=RunId(run_id),
-        spec={"job": job, "stages": [{"name": "s", "reads": ["é"]}], "containers": 2},
-        streams=[{"name": "in", "system": "log", "stream": "ads.clicks", "role": "input", "partitions": 4}],
-        model_version=1,
-        created_at=NOON,
-    )
-    return replace(row, **changes)  # type: ignore[arg-type]
-
-
-def container_row(execution_id: str = "c1", processor_id: str = "0", epoch: int = 1, run_id: str = "r1", **changes: object) -> ContainerRow:
-    row = ContainerRow(
-        execution_id=ExecutionContainerId(execution_id),
-        run_id=RunId(run_id),
-        job=JOB,
-        processor_id=ProcessorId(processor_id),
-        epoch=Epoch(epoch),
-        host="host-a",
-        bare=False,
-        state=ContainerState.LIVE,
-        registered_at=NOON,
-        last_seen_at=NOON,
-    )
-    return replace(row, **changes)  # type: ignore[arg-type]
-
-
-def hold_row(task: str = "Partition 0", generation: int = 1, holder: str = "c1", *, released: bool = False, job: JobName = JOB) -> HoldRow:
-    return HoldRow(job, TaskName(task), RunId("r1"), Hold(Generation(generation), ExecutionContainerId(holder), released), NOON)
-
-
-def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JOB) -> StoreRow:
-    return StoreRow(job, TaskName(task), StageName(stage), Lineage("l1"))
-
-
-def model_row(version: int = 1, job: JobName = JOB) -> ModelRow:
-    return ModelRow(job, version, RunId("r1"), '{"é":1}', "hash", NOON, "because")
+from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store
+from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, model_row, run_row, store_row
 
 
 class StoreContract:

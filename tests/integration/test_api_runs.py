@@ -127,11 +127,16 @@ async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(cal
 # --- notices ---
 
 
+async def polling(caller: Caller, run_id: str) -> None:
+    """Let other tasks run until a poll waits for a notice of the run."""
+    while not caller.coordinator.notices.waiting(run_id):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+        await asyncio.sleep(0)
+
+
 async def test_a_poll_for_notices_is_answered_as_soon_as_the_run_is_to_stop(caller: Caller, run_id: str) -> None:
     async with asyncio.TaskGroup() as group:
         poll = group.create_task(caller.notices(run_id, wait=300))
-        while not caller.coordinator.notices.waiting(run_id):
-            await asyncio.sleep(0)
+        await polling(caller, run_id)
         assert not poll.done()
         await caller.stop(run_id)
     assert [each["kind"] for each in poll.result()] == ["STOP"]
@@ -140,8 +145,7 @@ async def test_a_poll_for_notices_is_answered_as_soon_as_the_run_is_to_stop(call
 async def test_a_poll_is_woken_by_its_own_run_only(caller: Caller, run_id: str) -> None:
     other = (await caller.deploy(run_body(job="other", outputs=[{"name": "delays", "system": "log", "stream": "other"}])))["runId"]
     poll = asyncio.create_task(caller.notices(run_id, wait=300))
-    while not caller.coordinator.notices.waiting(run_id):
-        await asyncio.sleep(0)
+    await polling(caller, run_id)
     await caller.stop(other)
     assert not poll.done()
     await caller.stop(run_id)
@@ -163,8 +167,7 @@ async def test_a_poll_without_news_ends_empty(caller: Caller, run_id: str) -> No
 
 async def test_polls_end_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:
     poll = asyncio.create_task(caller.notices(run_id, wait=300))
-    while not caller.coordinator.notices.waiting(run_id):
-        await asyncio.sleep(0)
+    await polling(caller, run_id)
     caller.coordinator.notices.close()
     assert await poll == []
     assert await caller.notices(run_id, wait=300) == []

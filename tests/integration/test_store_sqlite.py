@@ -12,7 +12,8 @@ from coordinator.core.errors import StoreUnavailable
 from coordinator.core.ids import RunId
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
-from tests.contracts.store import JOB, NOON, StoreContract, run_row
+from tests.contracts.rows import JOB, NOON, run_row
+from tests.contracts.store import StoreContract
 
 
 def url(file: Path) -> str:
@@ -76,7 +77,9 @@ async def write_much(store: SqlStore) -> None:
 
 
 async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
-    file.write_bytes(b"not a database, whatever its name says" * 100)
+    with sqlite3.connect(file) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    os.truncate(file, 50)
     store = open_store(url(file))
     with pytest.raises(StoreUnavailable):
         async with store.read() as tx:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import BadName, LeaseLost, StreamConflict
+from coordinator.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer, partition_of
 from coordinator.streams.log_system import LogSystem
@@ -136,7 +136,7 @@ def test_equal_keys_share_a_partition_and_null_keys_take_turns(log: Log) -> None
 
 def test_a_record_for_a_partition_that_is_not_there_leaves_nothing_of_its_batch(log: Log) -> None:
     records = [*texts("a"), *texts("b", partition=7)]
-    with pytest.raises(KeyError):
+    with pytest.raises(UnknownStream, match="no 7"):
         log.append("s", records, writer=writer(), batch=0, now_micros=T0)
     assert log.latest("s") == {0: 0, 1: 0}
     assert log.last_batch("s", Lineage("l1")) is None

@@ -17,20 +17,21 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 OUTAGE_SECONDS = 20
 
 
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("slot")) as made:
+        made.log.create("numbers", 2)
+        made.start_coordinator()
+        made.deploy()
+        yield made
+
+
 class TestLifeOfASlot:
     """Under the default lease."""
 
     first: tuple[str, subprocess.Popen[bytes]]
     second: tuple[str, subprocess.Popen[bytes]]
     third: tuple[str, subprocess.Popen[bytes]]
-
-    @pytest.fixture(scope="class")
-    def scene(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-        with stage(tmp_path_factory.mktemp("slot")) as made:
-            made.log.create("numbers", 2)
-            made.start_coordinator()
-            made.deploy()
-            yield made
 
     def test_a_container_acquires_its_tasks_and_runs_them(self, scene: Stage) -> None:
         type(self).first = scene.start_container()

@@ -56,12 +56,12 @@ def test_growth_of_ssp_grouped_tasks_makes_no_new_task() -> None:
     [([2, 3], "began with 2.*had 2.*now has 3.*grow it to 4"), ([2, 4, 7], "began with 2.*had 4.*now has 7.*grow it to 8")],
 )
 def test_growth_to_a_count_that_is_no_multiple_names_stream_and_both_counts(chain: list[int], told: str) -> None:
-    with pytest.raises(IncompatibleExpansion, match=f"kafka.page-views {told}"):
+    with pytest.raises(IncompatibleExpansion, match=rf"kafka\.page-views {told}"):
         grown(chain)
 
 
 def test_a_contraction_is_refused_even_down_to_the_first_count() -> None:
-    with pytest.raises(IncompatibleExpansion, match="kafka.page-views had 4 partitions and now has 2"):
+    with pytest.raises(IncompatibleExpansion, match=r"kafka\.page-views had 4 partitions and now has 2"):
         grown([2, 4, 2])
 
 

@@ -1,0 +1,183 @@
+"""Real agents against the real coordinator in one process: only Spark, the sockets and, where a test says so, the clocks are not real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from containers import Job
+from containers.agent import Agent, Ending
+from containers.client import Coordinator
+from containers.local import deploy_request
+from containers.settings import ContainerSettings
+from coordinator import wire
+from coordinator.app import build
+from coordinator.clock import Clock, SystemClock
+from coordinator.core.ids import Instant, RunId
+from coordinator.settings import read_settings
+from coordinator.streams.log import Log
+from tests.fake_engine import FakeEngine, soon
+from tests.fakes import FakeClock
+
+
+def two_stages(name: str = "delays", *, last: str = "second") -> Job:
+    """in -> first -> mid -> second -> out, declared against the order of the chain."""
+    job = Job(name)
+    read, mid, out = job.input("in"), job.intermediate("mid", partitions=2), job.output("out")
+    job.stage(reads=mid, writes=out, name=last)(lambda task: None)  # type: ignore[arg-type, return-value]
+    job.stage(reads=read, writes=mid, name="first")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+@dataclass
+class Wire(httpx.AsyncBaseTransport):
+    """The way to the coordinator. It can be cut, can hold back an answer, and tells what was answered."""
+
+    to: httpx.AsyncBaseTransport
+    cut: bool = False
+    on_cut: Callable[[], None] = lambda: None
+    holding: dict[str, asyncio.Event] = field(default_factory=dict)
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: Counter[str] = field(default_factory=Counter)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.cut:
+            await self._count("unreachable")
+            self.on_cut()
+            raise httpx.ConnectError("cut", request=request)
+        answer = await self.to.handle_async_request(request)
+        for end, go_on in self.holding.items():
+            if request.url.path.endswith(end):
+                self.held.set()
+                await go_on.wait()
+        await self._count(request.url.path.rpartition("/")[2])
+        return answer
+
+    async def _count(self, what: str) -> None:
+        async with self._news:
+            self.answered[what] += 1
+            self._news.notify_all()
+
+    def hold(self, end: str) -> asyncio.Event:
+        """Hold back answers of paths that end so, until the event is set; the coordinator has done what they tell of."""
+        self.holding[end] = asyncio.Event()
+        return self.holding[end]
+
+    async def after(self, what: str, times: int = 1) -> None:
+        """Wait until so many were answered, from the start."""
+
+        async def there() -> None:
+            async with self._news:
+                await self._news.wait_for(lambda: self.answered[what] >= times)
+
+        await soon(there())
+
+
+@dataclass
+class Incarnation:
+    agent: Agent
+    engine: FakeEngine
+    wire: Wire
+    life: asyncio.Task[Ending]
+    lost: list[str]
+    renewed: list[Instant]
+
+    async def ending(self) -> Ending:
+        return await soon(asyncio.shield(self.life))
+
+
+@dataclass
+class Place:
+    """A coordinator, its log, and what was started against it."""
+
+    home: Path
+    app: httpx.ASGITransport
+    client: Coordinator
+    clock: FakeClock
+    log: Log
+    incarnations: list[Incarnation] = field(default_factory=list)
+
+    async def deploy(self, containers: int = 1, job: Job | None = None, start: str = "checkpoint") -> RunId:
+        reply = await self.client.deploy(deploy_request(job or two_stages(), containers, "log", start, {}))
+        return RunId(reply.run_id)
+
+    async def run(self, run_id: RunId) -> wire.RunDetail:
+        return await self.client.run(run_id)
+
+    async def state(self, run_id: RunId) -> str:
+        return (await self.run(run_id)).state.value
+
+    async def holders(self, run_id: RunId) -> dict[str, str | None]:
+        return {task.task: task.holder for task in (await self.run(run_id)).tasks}
+
+    def new_wire(self) -> Wire:
+        return Wire(self.app)
+
+    def start(
+        self,
+        run_id: RunId,
+        name: str,
+        slot: str = "0",
+        *,
+        engine: FakeEngine | None = None,
+        job: Job | None = None,
+        wire: Wire | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> Incarnation:
+        """Start a container's agent."""
+        there = wire or self.new_wire()
+        given = {
+            "run_id": run_id,
+            "processor_id": slot,
+            "EXECUTION_ENV_CONTAINER_ID": name,
+            "restart_delay_seconds": 0.0,
+            "report_seconds": 0.001,
+            "home": self.home,
+            **settings,
+        }
+        made = engine or FakeEngine()
+        lost: list[str] = []
+        renewed: list[Instant] = []
+        agent = Agent(
+            job or two_stages(),
+            ContainerSettings(**given),
+            Coordinator("http://c", there),
+            clock or SystemClock(),
+            lambda run: made,
+            renewed.append,
+            lost.append,
+        )
+        self.incarnations.append(Incarnation(agent, made, there, asyncio.create_task(agent.run()), lost, renewed))
+        return self.incarnations[-1]
+
+
+@asynccontextmanager
+async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
+    """A coordinator whose clock stands still: no lease ends unless the test says so. Containers are asked to beat all the time."""
+    clock = FakeClock()
+    coordinator = build(read_settings(home=home, **{"heartbeat_seconds": 0.02, **settings}), clock=clock)
+    app = httpx.ASGITransport(coordinator.asgi)
+    async with coordinator.api.router.lifespan_context(coordinator.api):
+        log = Log(home / "log")
+        log.create("in", 2)
+        made = Place(home, app, Coordinator("http://c", app), clock, log)
+        try:
+            yield made
+        finally:
+            lives = [each.life for each in made.incarnations]
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in (each for each in others if each.get_name().startswith(("heartbeat", "notices", "progress", "task "))):
+                task.cancel()
+            await asyncio.sleep(0)

@@ -1,0 +1,151 @@
+"""A deployment while the world goes on: what happens between its reading and its writing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import count
+
+import pytest
+
+from coordinator import wire
+from coordinator.core.errors import RunIsDraining, StaleRun
+from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
+from coordinator.core.lease import LeasePolicy
+from coordinator.core.lifecycle import RunState
+from coordinator.heartbeats import Heartbeats
+from coordinator.jobmodels import JobModels
+from coordinator.leases import Leases
+from coordinator.notices import Notices
+from coordinator.runs import Runs
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import RunRow
+from coordinator.streams.port import Offsets
+from tests.caller import run_body
+from tests.fakes import FakeClock
+
+
+class SlowSystem:
+    """Streams of two partitions each; something may happen while it is asked where a stream begins."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def partitions(self, stream: str) -> int:
+        return 2
+
+    async def create(self, stream: str, partitions: int) -> None:
+        """All streams are there."""
+
+    async def earliest(self, stream: str) -> Offsets:
+        if self.meanwhile is not None:
+            happening, self.meanwhile = self.meanwhile, None
+            await happening()
+        return {0: 0, 1: 0}
+
+    async def latest(self, stream: str) -> Offsets:
+        return {0: 0, 1: 0}
+
+    async def at_time(self, stream: str, when: datetime) -> Offsets:
+        return {0: 0, 1: 0}
+
+    async def trim(self, stream: str, before: Offsets) -> int:
+        return 0
+
+    def connection(self) -> Mapping[str, str]:
+        return {}
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """The verbs around one store in memory."""
+
+    def __init__(self, policy: LeasePolicy | None = None) -> None:
+        numbers = count(1)
+        self.clock = clock = FakeClock()
+        self.store = MemoryStore()
+        self.system = SlowSystem()
+        notices = Notices(self.store)
+        self.leases = Leases(policy or LeasePolicy(), clock)
+        self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
+        self.runs = Runs(
+            self.store, {"log": self.system}, JobModels(self.store), notices, clock, lambda job, at: RunId(f"{job}-{next(numbers)}")
+        )
+
+    async def deploy(self, **changes: object) -> RunRow:
+        return await self.runs.deploy(wire.RunRequest.model_validate(run_body(**changes)))
+
+    async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
+        return await self.heartbeats.register(run.run_id, ProcessorId(slot), ExecutionContainerId(execution_id), "h", bare=False)
+
+    async def row(self, run: RunRow) -> RunRow:
+        async with self.store.read() as tx:
+            found = await tx.run(run.run_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_container_that_registers_meanwhile_is_waited_for(world: World) -> None:
+    first = await world.deploy()
+    world.system.meanwhile = lambda: world.register(first, "c1")
+    await world.deploy()
+    left = await world.row(first)
+    assert (left.state, left.stop_requested_at is not None, left.started_at is not None) == (RunState.RUNNING, True, True)
+    await world.heartbeats.exited(ExecutionContainerId("c1"), 0, "")
+    assert (await world.row(first)).state is RunState.STOPPED
+
+
+async def test_a_run_that_ends_meanwhile_ends_once(world: World) -> None:
+    first = await world.deploy()
+    world.system.meanwhile = lambda: world.runs.stop(first.run_id, "by hand", failed=True)
+    await world.deploy()
+    left = await world.row(first)
+    assert (left.state, left.reason) == (RunState.FAILED, "by hand")
+    async with world.store.read() as tx:
+        assert [row.kind for row in await tx.notices(first.run_id, 0)] == ["STOP", "ENDED"]
+
+
+async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> None:
+    first = await world.deploy()
+    await world.register(first, "c1")
+
+    async def drain() -> None:
+        async with world.store.begin() as tx:
+            found = await tx.run(first.run_id)
+            assert found is not None
+            await tx.put_run(replace(found, state=RunState.DRAINING))
+
+    world.system.meanwhile = drain
+    with pytest.raises(RunIsDraining):
+        await world.deploy()
+    async with world.store.read() as tx:
+        current = await tx.current_run(JobName("flight-delays"))
+    assert current == await world.row(first)
+    assert current.state is RunState.DRAINING
+    assert current.stop_requested_at is None
+
+
+async def test_a_container_of_the_replaced_run_that_registers_afterwards_is_refused(world: World) -> None:
+    first = await world.deploy()
+    await world.deploy()
+    with pytest.raises(StaleRun):
+        await world.register(first, "late")
+    assert len(world.leases) == 0
+
+
+async def test_after_a_restart_a_large_fleet_gets_its_own_terms_at_once() -> None:
+    world = World(LeasePolicy(max_rate=0.2))
+    run = await world.deploy(containers=2)
+    for slot in ("0", "1"):
+        await world.register(run, f"c{slot}", slot)
+    leases = Leases(world.leases.policy, world.clock)
+    assert await Heartbeats(world.store, leases, Notices(world.store), world.clock).recover() == 2
+    assert [leases.free_at(ExecutionContainerId(f"c{slot}")) for slot in ("0", "1")] == [world.clock.elapsed() + 65] * 2

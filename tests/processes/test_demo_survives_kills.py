@@ -1,0 +1,73 @@
+"""The demo with kill -9 in the middle of it, of a container and of the coordinator: the same exact totals in the end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.core.errors import StreamUnavailable, UnknownStream
+from coordinator.streams.log import Log
+from examples.flights.data import BY_CARRIER, PARTITIONS
+from tests.processes.stage import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+MONTHS = 3
+FLIGHTS = 80_789
+"""Of January to March 2013."""
+
+
+@contextmanager
+def demo(home: Path) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["--month-limit", str(MONTHS), "--seconds-per-month", "12", "--home", str(home), "--keep"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.flights.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield process
+    finally:
+        for left in [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else ():
+            left.kill()
+
+
+def member(process: subprocess.Popen[str], *words: str) -> psutil.Process | None:
+    """A process below the demo whose command line has all the words."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if set(words) <= set(line):
+            return child
+    return None
+
+
+def routed(log: Log) -> int:
+    try:
+        return sum(log.latest(BY_CARRIER).values())
+    except (UnknownStream, StreamUnavailable):
+        return 0
+
+
+def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path: Path) -> None:
+    home = tmp_path / "demo"
+    log = Log(home / "log")
+    with demo(home) as process:
+        wait_for("a month of flights", lambda: routed(log) > FLIGHTS // 4 or process.poll() is not None, 240)
+        driver = wait_for("a driver", lambda: member(process, "containers.driver"), 10)
+        driver.kill()
+        seen = routed(log)
+        wait_for("more flights", lambda: routed(log) > seen + 1000 or process.poll() is not None)
+        coordinator = wait_for("the coordinator", lambda: member(process, "coordinator.cli", "coordinator"), 10)
+        coordinator.kill()
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert f"{FLIGHTS:,}" in output
+    assert sum(log.latest("flights").values()) == FLIGHTS
+    assert len(log.latest("flights")) == PARTITIONS

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from containers import Job
+from containers.job import load_job
+from coordinator.core.errors import BadGraph, BadJobFile, BadName
+
+HEAD = "from containers import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
+STREAMS = HEAD + "flights, between, out = job.input('flights'), job.intermediate('between', partitions=4), job.output('out')\n"
+GOOD = (
+    STREAMS
+    + """
+@job.stage(reads=between, writes=out)
+def second(task): ...
+
+@job.stage(reads=flights, writes=between)
+def first(task): ...
+"""
+)
+
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(text: str) -> Path:
+        file = tmp_path / "job.py"
+        file.write_text(text)
+        return file
+
+    return written
+
+
+@pytest.fixture(autouse=True)
+def _imports_as_before() -> Iterator[None]:
+    """A job file stays imported for as long as its driver lives; here that is one test."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        if name in ("sluice_job", "beside"):
+            del sys.modules[name]
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(BadJobFile) as caught:
+        load_job(file)
+    return str(caught.value)
+
+
+def test_a_good_file_gives_its_job(write: Write) -> None:
+    job = load_job(write(GOOD))
+    assert job.name == "delays"
+    assert [each.name for each in job.intermediates] == ["between"]
+
+
+def test_the_chain_is_in_the_order_of_the_streams_and_not_of_the_file(write: Write) -> None:
+    assert [each.stage.name for each in load_job(write(GOOD)).chain()] == ["first", "second"]
+
+
+def test_a_job_under_two_names_is_still_one(write: Write) -> None:
+    assert load_job(write(GOOD + "\nalias = job\n")).name == "delays"
+
+
+def test_a_job_file_may_import_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("NAME = 'from-beside'\n")
+    text = GOOD.replace("Job('delays')", "Job(beside.NAME)").replace("from containers", "import beside\nfrom containers", 1)
+    assert load_job(write(text)).name == "from-beside"
+
+
+def test_a_stage_is_named_as_its_function_unless_it_says_otherwise(write: Write) -> None:
+    job = load_job(write(STREAMS + "@job.stage(reads=flights, writes=[between, out], name='split')\ndef f(task): ...\n"))
+    assert job.stages[0].stage.name == "split"
+    assert job.stages[0].stage.writes == ("between", "out")
+
+
+def test_the_function_of_a_stage_stays_an_ordinary_function() -> None:
+    job = Job("j")
+
+    def f(task: object) -> object: ...
+
+    assert job.stage(reads=job.input("in"))(f) is f  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "lost.py") == f"there is no file {tmp_path / 'lost.py'}"
+
+
+def test_a_directory_is_no_job_file(tmp_path: Path) -> None:
+    assert str(tmp_path) in refusal(tmp_path)
+
+
+def test_a_file_of_another_kind_is_told_what_name_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "job.txt").write_text(GOOD)
+    assert "job.txt is not a Python file: its name must end in .py" in refusal(tmp_path / "job.txt")
+
+
+def test_an_exception_in_the_file_is_told_with_its_line(write: Write) -> None:
+    file = write("import os\n\n1 / 0\n")
+    assert refusal(file) == f"{file}:3 does not import: ZeroDivisionError: division by zero"
+
+
+def test_the_line_is_told_of_a_file_named_from_here_too(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write("\n1 / 0\n").parent)
+    assert refusal(Path("job.py")).startswith("job.py:2 does not import")
+
+
+def test_the_line_is_the_one_in_the_file_and_not_in_what_it_calls(write: Write) -> None:
+    assert f"{write('import json')}:2 does not import: JSONDecodeError" in refusal(write("import json\njson.loads('{')\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("def f(:\n", "SyntaxError", id="syntax"),
+        pytest.param("import no_such_module_anywhere\n", "ModuleNotFoundError", id="import"),
+        pytest.param("x = 1\0\n", "null bytes", id="nul"),
+        pytest.param("raise SystemExit(7)\n", "ends the interpreter when it is imported (exit 7)", id="exit"),
+    ],
+)
+def test_a_file_that_does_not_import_is_refused_with_the_reason(write: Write, text: str, told: str) -> None:
+    file = write(text)
+    assert str(file) in refusal(file)
+    assert told in refusal(file)
+
+
+@pytest.mark.parametrize(("text", "count"), [("x = 1\n", 0), (GOOD + "\nother = Job('other')\n", 2)])
+def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> None:
+    file = write(text)
+    assert refusal(file) == f"{file} must hold exactly one Job at its top level, and holds {count}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param(STREAMS, "the job has no stages: write a function under @job.stage", id="no stages"),
+        pytest.param(HEAD, "the run has no inputs: declare at least one with job.input", id="no inputs"),
+        pytest.param(
+            STREAMS + "@job.stage(reads=between, writes=between)\ndef f(task): ...\n", "the stages f form a cycle", id="cycle of one"
+        ),
+        pytest.param(
+            STREAMS
+            + "other = job.intermediate('other', partitions=1)\n"
+            + "@job.stage(reads=between, writes=other)\ndef f(task): ...\n@job.stage(reads=other, writes=between)\ndef g(task): ...\n",
+            "the stages f, g form a cycle",
+            id="cycle of two",
+        ),
+        pytest.param(
+            GOOD + "\n@job.stage(reads=flights, writes=out)\ndef third(task): ...\n",
+            "the stages second and third both write 'out': give each a stream of its own",
+            id="two writers",
+        ),
+        pytest.param(
+            STREAMS + "@job.stage(reads=Input('stray'), writes=[between, out])\ndef f(task): ...\n",
+            "stage f reads 'stray', which is not declared",
+            id="undeclared input",
+        ),
+        pytest.param(
+            STREAMS + "@job.stage(reads=flights, writes=Output('stray'))\ndef f(task): ...\n",
+            "stage f writes 'stray', which is not declared",
+            id="undeclared output",
+        ),
+        pytest.param(
+            STREAMS + "job.output('flights')\n@job.stage(reads=flights, writes=between)\ndef f(task): ...\n",
+            "the name 'flights' is declared twice",
+            id="a stream twice",
+        ),
+        pytest.param(
+            STREAMS + "@job.stage(reads=flights, writes=between)\ndef f(task): ...\n@job.stage(reads=flights)\ndef f(task): ...\n",
+            "the name 'f' is declared twice",
+            id="a stage twice",
+        ),
+        pytest.param(STREAMS + "@job.stage(reads=[], writes=between)\ndef f(task): ...\n", "stage f reads nothing", id="reads nothing"),
+        pytest.param(
+            STREAMS + "@job.stage(reads=flights, writes=between, name='../f')\ndef f(task): ...\n",
+            "cannot name a stage",
+            id="path as stage",
+        ),
+        pytest.param(HEAD + "job.input('../flights')\n", "'../flights' cannot name a stream: use 1 to 249 letters", id="path as stream"),
+        pytest.param(
+            "from containers import Job\njob = Job('../job')\n", "'../job' cannot name a job: use 1 to 249 letters", id="path as job"
+        ),
+        pytest.param(HEAD + "job.intermediate('x', partitions=0)\n", "'x' needs at least one partition, not 0", id="no partitions"),
+        pytest.param(HEAD + "job.output('')\n", "'' cannot name a stream", id="empty name"),
+    ],
+)
+def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: Write, text: str, told: str) -> None:
+    file = write(text)
+    assert told in refusal(file)
+    assert str(file) in refusal(file)
+
+
+def test_a_bad_name_is_told_at_its_line(write: Write) -> None:
+    file = write(HEAD + "\njob.input('..')\n")
+    assert refusal(file).startswith(f"{file}:5: '..' cannot name a stream")
+
+
+def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
+    with pytest.raises(BadName):
+        Job("..")
+    with pytest.raises(BadGraph):
+        Job("j").chain()
+    with pytest.raises(BadJobFile):
+        Job("j").intermediate("x", partitions=-1)
+
+
+def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
+    refusal(write("1 / 0\n"))
+    assert load_job(write(GOOD + "\n# another size, so that no cached bytecode is taken for it\n")).name == "delays"

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path, PurePath
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from containers.localstate import Found, Stores, directory_name, inspect
+from coordinator.core.errors import CheckpointUnreadable, StateElsewhere
+from coordinator.core.ids import Lineage
+
+OURS, OTHERS = Lineage("ours"), Lineage("others")
+TASK, STAGE = "Partition 0", "hourly"
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+look_alikes = st.text("aA._- /\u00e40", max_size=6)
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path, "delays")
+
+
+@pytest.fixture
+def directory(stores: Stores) -> Path:
+    return stores.directory(TASK, STAGE)
+
+
+def spark_ran(directory: Path, committed: int, planned: int | None = None) -> None:
+    """Leave what Spark leaves: checksums and drafts beside the batches."""
+    for name, last in (("offsets", committed if planned is None else planned), ("commits", committed)):
+        (directory / name).mkdir(exist_ok=True)
+        for batch in range(max(0, last - 1), last + 1):
+            (directory / name / str(batch)).write_text("v1\n{}")
+            (directory / name / f".{batch}.crc").touch()
+        (directory / name / ".99.0f1e2d.tmp").touch()
+
+
+def everything(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "name"), [("Partition 0", "Partition_0"), ("Partition 12", "Partition_12"), ("all", "all")])
+def test_ordinary_tasks_have_names_that_people_recognise(task: str, name: str) -> None:
+    assert directory_name(task) == name
+
+
+def test_the_task_of_a_partition_of_a_system_can_be_recognised_too() -> None:
+    assert directory_name("SystemStreamPartition [kafka, a, 0]").startswith("SystemStreamPartition__kafka__a__0_-")
+
+
+@given(st.one_of(texts, look_alikes), st.one_of(texts, look_alikes))
+@example("Partition 0", "Partition_0")
+@example("a.b", "a b")
+@example(".", "..")
+@example("", ".")
+def test_no_two_names_meet(one: str, other: str) -> None:
+    assert (directory_name(one) == directory_name(other)) == (one == other)
+
+
+@given(st.one_of(texts, look_alikes))
+def test_no_name_meets_one_that_was_made_to_look_like_its_directory(task: str) -> None:
+    taken = directory_name(task)
+    assert task in (taken, taken.replace("_", " ")) or taken not in (directory_name(taken), directory_name(taken.replace("_", " ")))
+
+
+@given(st.one_of(texts, look_alikes))
+@example("..")
+@example(".")
+@example("/")
+@example("../../etc/passwd")
+@example("SystemStreamPartition [kafka, " + "x" * 249 + ", 0]")
+@example("\u00e4\u0000\n")
+def test_a_name_is_one_part_of_a_path_that_every_file_system_takes(task: str) -> None:
+    name = directory_name(task)
+    assert len(PurePath(name).parts) == 1
+    assert name.isascii()
+    assert 0 < len(name) <= 250
+    assert not name.startswith(".")
+    assert not set(name) & set("/\\\0\n ")
+
+
+# --- a store that is not there ---------------------------------------------------------------------------------------
+
+
+def test_a_new_store_holds_its_lineage_before_spark_sees_it(stores: Stores) -> None:
+    directory = stores.prepare(TASK, STAGE, OURS, None)
+    assert json.loads((directory / "metadata").read_text()) == {"id": "ours"}
+    assert [path.name for path in directory.iterdir()] == ["metadata"]
+    assert inspect(directory) == Found(OURS, -1, -1)
+
+
+def test_stores_of_tasks_and_stages_are_apart(stores: Stores) -> None:
+    places = {stores.prepare(task, stage, OURS, None) for task in ("Partition 0", "Partition 1") for stage in ("a", "b")}
+    assert len(places) == 4
+
+
+def test_the_longest_names_have_room(stores: Stores) -> None:
+    task, stage = "SystemStreamPartition [kafka, " + "x" * 249 + ", 0]", "s" * 249
+    stores.prepare(task, stage, OTHERS, None)
+    assert inspect(stores.prepare(task, stage, OURS, None)) == Found(OURS, -1, -1)
+
+
+def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Stores, tmp_path: Path) -> None:
+    with pytest.raises(
+        StateElsewhere, match=r"has reached batch 3, but .*hourly is not there: start this container on the disk that has it"
+    ):
+        stores.prepare(TASK, STAGE, OURS, 3)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- a store of the same lineage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reported", [None, 0, 6, 7])
+def test_a_store_at_least_as_new_as_reported_goes_on_untouched(
+    stores: Stores, directory: Path, tmp_path: Path, reported: int | None
+) -> None:
+    stores.prepare(TASK, STAGE, OURS, None)
+    spark_ran(directory, committed=7, planned=8)
+    before = everything(tmp_path)
+    assert stores.prepare(TASK, STAGE, OURS, reported) == directory
+    assert everything(tmp_path) == before
+    assert inspect(directory) == Found(OURS, planned=8, committed=7)
+
+
+@pytest.mark.parametrize(("committed", "reported"), [(-1, 0), (6, 7)])
+def test_a_store_older_than_reported_is_refused_and_kept(
+    stores: Stores, directory: Path, tmp_path: Path, committed: int, reported: int
+) -> None:
+    stores.prepare(TASK, STAGE, OURS, None)
+    if committed >= 0:
+        spark_ran(directory, committed, planned=7)
+    before = everything(tmp_path)
+    with pytest.raises(StateElsewhere, match=f"has reached batch {reported}, but .* ends at batch {committed}"):
+        stores.prepare(TASK, STAGE, OURS, reported)
+    assert everything(tmp_path) == before
+
+
+# --- a store of another lineage --------------------------------------------------------------------------------------
+
+
+def test_a_history_that_was_given_up_makes_room(stores: Stores, directory: Path, tmp_path: Path) -> None:
+    stores.prepare(TASK, STAGE, OTHERS, None)
+    spark_ran(directory, committed=7)
+    stores.prepare(TASK, STAGE, OURS, None)
+    assert inspect(directory) == Found(OURS, -1, -1)
+    assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
+
+
+def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Stores, directory: Path, tmp_path: Path) -> None:
+    stores.prepare(TASK, STAGE, OTHERS, None)
+    spark_ran(directory, committed=7)
+    before = everything(tmp_path)
+    with pytest.raises(StateElsewhere, match=r"is of another lineage \(others\)"):
+        stores.prepare(TASK, STAGE, OURS, 3)
+    assert everything(tmp_path) == before
+
+
+# --- a store that cannot be read -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [b"", b"{", b'{"id"', b"{}", b"[]", b"5", b"null", b'{"id":null}', b'{"id":""}', b'{"id":{}}', b"\xff\xfe\x00\x81", b"\0" * 40],
+)
+@pytest.mark.parametrize("reported", [None, 3])
+def test_metadata_that_is_not_whole_is_told_and_nothing_is_lost(
+    stores: Stores, directory: Path, tmp_path: Path, metadata: bytes, reported: int | None
+) -> None:
+    stores.prepare(TASK, STAGE, OURS, None)
+    spark_ran(directory, committed=7)
+    (directory / "metadata").write_bytes(metadata)
+    before = everything(tmp_path)
+    with pytest.raises(CheckpointUnreadable, match=r"is not a checkpoint's metadata .*move the directory away to begin afresh"):
+        stores.prepare(TASK, STAGE, OURS, reported)
+    assert everything(tmp_path) == before
+
+
+def test_files_without_metadata_are_refused_and_kept(stores: Stores, directory: Path, tmp_path: Path) -> None:
+    stores.prepare(TASK, STAGE, OURS, None)
+    spark_ran(directory, committed=7)
+    (directory / "metadata").unlink()
+    before = everything(tmp_path)
+    with pytest.raises(CheckpointUnreadable, match="holds files but no metadata: move it away, or bring its metadata back"):
+        stores.prepare(TASK, STAGE, OURS, None)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", [".", "metadata"])
+def test_a_file_where_a_directory_belongs_or_the_reverse_is_told(stores: Stores, directory: Path, place: str) -> None:
+    directory.parent.mkdir(parents=True)
+    if place == ".":
+        directory.write_text("not a directory")
+    else:
+        (directory / place).mkdir(parents=True)
+    with pytest.raises(CheckpointUnreadable, match="metadata"):
+        stores.prepare(TASK, STAGE, OURS, None)
+
+
+# --- crashes between two steps ---------------------------------------------------------------------------------------
+
+
+def left_by(directory: Path, *, store: bool, given_up: bool, draft: bytes | None, empty: bool) -> None:
+    """A half-done state: what stands at the store's place, beside it as given up, and as a draft of its metadata."""
+    if store or empty:
+        directory.mkdir(parents=True)
+    if store:
+        (directory / "metadata").write_text('{"id": "others"}')
+        spark_ran(directory, committed=7)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if given_up:
+        old = directory.parent / ".given-up" / directory.name
+        old.mkdir(parents=True)
+        (old / "metadata").write_text('{"id": "others"}')
+        spark_ran(old, committed=7)
+    if draft is not None:
+        (directory.parent / ".drafts").mkdir()
+        (directory.parent / ".drafts" / directory.name).write_bytes(draft)
+
+
+HALF_DONE: dict[str, Callable[[Path], None]] = {
+    "before the first step": lambda d: left_by(d, store=True, given_up=False, draft=None, empty=False),
+    "an older one is not deleted yet": lambda d: left_by(d, store=True, given_up=True, draft=None, empty=False),
+    "renamed": lambda d: left_by(d, store=False, given_up=True, draft=None, empty=False),
+    "the new directory made": lambda d: left_by(d, store=False, given_up=True, draft=None, empty=True),
+    "the draft begun": lambda d: left_by(d, store=False, given_up=True, draft=b'{"i', empty=True),
+    "the draft whole": lambda d: left_by(d, store=False, given_up=True, draft=b'{"id": "ours"}', empty=True),
+    "a new store's directory made": lambda d: left_by(d, store=False, given_up=False, draft=None, empty=True),
+    "a new store's draft begun": lambda d: left_by(d, store=False, given_up=False, draft=b"", empty=True),
+}
+
+
+@pytest.mark.parametrize("state", HALF_DONE)
+def test_a_crash_between_two_steps_heals_at_the_next_start(stores: Stores, directory: Path, tmp_path: Path, state: str) -> None:
+    HALF_DONE[state](directory)
+    assert stores.prepare(TASK, STAGE, OURS, None) == directory
+    assert inspect(directory) == Found(OURS, -1, -1)
+    assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
+
+
+def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: Stores, directory: Path) -> None:
+    HALF_DONE["renamed"](directory)
+    directory.mkdir()
+    (directory / "metadata").write_text('{"id": "ours"}')
+    spark_ran(directory, committed=2)
+    stores.prepare(TASK, STAGE, OURS, 2)
+    assert inspect(directory) == Found(OURS, 2, 2)
