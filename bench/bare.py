@@ -33,7 +33,7 @@ async def answer(_scope: MutableMapping[str, Any], _receive: Receive, send: Send
 
 
 def main(port: int) -> None:
-    """Serve as `coordinator.app.server` does."""
+    """Serve as `coordinator.server.server` does."""
     uvicorn.run(
         answer,
         host="127.0.0.1",

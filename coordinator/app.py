@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,15 +10,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 
-import uvicorn
 from fastapi import FastAPI
 
 from coordinator import problems
 from coordinator.api import Parts, new_api
 from coordinator.clock import Clock, SystemClock
-from coordinator.core.errors import CannotListen, StreamUnavailable
+from coordinator.core.errors import StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
-from coordinator.fastpaths import App, Receive, Scope, Send, fast_paths
+from coordinator.fastpaths import App, fast_paths
 from coordinator.head import with_head
 from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats
@@ -36,8 +33,6 @@ from coordinator.store.sql import SqlStore, open_store
 from coordinator.streams.log_system import LogSystem
 from coordinator.streams.port import StreamSystem
 from coordinator.tasks import Tasks
-
-log = logging.getLogger(__name__)
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
@@ -112,55 +107,3 @@ async def prepare(settings: Settings, store: SqlStore) -> None:
             f"cannot make the directory {error.filename}: {error.strerror}; set SLUICE_HOME to one that can be written"
         ) from error
     await upgrade(store)
-
-
-class Server(uvicorn.Server):
-    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours."""
-
-    def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
-        super().__init__(config)
-        self._coordinator = coordinator
-        self._settings = settings
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises StoreUnavailable, StreamUnavailable or CannotListen."""
-        await self._coordinator.prepare()
-        listening = sockets or [listen(self._settings.host, self._settings.port)]
-        await super().startup(listening)
-        if self.started:
-            host, port, *_ = listening[0].getsockname()
-            where = f"[{host}]" if ":" in host else host
-            database, directory = self._settings.database_shown, self._settings.log_directory
-            log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._coordinator.notices.close()
-        await super().shutdown(sockets)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Raises CannotListen, naming the address."""
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
-    except OSError as error:
-        raise CannotListen(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
-
-
-def server(settings: Settings) -> Server:
-    coordinator = build(settings)
-    config = uvicorn.Config(
-        coordinator.asgi,
-        host=settings.host,
-        port=settings.port,
-        loop="uvloop",
-        http="httptools",
-        lifespan="on",
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=5,
-        server_header=False,
-    )
-    return Server(config, coordinator, settings)
-
-
-__all__ = ["Coordinator", "Receive", "Scope", "Send", "Server", "build", "prepare", "server"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 from importlib.metadata import entry_points
@@ -39,7 +40,7 @@ def coordinator(
     home: Home = None,
     database_url: Database = None,
     log_dir: Annotated[Path | None, typer.Option(help="Directory of the embedded log.")] = None,
-    lease_seconds: Annotated[float | None, typer.Option(help="How long a container may act unheard (default 30).")] = None,
+    lease_seconds: Annotated[float | None, typer.Option(help="How long a container may act unheard (default 40).")] = None,
     heartbeat_seconds: Annotated[float | None, typer.Option(help="Heartbeat interval (default 5).")] = None,
     margin_seconds: Annotated[float | None, typer.Option(help="How much earlier a container stops (default 3).")] = None,
     grace_seconds: Annotated[float | None, typer.Option(help="How much later its tasks are given away (default 5).")] = None,
@@ -47,7 +48,7 @@ def coordinator(
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     """Run the coordinator until SIGTERM or Ctrl-C."""
-    from coordinator.app import server
+    from coordinator.server import server
     from coordinator.settings import read_settings
 
     configure_logging()
@@ -63,6 +64,8 @@ def coordinator(
         grace_seconds=grace_seconds,
         insecure=insecure,
     )
+    for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again when it has stopped; that is to be an orderly end
+        signal.signal(each, lambda *_: None)
     running = server(settings)
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, args=(running,), daemon=True).start()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from coordinator.clock import Clock
-from coordinator.core.errors import IdInUse, LeaseLost, NoJobModel, StaleRun, UnknownContainer, UnknownSlot
+from coordinator.core.errors import IdInUse, LeaseLost, StaleRun, UnknownContainer, UnknownSlot
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from coordinator.core.lifecycle import RunState, moved
 from coordinator.endings import end_container, settle_run, the_run
@@ -62,10 +63,10 @@ class Heartbeats:
             run = await self._running(tx, run_id, processor_id)
             known = await tx.container(execution_id)
             if known is None:
-                former = [each for each in await tx.containers(run_id) if each.processor_id == processor_id]
+                former = await tx.containers(run_id, processor_id)
                 container = await self._enrol(tx, run, processor_id, execution_id, host, bare=bare, former=former)
             else:
-                container, former = _the_same(known, run_id, processor_id), []
+                container, former = _the_same(known, run_id, processor_id), ()
             seq = max((notice.seq for notice in await tx.notices(run_id, 0)), default=0)
         for each in former:
             self._leases.condemn(each.execution_id)
@@ -76,9 +77,6 @@ class Heartbeats:
         run = await the_run(tx, run_id)
         if run.state.ended or run.stop_requested_at is not None:
             raise StaleRun(f"run {run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
-        model = await tx.model(run.job, run.model_version)
-        if model is None:
-            raise NoJobModel(f"job {run.job} has no model {run.model_version}")
         if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
             raise UnknownSlot(f"run {run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
         return run
@@ -92,7 +90,7 @@ class Heartbeats:
         host: str,
         *,
         bare: bool,
-        former: list[ContainerRow],
+        former: Sequence[ContainerRow],
     ) -> ContainerRow:
         now = self._clock.now()
         for each in former:

@@ -40,7 +40,7 @@ def plan_model(
         check_co_partitioned(stage.name, [bindings[name] for name in stage.reads], made.baselines, made.owners)
     placement = place(made.tasks.keys(), slots(request.containers), former.placement if former else {})
     changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
-    config = {"job.name": request.job, "job.container.count": str(request.containers), **request.config}
+    config = {**request.config, "job.name": request.job, "job.container.count": str(request.containers)}
     return Plan(
         model=job_model(config, made.tasks, placement, changelog),
         assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=grouping),

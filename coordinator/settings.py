@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     insecure: bool = Field(False, description="listen beyond loopback although nothing is authenticated")
     database_url: str = Field("", description="an SQLAlchemy URL with an async driver; default: coordinator.db under home")
     log_dir: Path | None = Field(None, description="the embedded log's directory; default: log under home")
-    lease_seconds: float = 30
+    lease_seconds: float = 40
     heartbeat_seconds: float = 5
     margin_seconds: float = Field(3, description="how much before its lease's end a container stops")
     grace_seconds: float = Field(5, description="how long after a lease's end its tasks are kept back")

@@ -111,7 +111,7 @@ class Caller:
 @asynccontextmanager
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
     """A coordinator on that home from its start to its end. What the chores do is left to them and to `Caller` calls."""
-    coordinator = build(read_settings(home=home, **settings), clock=clock)
+    coordinator = build(read_settings(home=home, **{"lease_seconds": 30, **settings}), clock=clock)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
         coordinator.api.router.lifespan_context(coordinator.api),

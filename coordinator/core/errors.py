@@ -184,6 +184,12 @@ class BadSettings(YourRequest):
     slug = "bad-settings"
 
 
+class HomeInUse(YourRequest):
+    """Another coordinator uses this home."""
+
+    slug = "home-in-use"
+
+
 class BadJobFile(YourRequest):
     """The job file does not describe a job."""
 

@@ -46,7 +46,7 @@ class Terms:
 class LeasePolicy:
     """The coordinator's settings. Raises BadSettings, naming the inequality, when they cannot be safe together."""
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: timedelta = timedelta(seconds=40)
     interval: timedelta = timedelta(seconds=5)
     margin: timedelta = timedelta(seconds=3)
     grace: timedelta = timedelta(seconds=5)

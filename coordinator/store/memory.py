@@ -81,11 +81,12 @@ class MemoryReading:
     async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None:
         return self._rows.containers.get(execution_id)
 
-    async def containers(self, run_id: RunId) -> Sequence[ContainerRow]:
+    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
         def slot(row: ContainerRow) -> tuple[ProcessorId, int]:
             return row.processor_id, row.epoch
 
-        return sorted((row for row in self._rows.containers.values() if row.run_id == run_id), key=slot)
+        found = (row for row in self._rows.containers.values() if row.run_id == run_id and processor_id in (None, row.processor_id))
+        return sorted(found, key=slot)
 
     async def standing_containers(self) -> Sequence[ContainerRow]:
         standing = [row for row in self._rows.containers.values() if row.state in _STANDING and row.ended_at is None]

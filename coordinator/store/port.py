@@ -161,8 +161,8 @@ class Reading(Protocol):
 
     async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None: ...
 
-    async def containers(self, run_id: RunId) -> Sequence[ContainerRow]:
-        """The incarnations of a run's slots, by slot and epoch."""
+    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
+        """The incarnations of a run's slots, or of one slot, by slot and epoch."""
         ...
 
     async def standing_containers(self) -> Sequence[ContainerRow]:

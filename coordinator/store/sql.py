@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from coordinator.core.errors import StoreUnavailable
 from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, JobName, RunId, Ssp, StreamId, TaskName
+from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
@@ -83,10 +83,13 @@ class SqlReading:
         found = (await self._connection.execute(query)).first()
         return rows.container_row(found) if found else None
 
-    async def containers(self, run_id: RunId) -> Sequence[ContainerRow]:
+    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
         table = tables.containers
-        query = select(table).where(table.c.run_id == run_id).order_by(table.c.processor_id, table.c.epoch)
-        return [rows.container_row(found) for found in await self._connection.execute(query)]
+        query = select(table).where(table.c.run_id == run_id)
+        if processor_id is not None:
+            query = query.where(table.c.processor_id == processor_id)
+        found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
+        return [rows.container_row(each) for each in found]
 
     async def standing_containers(self) -> Sequence[ContainerRow]:
         table = tables.containers

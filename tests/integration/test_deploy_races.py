@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 
 import pytest
@@ -69,7 +69,7 @@ class World:
         self.store = MemoryStore()
         self.system = SlowSystem()
         notices = Notices(self.store)
-        self.leases = Leases(policy or LeasePolicy(), clock)
+        self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
         self.runs = Runs(
             self.store, {"log": self.system}, JobModels(self.store), notices, clock, lambda job, at: RunId(f"{job}-{next(numbers)}")
@@ -142,7 +142,7 @@ async def test_a_container_of_the_replaced_run_that_registers_afterwards_is_refu
 
 
 async def test_after_a_restart_a_large_fleet_gets_its_own_terms_at_once() -> None:
-    world = World(LeasePolicy(max_rate=0.2))
+    world = World(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2))
     run = await world.deploy(containers=2)
     for slot in ("0", "1"):
         await world.register(run, f"c{slot}", slot)

@@ -16,7 +16,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from coordinator.api import new_api
-from coordinator.app import listen, server
+from coordinator.server import listen, server
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
 from tests.caller import run_body

@@ -20,7 +20,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def leases(clock: FakeClock) -> Leases:
     """Lease 30 s, grace 5 s."""
-    return Leases(LeasePolicy(), clock)
+    return Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
 
 
 def told(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> dict[str, str]:
@@ -153,7 +153,7 @@ def test_who_was_heard_is_told_once(leases: Leases) -> None:
 
 
 def small_rate(clock: FakeClock) -> Leases:
-    return Leases(LeasePolicy(max_rate=0.2), clock)
+    return Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
 
 
 def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:

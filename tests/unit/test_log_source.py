@@ -194,7 +194,7 @@ def test_each_record_keeps_its_own_headers(log: Log) -> None:
     assert found == [[("n", b"1")], [], [("n", b"2")], [("n", b"1")]]
 
 
-def test_headers_that_came_while_a_slice_was_read_are_found(log: Log) -> None:
+def test_headers_of_records_beyond_the_first_chunk_are_found(log: Log) -> None:
     put(log, 0, [Record(b"v", partition=0)] * 10_000, {"n": "1"})
     put(log, 1, [Record(b"v", partition=0)], {"n": "2"})
     assert [h["value"] for h in rows(reader(log, {0: 0}), Slice(0, 0, 10_001))[-1]["headers"]] == [b"2"]

@@ -55,7 +55,11 @@ class Bench:
     def on_lease_lost(self, lost: LeaseLost) -> None: ...
 
     def on_end(self, token: str, error: str | None) -> None:
-        self.loop.call_soon_threadsafe(lambda: self.end_of(token).set_result(error))
+        def tell() -> None:
+            if not self.end_of(token).done():
+                self.end_of(token).set_result(error)
+
+        self.loop.call_soon_threadsafe(tell)
 
     def end_of(self, token: str) -> asyncio.Future[str | None]:
         return self.ends.setdefault(token, self.loop.create_future())

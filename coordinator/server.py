@@ -1,0 +1,80 @@
+"""The coordinator as a server process: one per home, on one address."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import socket
+from pathlib import Path
+from typing import IO
+
+import uvicorn
+
+from coordinator.app import Coordinator, build
+from coordinator.core.errors import CannotListen, HomeInUse
+from coordinator.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours."""
+
+    def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
+        super().__init__(config)
+        self._coordinator = coordinator
+        self._settings = settings
+        self._lock: IO[bytes] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises StoreUnavailable, StreamUnavailable or CannotListen."""
+        await self._coordinator.prepare()
+        self._lock = only_one(self._settings.home)
+        listening = sockets or [listen(self._settings.host, self._settings.port)]
+        await super().startup(listening)
+        if self.started:
+            host, port, *_ = listening[0].getsockname()
+            where = f"[{host}]" if ":" in host else host
+            database, directory = self._settings.database_shown, self._settings.log_directory
+            log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._coordinator.notices.close()
+        await super().shutdown(sockets)
+
+
+def only_one(home: Path) -> IO[bytes]:
+    """Hold the home for this process, for as long as it lives. Raises HomeInUse: leases are in memory, and two coordinators would each
+    have their own."""
+    file = (home / "coordinator.lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise HomeInUse(f"{home.absolute()} is another coordinator's: stop that one, or name another --home") from error
+    return file
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises CannotListen, naming the address."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    except OSError as error:
+        raise CannotListen(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
+
+
+def server(settings: Settings) -> Server:
+    coordinator = build(settings)
+    config = uvicorn.Config(
+        coordinator.asgi,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+    return Server(config, coordinator, settings)

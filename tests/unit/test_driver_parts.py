@@ -1,0 +1,56 @@
+"""Small parts of the driver process: its lifeline to the watchdog, and how it reads the offsets that sources tell of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from containers.driver import Lifeline, main
+from containers.stagetask import positions_of
+from coordinator.core.ids import Instant, Ssp, StreamId
+
+FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")
+
+
+def test_a_renewal_is_one_line_that_loses_no_digit() -> None:
+    read_fd, write_fd = os.pipe()
+    lifeline = Lifeline(write_fd)
+    lifeline.renewed(Instant(0.1 + 0.2))
+    lifeline.renewed(Instant(31.0))
+    assert os.read(read_fd, 1000) == b"lease 0.30000000000000004\nlease 31.0\n"
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_a_watchdog_that_is_gone_is_no_reason_for_the_heart_to_fail() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    lifeline = Lifeline(write_fd)
+    lifeline.renewed(Instant(1.0))
+    lifeline.renewed(Instant(2.0))
+    os.close(write_fd)
+
+
+def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
+    Lifeline(None).renewed(Instant(1.0))
+
+
+def test_a_driver_that_is_told_no_run_fails_before_it_starts_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SLUICE_RUN_ID", raising=False)
+    assert main(tmp_path / "job.py") == 1
+
+
+def test_offsets_of_every_source_of_a_stage_are_read() -> None:
+    spelled = ['{"flights": {"0": 7, "11": 0}}', '{"by.carrier": {"3": 9}}']
+    assert positions_of(spelled, [FLIGHTS, CARRIERS]) == {
+        Ssp("log", "flights", 0): 7,
+        Ssp("log", "flights", 11): 0,
+        Ssp("kafka", "by.carrier", 3): 9,
+    }
+
+
+@pytest.mark.parametrize("spelled", ["None", "", "42", "null", "[1]", '{"logOffset": 3}', '{"flights": 5}', '{"others": {"0": 7}}'])
+def test_offsets_of_sources_of_other_kinds_are_left_out(spelled: str) -> None:
+    assert positions_of([spelled, '{"flights": {"0": 7}}'], [FLIGHTS]) == {Ssp("log", "flights", 0): 7}
