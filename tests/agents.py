@@ -162,9 +162,10 @@ class Place:
 
 @asynccontextmanager
 async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
-    """A coordinator whose clock stands still: no lease ends unless the test says so. Containers are asked to beat all the time."""
+    """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so. Containers beat all the time."""
     clock = FakeClock()
-    coordinator = build(read_settings(home=home, **{"heartbeat_seconds": 0.02, **settings}), clock=clock)
+    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02}
+    coordinator = build(read_settings(home=home, **{**terms, **settings}), clock=clock)
     app = httpx.ASGITransport(coordinator.asgi)
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")

@@ -27,6 +27,8 @@ from examples.flights.replay import Replay
 from examples.flights.watch import RunWatch, is_held, is_started, offsets_read
 
 JOB_FILE = Path(__file__).with_name("job.py")
+_SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A run of two minutes does not earn back what the JVM's optimising compiler costs it; a job that runs for months leaves this out."""
 _MARK = ".flights-demo"
 _LOOK_SECONDS = 0.5
 _PIPE_SECONDS = 5.0
@@ -165,7 +167,7 @@ def show_all(home: Path, flights: list[Flight], seconds_per_month: float, max_le
     line, log = Line(), Log(home / "log")
     log.create(FLIGHTS, PARTITIONS)
     started = time.monotonic()
-    with sluice_run(JOB_FILE, home, containers=containers, port=port) as run:
+    with sluice_run(JOB_FILE, home, containers=containers, port=port, config=[_SHORT_RUN]) as run:
         coordinator, run_id = run.where(60)
         line.end(f"run {run_id} on {coordinator}, {containers} containers")
         watch = RunWatch(coordinator, run_id)
@@ -187,7 +189,7 @@ def main(
     month_limit: Annotated[int, typer.Option(min=1, max=12, help="Replay only the first N months.")] = 12,
     max_lead_days: Annotated[
         int, typer.Option(min=1, max=29, help="The replay's lead over its slowest reader; the watermark is 30 days behind.")
-    ] = 20,
+    ] = 25,
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
