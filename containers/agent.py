@@ -208,7 +208,7 @@ class Agent:
         )
         log.info("slot %s of run %s, epoch %d, lease %g s", self._settings.processor_id, run.run_id, epoch, reply.lease_seconds)
         self._in_background(self._beat(heart), "heartbeat")
-        self._in_background(self._listen(reply.notices), "notices")
+        self._in_background(self._listen(), "notices")
         self._in_background(self._reports.run(), "progress")
         return epoch
 
@@ -221,10 +221,11 @@ class Agent:
             case RunOver(state=state):
                 self.end(Ending(EXIT_OK, f"the run is over: {state}"))
 
-    async def _listen(self, after: int) -> None:
+    async def _listen(self) -> None:
         """Notices as they come. Those from before the registration are read too: a stop may be among them."""
         seq = 0
         while True:
+            asked = self._clock.elapsed()
             try:
                 found = await self._coordinator.notices(self._settings.run, seq, POLL)
             except OurTrouble:
@@ -234,7 +235,8 @@ class Agent:
                 seq = notice.seq
                 if notice.kind in ("STOP", "ENDED"):
                     self.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
-            await asyncio.sleep(0 if found or seq >= after else RETRY.total_seconds())
+            if not found and self._clock.elapsed() - asked < RETRY.total_seconds():  # a coordinator that is going down holds no polls
+                await asyncio.sleep(RETRY.total_seconds())
 
     async def _work(self, run: wire.RunDetail, epoch: Epoch) -> None:
         """Open Spark, then acquire and start the slot's tasks, each as soon as it is free."""

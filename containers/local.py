@@ -133,9 +133,9 @@ class LocalRun:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._on_signal)
-        self._logs.mkdir(parents=True, exist_ok=True)
         line = StatusLine(self._client, sys.stdout)
         try:
+            self._make_home()
             await self._start_coordinator()
             await self._deploy()
             line.start(self._run_id)
@@ -150,6 +150,12 @@ class LocalRun:
             print(f"sluice: {self._failure}", file=sys.stderr)
             return 1
         return 0
+
+    def _make_home(self) -> None:
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSettings(f"--home {self._options.home}: {error.filename} cannot be made ({error.strerror})") from error
 
     def _on_signal(self) -> None:
         self._signals += 1

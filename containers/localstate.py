@@ -135,3 +135,8 @@ def _begin(directory: Path, lineage: Lineage) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(directory / "metadata")
+    entry = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)

@@ -23,7 +23,7 @@ from containers.driver import WATCHDOG_FD
 from containers.processes import kill_session
 from containers.settings import ContainerSettings
 from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError
+from coordinator.core.errors import CoordinatorUnreachable, SluiceError
 from coordinator.core.ids import Instant
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 TICK = timedelta(seconds=0.2)
 """How late the end of a lease is noticed at most."""
 
+
+TELL_WITHIN = timedelta(seconds=8)
+"""How long an exit is told to a coordinator that does not answer."""
 
 STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
 """Set by a launcher that holds the other end of standard input: its end is a request to stop."""
@@ -72,7 +75,8 @@ class Watchdog:
         if self._stop_asked:
             self._pass_on()
         if os.environ.get(STOP_WITH_STDIN):
-            loop.add_reader(0, self._launcher_gone)
+            with suppress(PermissionError):  # a plain file, or /dev/null: it never ends, so nobody holds the other end
+                loop.add_reader(0, self._launcher_gone)
         guard = asyncio.create_task(self._guard())
         code = await self._driver.wait()
         guard.cancel()
@@ -133,11 +137,20 @@ class Watchdog:
         return code, "" if code == 0 else f"its driver ended with exit code {code}"
 
     async def _tell(self, exit_code: int, reason: str) -> None:
-        """Report the exit, so that nobody waits for the lease to end. Nothing more can be done if nobody answers."""
+        """Report the exit, so that nobody waits for the lease to end. A coordinator that is just restarting is waited for a little; after
+        that the lease does what the report would have done."""
         coordinator = Coordinator(self._settings.coordinator_url)
         try:
             with suppress(SluiceError, TimeoutError):
-                async with asyncio.timeout(5):
-                    await coordinator.exited(self._settings.id, exit_code, reason)
+                async with asyncio.timeout(TELL_WITHIN.total_seconds()):
+                    while not await self._told_exit(coordinator, exit_code, reason):
+                        await asyncio.sleep(1)
         finally:
             await coordinator.close()
+
+    async def _told_exit(self, coordinator: Coordinator, exit_code: int, reason: str) -> bool:
+        try:
+            await coordinator.exited(self._settings.id, exit_code, reason)
+        except CoordinatorUnreachable:
+            return False
+        return True

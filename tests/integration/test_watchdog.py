@@ -116,12 +116,13 @@ class Kennel:
         return process, int(pid)
 
     async def clean(self) -> None:
+        """A driver holds its watchdog's standard output, which `wait` waits for too: it goes first."""
+        for session in self.sessions:
+            kill_session(session)
         for process in self.started:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-        for session in self.sessions:
-            kill_session(session)
 
 
 @pytest.fixture
