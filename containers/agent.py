@@ -151,16 +151,21 @@ class Agent:
         except SluiceError as error:
             self.end(Ending(EXIT_OK, str(error)) if isinstance(error, StaleRun) else Ending(EXIT_FAILED, f"{error.title()} {error}"))
             ending = self._ending.result()
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             log.error("the agent failed", exc_info=error)
             ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
-        for task in list(self._background):
-            task.cancel()
+        finally:
+            await self._end_background()
         if tell:
             await self._say_goodbye(ending)
         return ending
+
+    async def _end_background(self) -> None:
+        """Cancel what runs beside, and see it end: nothing of it may speak after the goodbye."""
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background, timeout=RETRY.total_seconds())
 
     async def _reach(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask until the coordinator answers, for as long as the settings say."""

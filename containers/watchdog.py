@@ -143,14 +143,13 @@ class Watchdog:
         try:
             with suppress(SluiceError, TimeoutError):
                 async with asyncio.timeout(TELL_WITHIN.total_seconds()):
-                    while not await self._told_exit(coordinator, exit_code, reason):
-                        await asyncio.sleep(1)
+                    await self._tell_until_heard(coordinator, exit_code, reason)
         finally:
             await coordinator.close()
 
-    async def _told_exit(self, coordinator: Coordinator, exit_code: int, reason: str) -> bool:
-        try:
-            await coordinator.exited(self._settings.id, exit_code, reason)
-        except CoordinatorUnreachable:
-            return False
-        return True
+    async def _tell_until_heard(self, coordinator: Coordinator, exit_code: int, reason: str) -> None:
+        while True:
+            try:
+                return await coordinator.exited(self._settings.id, exit_code, reason)
+            except CoordinatorUnreachable:
+                await asyncio.sleep(1)

@@ -178,7 +178,3 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
             for life in lives:
                 life.cancel()
             await asyncio.gather(*lives, return_exceptions=True)
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in (each for each in others if each.get_name().startswith(("heartbeat", "notices", "progress", "task "))):
-                task.cancel()
-            await asyncio.sleep(0)
