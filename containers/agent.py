@@ -13,21 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from containers.client import Coordinator, Refused
-from containers.engine import Batch, Callbacks, Engine, Start
+from containers.engine import Engine, Start
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
 from containers.job import Job
-from containers.reports import Report, Reports
+from containers.queries import Queries
+from containers.reports import Reports
 from containers.settings import ContainerSettings
-from containers.stagerunner import RestartPolicy, StageRunner
+from containers.stagerunner import RestartPolicy
 from coordinator import wire
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
@@ -82,15 +81,10 @@ class Agent:
         self._on_lease_lost = on_lease_lost
         self._loop = asyncio.get_running_loop()
         self._ending: asyncio.Future[Ending] = self._loop.create_future()
-        self._forced = threading.Event()
-        self._hurry = asyncio.Event()
-        self._engine: Engine | None = None
+        self._queries: Queries | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._runners: dict[str, StageRunner] = {}
         self._held: list[Held] = []
-        self._ends: dict[str, asyncio.Future[str | None]] = {}
         self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
-        self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
 
     # --- what may end it -------------------------------------------------------------------------------------------
 
@@ -104,8 +98,8 @@ class Agent:
         """SIGTERM: stop between batches; a second one does not wait for batches."""
         if self._ending.done():
             log.warning("told to stop again: running batches are interrupted")
-            self._forced.set()
-            self._hurry.set()
+            if self._queries is not None:
+                self._queries.hurry()
         self.end(Ending(EXIT_OK, "told to stop"))
 
     def _in_background(self, work: Awaitable[None], what: str) -> None:
@@ -249,20 +243,12 @@ class Agent:
         if model_run != run.run_id:
             raise StaleRun(f"job {self._job.name} has a newer run, {model_run}")
         slot = model.containers.get(self._settings.processor)
-        engine = self._make_engine(run)
-        self._engine = engine
-        callbacks = Callbacks(
-            on_batch=lambda batch: self._from_thread(self._on_batch, batch),
-            on_end=lambda token, error: self._from_thread(self._on_query_end, token, error),
-            on_lease_lost=lambda lost: self._from_thread(self._lease_lost, str(lost)),
-        )
-        await self._unless_ending(self._call(lambda: engine.open(callbacks)))
+        policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
+        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost)
+        self._queries = queries
+        await self._unless_ending(queries.open())
         for task in slot.tasks.values() if slot and not self._ending.done() else ():
-            self._in_background(self._run_task(run, epoch, task), f"task {task.name}")
-
-    def _from_thread(self, call: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(call, *args)
+            self._in_background(self._run_task(queries, run, epoch, task), f"task {task.name}")
 
     async def _unless_ending(self, work: Awaitable[T]) -> None:
         """Wait for the work or for the end, whichever comes first. An exception of the work is raised."""
@@ -272,19 +258,14 @@ class Agent:
         if task.done():
             task.result()
 
-    async def _call(self, blocking: Callable[[], T]) -> T:
-        """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
-        return await self._loop.run_in_executor(self._threads, blocking)
-
-    async def _run_task(self, run: wire.RunDetail, epoch: Epoch, task: TaskModel) -> None:
+    async def _run_task(self, queries: Queries, run: wire.RunDetail, epoch: Epoch, task: TaskModel) -> None:
         acquired = await self._acquire(task.name, epoch)
         if acquired is None:
             return
         self._held.append(Held(task.name, Generation(acquired.generation)))
         if self._ending.done():  # told to stop while the answer was on its way
             return
-        runners = [self._runner(start) for start in self._starts(run, task.name, acquired)]
-        await asyncio.gather(*(runner.run() for runner in runners))
+        await queries.run(self._starts(run, task.name, acquired))
 
     async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
         """Wait for the task for as long as it takes; None when the container ends first."""
@@ -312,30 +293,6 @@ class Agent:
             if (found := by_name.get(declared.stage.name)) is not None
         ]
 
-    def _runner(self, start: Start) -> StageRunner:
-        policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
-        assert self._engine is not None
-        runner = StageRunner(self._engine, start, policy, self._clock, self._call, self._end_of)
-        self._runners[start.query] = runner
-        return runner
-
-    # --- what queries tell -----------------------------------------------------------------------------------------
-
-    def _end_of(self, token: str) -> asyncio.Future[str | None]:
-        """The future of a query's end, for whoever comes first: the one who started it, or the one who tells of its end."""
-        return self._ends.setdefault(token, self._loop.create_future())
-
-    def _on_query_end(self, token: str, error: str | None) -> None:
-        future = self._end_of(token)
-        if not future.done():
-            future.set_result(error)
-
-    def _on_batch(self, batch: Batch) -> None:
-        runner = self._runners.get(batch.query)
-        if runner is not None:
-            start = runner.start
-            self._reports.put(Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch.batch, batch.offsets))
-
     # --- the end ---------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> bool:
@@ -343,22 +300,7 @@ class Agent:
         nothing. Whether all have ended: while one may still act, nobody is told that this container is gone."""
         if self._ending.result().exit_code == EXIT_LEASE_LOST:
             return False
-        stopping = {
-            asyncio.create_task(runner.stop(self._settings.stop_timeout, self._forced), name=name): runner.start.task
-            for name, runner in self._runners.items()
-        }
-        stops = set(stopping)
-        hurry = asyncio.create_task(self._hurried())
-        while stops and not hurry.done():
-            stopped, _ = await asyncio.wait({*stops, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            for stop in stopped & stops:
-                if stop.exception() or not stop.result():
-                    log.warning("%s: %s", stop.get_name(), stop.exception() or "its batch was interrupted and runs again at the next start")
-            stops -= stopped
-        hurry.cancel()
-        for stop in stops:
-            log.warning("%s did not stop in time", stop.get_name())
-        late = {stopping[stop] for stop in stops}
+        late = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
         try:
             await self._reports.flush()
             for held in self._held:
@@ -367,13 +309,6 @@ class Agent:
         except SluiceError as error:
             log.warning("not everything could be told to the coordinator: %s", error)
         return not late
-
-    async def _hurried(self) -> None:
-        """Returns when stopping has taken as long as it may: the stop's time-out and a little, or a moment after a second signal."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.stop_timeout_seconds + 10):
-                await self._hurry.wait()
-                await asyncio.sleep(3)
 
     async def _say_goodbye(self, ending: Ending) -> None:
         """Tell the exit. If nobody hears it, the watchdog tells it when the process is gone, or the lease runs out."""

@@ -1,0 +1,117 @@
+"""The queries of a container: started on the engine's threads, heard of on the event loop, and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+
+from containers.engine import Batch, Callbacks, Engine, Start
+from containers.reports import Report, Reports
+from containers.stagerunner import RestartPolicy, StageRunner
+from coordinator.clock import Clock
+from coordinator.core.errors import LeaseLost
+from coordinator.core.ids import TaskName
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HURRY = timedelta(seconds=3)
+"""How long a stop still waits once it was told to hurry: user code that blocks cannot be interrupted."""
+
+BEYOND_TIME_OUT = timedelta(seconds=10)
+"""How long a stop waits for Spark after a batch was interrupted at its time-out."""
+
+
+class Queries:
+    """One engine and what runs on it. Its callbacks come from any thread; all else is on the loop's."""
+
+    def __init__(self, engine: Engine, policy: RestartPolicy, clock: Clock, reports: Reports, on_lease_lost: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._clock = clock
+        self._reports = reports
+        self._on_lease_lost = on_lease_lost
+        self._loop = asyncio.get_running_loop()
+        self._runners: dict[str, StageRunner] = {}
+        self._ends: dict[str, asyncio.Future[str | None]] = {}
+        self._forced = threading.Event()
+        self._hurry = asyncio.Event()
+        self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
+
+    async def open(self) -> None:
+        """Start the engine; seconds."""
+        callbacks = Callbacks(
+            on_batch=lambda batch: self._from_thread(self._on_batch, batch),
+            on_end=lambda token, error: self._from_thread(self._on_query_end, token, error),
+            on_lease_lost=lambda lost: self._from_thread(self._lost, lost),
+        )
+        await self._call(lambda: self._engine.open(callbacks))
+
+    async def run(self, starts: Sequence[Start]) -> None:
+        """Start these and keep them running until `stop`. Raises what `StageRunner.run` raises."""
+        runners = [StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of) for start in starts]
+        self._runners |= {runner.start.query: runner for runner in runners}
+        await asyncio.gather(*(runner.run() for runner in runners))
+
+    async def _call(self, blocking: Callable[[], T]) -> T:
+        """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
+        return await self._loop.run_in_executor(self._threads, blocking)
+
+    def _from_thread(self, call: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _lost(self, lost: LeaseLost) -> None:
+        self._on_lease_lost(str(lost))
+
+    def _end_of(self, token: str) -> asyncio.Future[str | None]:
+        """The future of a query's end, for whoever comes first: the one who started it, or the one who tells of its end."""
+        return self._ends.setdefault(token, self._loop.create_future())
+
+    def _on_query_end(self, token: str, error: str | None) -> None:
+        future = self._end_of(token)
+        if not future.done():
+            future.set_result(error)
+
+    def _on_batch(self, batch: Batch) -> None:
+        runner = self._runners.get(batch.query)
+        if runner is not None:
+            start = runner.start
+            self._reports.put(Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch.batch, batch.offsets))
+
+    def hurry(self) -> None:
+        """Interrupt running batches instead of waiting for them."""
+        self._forced.set()
+        self._hurry.set()
+
+    async def stop(self, deadline: timedelta) -> set[TaskName]:
+        """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
+        stopping = {
+            asyncio.create_task(runner.stop(deadline, self._forced), name=name): runner.start.task for name, runner in self._runners.items()
+        }
+        stops = set(stopping)
+        hurried = asyncio.create_task(self._hurried(deadline))
+        while stops and not hurried.done():
+            stopped, _ = await asyncio.wait({*stops, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            for stop in stopped & stops:
+                if stop.exception() or not stop.result():
+                    log.warning("%s: %s", stop.get_name(), stop.exception() or "its batch was interrupted and runs again at the next start")
+            stops -= stopped
+        hurried.cancel()
+        for stop in stops:
+            log.warning("%s did not stop in time", stop.get_name())
+        return {stopping[stop] for stop in stops}
+
+    async def _hurried(self, deadline: timedelta) -> None:
+        """Returns when stopping has taken as long as it may: the deadline and a little, or a moment after it was told to hurry."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
+                await self._hurry.wait()
+                await asyncio.sleep(HURRY.total_seconds())
