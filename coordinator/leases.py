@@ -59,7 +59,10 @@ class Leases:
         self._ending.pop(execution_id, None)
         self._restretch(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
-        self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms))
+        promised = self._valid.get(execution_id)
+        entry = self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms))
+        if promised is not None:
+            entry.ends_at = max(entry.ends_at, promised.ends_at)
         return self.terms
 
     def renew_all(self) -> None:
@@ -70,7 +73,10 @@ class Leases:
 
     def beat(self, execution_id: str, sent: int | None) -> Valid | None:
         """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
-        sends one is answered as alive and renews nothing; one after lease and grace is too late, since the tasks may be another's."""
+        sends one is answered as alive and renews nothing; one after lease and grace is too late, since the tasks may be another's.
+
+        A lease never ends earlier than was promised: when a shrinking fleet shortens the terms and this answer is lost, the container goes
+        on trusting the longer lease of the answer before."""
         entry = self._valid.get(execution_id)
         if entry is None or (sent is not None and sent != entry.epoch):
             return None
@@ -79,7 +85,7 @@ class Leases:
             return None
         self.answered_alive += 1
         if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
-            entry.ends_at = now + self._lease_seconds
+            entry.ends_at = max(entry.ends_at, now + self._lease_seconds)
             self._seen.add(execution_id)
         return entry
 

@@ -166,6 +166,20 @@ def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: Fak
     assert told(leases, C1, 1)["sluice-next-heartbeat-seconds"] == "5"
 
 
+def test_a_lease_never_ends_before_what_an_earlier_answer_promised(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    promised = leases.free_at(C1)
+    leases.drop(C2)
+    clock.advance(10)
+    leases.beat(C1, Epoch(1))  # an answer that tells 30 s, and is lost
+    assert leases.free_at(C1) == promised
+    leases.grant(C1, Epoch(1), 1)
+    assert leases.free_at(C1) == promised
+
+
 def test_the_lease_that_a_registration_is_told_is_the_lease_that_is_kept(clock: FakeClock) -> None:
     leases = small_rate(clock)
     leases.grant(C1, Epoch(1), 1)
