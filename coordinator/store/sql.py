@@ -20,6 +20,11 @@ from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
 
+_BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
+"""What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
+
+_BEGIN_READING = {"sqlite": "BEGIN", "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"}
+
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
 
@@ -209,15 +214,13 @@ class SqlStore:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Writing]:
         async with self._writing, _translated(), self.engine.begin() as connection:
-            if self.engine.dialect.name == "sqlite":
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
             yield SqlWriting(connection)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Reading]:
         async with _translated(), self.engine.connect() as connection:
-            if self.engine.dialect.name == "sqlite":
-                await connection.exec_driver_sql("BEGIN")
+            await connection.exec_driver_sql(_BEGIN_READING[self.engine.dialect.name])
             yield SqlReading(connection)
 
     async def close(self) -> None:
