@@ -179,7 +179,7 @@ class StateElsewhere(YourRequest):
 
 
 class BadSettings(YourRequest):
-    """The settings cannot be safe together."""
+    """The settings cannot be used."""
 
     slug = "bad-settings"
 

@@ -115,7 +115,7 @@ class Log:
             return
         if not stat.S_ISDIR(_mode(self.directory)):
             raise StreamUnavailable(f"the log's directory {self.directory} is not there")
-        raise UnknownStream(f"the log has no stream {stream!r}: create it first")
+        raise UnknownStream(f"the log has no stream {stream!r}: make it first (sluice log create {stream} --partitions N)")
 
     def create(self, stream: str, partitions: int) -> None:
         if partitions < 1:
