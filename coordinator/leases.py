@@ -7,7 +7,7 @@ container that the database knows gets a fresh lease: a restart never ends a fle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 
@@ -118,13 +118,6 @@ class Leases:
         ended = [(each, entry) for each, entry in self._valid.items() if entry.ends_at <= now]  # few: nothing more is asked of the rest
         found += [each for each, entry in ended if entry.lease.free_at(self.policy) <= now]
         return [ExecutionContainerId(each) for each in found[:limit]]
-
-    def adopt_model(self, execution_ids: Iterable[ExecutionContainerId], model_version: int) -> None:
-        """Tell these containers of a job model in the headers of their next answers."""
-        for execution_id in execution_ids:
-            if entry := self._valid.get(execution_id):
-                entry.model_version = model_version
-                entry.headers = _headers(entry.epoch, model_version, self.terms)
 
     def take_seen(self) -> Sequence[ExecutionContainerId]:
         """The containers that were heard since the last call."""

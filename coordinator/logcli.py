@@ -39,6 +39,13 @@ def create(stream: Stream, partitions: Annotated[int, typer.Option(min=1, help="
     typer.echo(f"{stream}: {partitions} partitions")
 
 
+@app.command()
+def grow(stream: Stream, partitions: Annotated[int, typer.Option(min=1, help="How many there are to be.")], home: Home = None) -> None:
+    """Add partitions to a stream. A stateful job accepts only a multiple of what it began with."""
+    _log(home).grow(stream, partitions)
+    typer.echo(f"{stream}: {partitions} partitions")
+
+
 @app.command("ls")
 def list_streams(home: Home = None) -> None:
     """The streams, with their partitions and how many records are in them."""

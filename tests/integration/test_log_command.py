@@ -72,3 +72,11 @@ def test_another_count_is_refused(home: Path) -> None:
     sluice_log(home, "create", "words")
     with pytest.raises(StreamConflict):
         sluice_log(home, "create", "words", "--partitions", "3")
+
+
+def test_a_stream_grows_and_never_shrinks(home: Path) -> None:
+    sluice_log(home, "create", "words", "--partitions", "2")
+    sluice_log(home, "grow", "words", "--partitions", "4")
+    assert len(Log(home / "log").latest("words")) == 4
+    with pytest.raises(StreamConflict, match="cannot shrink"):
+        sluice_log(home, "grow", "words", "--partitions", "3")

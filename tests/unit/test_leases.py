@@ -74,14 +74,6 @@ def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None
     }
 
 
-def test_a_new_model_is_told_to_the_containers_that_it_is_for(leases: Leases) -> None:
-    leases.grant(C1, Epoch(1), 1)
-    leases.grant(C2, Epoch(1), 1)
-    leases.adopt_model([C1, C3], 2)
-    assert told(leases, C1, 1)["sluice-job-model-version"] == "2"
-    assert told(leases, C2, 1)["sluice-job-model-version"] == "1"
-
-
 def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     clock.advance(10)
