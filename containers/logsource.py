@@ -6,6 +6,7 @@ A batch is planned from the offsets that Spark hands over and never from the opt
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from coordinator.core.errors import OffsetsTrimmed
 from coordinator.streams.log import Log, Row
-
-FORMAT = "sluice-log"
 
 COLUMNS = (
     "key binary, value binary, stream string, partition int, offset bigint, timestamp timestamp, "
@@ -136,12 +136,20 @@ def _record_batch(stream: str, partition: int, rows: Sequence[Row], headers: Map
 
 
 class LogSource(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
     def schema(self) -> str:
         return COLUMNS
 
     def streamReader(self, schema: StructType) -> LogStreamReader:
         return LogStreamReader(self.options)
+
+
+def register(spark: SparkSession, reader: str) -> str:
+    """Register the log as a data source for one reader (a query's stream) alone; the format's name. A restart registers it anew.
+
+    Spark keeps one java.util.HashMap of environment variables for each registered source, writes into it from the thread of every query
+    that reads it, and serialises it with every task. Queries that start at once spoil a shared one for good (its size counts more than it
+    holds): from then on each task of each of them fails with OptionalDataException.
+    """
+    name = f"sluice-log-{hashlib.sha256(reader.encode()).hexdigest()[:16]}"
+    spark.dataSource.register(type("LogSource", (LogSource,), {"name": classmethod(lambda _: name)}))
+    return name

@@ -10,6 +10,7 @@ from uuid import uuid4
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from containers.localstate import directory_name
 from coordinator.core.errors import BadSettings
 from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId
 
@@ -55,6 +56,11 @@ class ContainerSettings(BaseSettings):
     @property
     def state_directory(self) -> Path:
         return (self.state_dir or self.home / "state").absolute()
+
+    @property
+    def scratch_directory(self) -> Path:
+        """Spark's own temporary files of this incarnation; the watchdog deletes it when the last of its processes is gone."""
+        return (self.home / "spark" / directory_name(self.id)).absolute()
 
     @property
     def stop_timeout(self) -> timedelta:

@@ -26,8 +26,6 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from containers.logsource import LogSource
-
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -75,7 +73,6 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
-    spark.dataSource.register(LogSource)
     return spark
 
 

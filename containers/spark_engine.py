@@ -47,8 +47,8 @@ class SparkEngine:
 
     def open(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
-        local_dir = self._settings.home.absolute() / "spark" / self._settings.id
-        self._spark = start_session(f"{self._job.name} {self._settings.processor_id}", self._settings.master, local_dir, self._spark_conf())
+        name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
+        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
         pickle_whole(sys.modules["sluice_job"])
         self._spark.streams.addListener(Listener(self._on_batch, self._on_end))
 

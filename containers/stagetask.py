@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from containers import logsource
 from containers.job import Readable, Writable
-from containers.logsource import FORMAT
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, LeaseLost, UnknownSystem
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
@@ -99,8 +99,9 @@ class StageTask:
         starts = {ssp.partition: offset for ssp, offset in self._grant.starts.items() if ssp.stream_id == bound.stream}
         if not starts:
             raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without saying so: name it in reads=")
+        source = logsource.register(self.spark, f"{self._grant.owner}/{self._grant.stage}/{bound.stream}")
         rows = (
-            self.spark.readStream.format(FORMAT)
+            self.spark.readStream.format(source)
             .option("path", str(self._log(bound.stream.system).directory))
             .option("stream", bound.stream.stream)
             .option("starts", json.dumps(starts))

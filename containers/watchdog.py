@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,7 @@ class Watchdog:
         code = await self._driver.wait()
         guard.cancel()
         await self._clear_session()
+        shutil.rmtree(self._settings.scratch_directory, ignore_errors=True)
         exit_code, reason = self._verdict(code)
         await self._tell(exit_code, reason)
         return exit_code

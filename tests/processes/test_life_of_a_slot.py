@@ -68,6 +68,7 @@ class TestLifeOfASlot:
         assert self.second[1].wait(60) == 0
         assert [task.holder for task in scene.detail().tasks] == [None, None]
         assert session_members(driver.pid) == []
+        assert list((scene.root / "home" / "spark").iterdir()) == []
 
     def test_a_restart_on_the_same_disk_continues(self, scene: Stage) -> None:
         scene.feed(200)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers import logsource
 from containers.job import Input, Intermediate, Output
 from containers.stagetask import StageTask
 from coordinator.core.errors import StateElsewhere
@@ -125,3 +127,21 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
     planned, _ = bench.batches(grant)
     with pytest.raises(StateElsewhere, match="reached batch"):
         bench.stores.prepare(grant.task, grant.stage, grant.lineage, planned[-1] + 1)
+
+
+def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) -> None:
+    """Spark writes to it from the threads of all queries that share it, which spoils it when they start at once."""
+    manager = bench.spark._jsparkSession.sessionState().dataSourceManager()
+    identity = bench.spark._jvm.java.lang.System.identityHashCode
+    names = {logsource.register(bench.spark, reader) for reader in ("job/Partition 0/a/in", "job/Partition 0/b/in", "job/Partition 1/a/in")}
+    kept = {identity(manager.lookupDataSource(name).dataSourceCls().envVars()) for name in names}
+    assert len(names) == len(kept) == 3
+
+
+def test_queries_that_start_at_once_all_read_everything(bench: Bench) -> None:
+    bench.feed(range(100), batch=0)
+    grants = [bench.grant("in", stage=f"stage{n}", lineage=f"6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3c{n:02}") for n in range(6)]
+    with ThreadPoolExecutor(len(grants)) as threads:
+        for query in list(threads.map(lambda grant: bench.start(grant, copy), grants)):
+            query.processAllAvailable()
+    assert sorted(map(int, bench.values("out"))) == sorted(list(range(100)) * len(grants))
