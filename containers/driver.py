@@ -36,11 +36,16 @@ class Lifeline:
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
+        if fd is not None:
+            os.set_blocking(fd, False)
 
     def renewed(self, ends_at: Instant) -> None:
+        """Never blocks: a watchdog that is paused must not pause the heart with it."""
         if self._fd is not None:
             try:
                 os.write(self._fd, f"lease {ends_at!r}\n".encode())
+            except BlockingIOError:
+                log.warning("the watchdog does not read: it will hear of a later renewal")
             except OSError:
                 self._fd = None
 

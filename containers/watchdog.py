@@ -81,10 +81,11 @@ class Watchdog:
         guard = asyncio.create_task(self._guard())
         code = await self._driver.wait()
         guard.cancel()
-        await self._clear_session()
+        cleared = await self._clear_session()
         shutil.rmtree(self._settings.scratch_directory, ignore_errors=True)
         exit_code, reason = self._verdict(code)
-        await self._tell(exit_code, reason)
+        if cleared:
+            await self._tell(exit_code, reason)
         return exit_code
 
     def _hear(self, fd: int) -> None:
@@ -120,14 +121,16 @@ class Watchdog:
         self._killed_for_lease = True
         kill_session(self._driver.pid)
 
-    async def _clear_session(self) -> None:
-        """Whatever the driver left behind: its JVM and Python workers."""
+    async def _clear_session(self) -> bool:
+        """End whatever the driver left behind: its JVM and Python workers. False if something cannot be killed: it may still act, so nobody
+        is told that this container is gone, and its tasks wait for the lease and the grace."""
         assert self._driver is not None
         for _ in range(100):
             if not kill_session(self._driver.pid):
-                return
+                return True
             await asyncio.sleep(TICK.total_seconds() / 4)
         log.error("processes of session %d cannot be killed", self._driver.pid)
+        return False
 
     def _verdict(self, code: int) -> tuple[int, str]:
         if self._killed_for_lease:

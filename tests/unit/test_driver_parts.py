@@ -33,6 +33,18 @@ def test_a_watchdog_that_is_gone_is_no_reason_for_the_heart_to_fail() -> None:
     os.close(write_fd)
 
 
+def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next_renewal() -> None:
+    read_fd, write_fd = os.pipe()
+    lifeline = Lifeline(write_fd)
+    for n in range(10_000):
+        lifeline.renewed(Instant(1000.0 + n))
+    assert os.read(read_fd, 1 << 20).startswith(b"lease 1000.0\nlease 1001.0\n")
+    lifeline.renewed(Instant(5.0))
+    assert os.read(read_fd, 65536).endswith(b"lease 5.0\n")
+    os.close(read_fd)
+    os.close(write_fd)
+
+
 def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
     Lifeline(None).renewed(Instant(1.0))
 
