@@ -105,8 +105,12 @@ def db_upgrade(home: Home = None, database_url: Database = None) -> None:
 
 def main() -> None:
     """The entry point: an error that a person must act on is one line and exit code 1."""
-    for command in entry_points(group="sluice.commands"):
-        app.command(command.name)(command.load())
+    for found in entry_points(group="sluice.commands"):
+        command = found.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=found.name)
+        else:
+            app.command(found.name)(command)
     try:
         app()
     except SluiceError as error:
