@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,11 +16,12 @@ def container(job_file: JobFile) -> None:
     EXECUTION_ENV_CONTAINER_ID. Exit codes: 0 stopped in order, 1 failure, 3 lease lost."""
     from containers.settings import read_container_settings
     from containers.watchdog import Watchdog
+    from coordinator import logs
     from coordinator.clock import SystemClock
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    stamp = logs.configure(logs.read_log_settings())
     settings = read_container_settings()
+    stamp.fields |= settings.log_fields
     raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))
 
 
@@ -32,13 +31,15 @@ def run(
     home: Annotated[Path, typer.Option(help="Directory of the database, the log, local state and logs.")] = Path(".sluice"),
     port: Annotated[int, typer.Option(help="The coordinator's port on 127.0.0.1 (0 = any free one).")] = 8180,
     start: Annotated[str, typer.Option(help="checkpoint (go on), or earliest, latest or an ISO time (a new history).")] = "checkpoint",
-    system: Annotated[str, typer.Option(help="The system of all streams.")] = "log",
+    system: Annotated[str, typer.Option(help="The system of all streams: log or kafka.")] = "log",
+    bind: Annotated[list[str] | None, typer.Option(help="NAME=SYSTEM[:STREAM] for one stream of the job; may be repeated.")] = None,
     config: Annotated[list[str] | None, typer.Option(help="key=value for the run; may be repeated.")] = None,
 ) -> None:
     """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""
     from containers.local import LocalRun, run_options
+    from coordinator import logs
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    options = run_options(job_file, containers, home, port, start, system, config or [])
+    logs.read_log_settings()  # of the processes to come: refused here, before there are any
+    logs.configure(logs.LogSettings(log_format="text", log_level="WARNING"))
+    options = run_options(job_file, containers, home, port, start, system, config or [], bind or [])
     raise typer.Exit(asyncio.run(LocalRun(options).run()))

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +28,7 @@ from coordinator.core.errors import BadSettings, CoordinatorUnreachable, SluiceE
 from coordinator.core.ids import RunId
 from coordinator.core.placement import slots
 
+LOCAL_KAFKA = "127.0.0.1:9092"
 TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
 STOP_WITHIN = timedelta(seconds=150)
@@ -49,17 +50,20 @@ class RunOptions:
         return f"http://127.0.0.1:{self.port}"
 
 
-def run_options(job_file: Path, containers: int, home: Path, port: int, start: str, system: str, config: Sequence[str]) -> RunOptions:
+def run_options(
+    job_file: Path, containers: int, home: Path, port: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
+) -> RunOptions:
     """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
     job = load_job(job_file)
     slots(containers)
+    bindings = bound_names(job, bind)
     if not 0 <= port <= 65535:
         raise BadSettings(f"--port takes 0 to 65535, not {port}")
     for each in config:
         if not each.partition("=")[0] or "=" not in each:
             raise BadSettings(f"--config takes key=value, not {each!r}")
     try:
-        request = deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config))
+        request = deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config), bindings)
     except ValidationError as error:
         if any(each["loc"][0] == "start" for each in error.errors()):
             raise BadSettings(f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}") from error
@@ -67,15 +71,40 @@ def run_options(job_file: Path, containers: int, home: Path, port: int, start: s
     return RunOptions(job_file.absolute(), job, request, home.absolute(), port or _free_port())
 
 
-def deploy_request(job: Job, containers: int, system: str, start: str, config: dict[str, str]) -> wire.RunRequest:
-    """The request that deploys a job with all its streams on one system."""
+def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
+    """NAME=SYSTEM or NAME=SYSTEM:STREAM, by name. Raises BadSettings."""
+    names = {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
+    found: dict[str, dict[str, str]] = {}
+    for each in bind:
+        name, _, where = each.partition("=")
+        system, _, stream = where.partition(":")
+        if name not in names or not system:
+            known = ", ".join(sorted(names))
+            raise BadSettings(f"--bind takes NAME=SYSTEM or NAME=SYSTEM:STREAM with a stream of the job ({known}), not {each!r}")
+        found[name] = {"system": system} | ({"stream": stream} if stream else {})
+    return found
+
+
+def deploy_request(
+    job: Job,
+    containers: int,
+    system: str,
+    start: str,
+    config: dict[str, str],
+    bindings: Mapping[str, Mapping[str, str]] | None = None,
+) -> wire.RunRequest:
+    """The request that deploys a job with its streams on one system, but for those that `bindings` puts elsewhere."""
+
+    def at(name: str) -> dict[str, str]:
+        return {"name": name, "system": system, **(bindings or {}).get(name, {})}
+
     return wire.RunRequest.model_validate(
         {
             "job": job.name,
             "containers": containers,
-            "inputs": [{"name": each.name, "system": system, "broadcast": each.broadcast} for each in job.inputs],
-            "intermediates": [{"name": each.name, "system": system, "partitions": each.partitions} for each in job.intermediates],
-            "outputs": [{"name": each.name, "system": system, "partitions": each.partitions} for each in job.outputs],
+            "inputs": [{**at(each.name), "broadcast": each.broadcast} for each in job.inputs],
+            "intermediates": [{**at(each.name), "partitions": each.partitions} for each in job.intermediates],
+            "outputs": [{**at(each.name), "partitions": each.partitions} for each in job.outputs],
             "stages": [{"name": s.stage.name, "reads": s.stage.reads, "writes": s.stage.writes} for s in job.stages],
             "grouper": job.grouper,
             "maxTasks": job.max_tasks,
@@ -114,7 +143,7 @@ class LocalRun:
         self._logs = options.home / "logs"
         self._stopping = asyncio.Event()
         self._signals = 0
-        self._coordinator = Slot("coordinator", self._coordinator_command(), dict(os.environ))
+        self._coordinator = Slot("coordinator", self._coordinator_command(), self._coordinator_environment())
         self._containers: list[Slot] = []
         self._client = Coordinator(options.url)
         self._clock = SystemClock()
@@ -127,6 +156,11 @@ class LocalRun:
             *(sys.executable, "-m", "coordinator.cli", "coordinator", "--stop-with-stdin"),
             *("--host", "127.0.0.1", "--port", str(o.port), "--home", str(o.home)),
         ]
+
+    def _coordinator_environment(self) -> dict[str, str]:
+        """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts."""
+        kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in self._options.request.streams) else {}
+        return {**kafka, **os.environ}
 
     async def run(self) -> int:
         """Until Ctrl-C, the end of the run, or a failure; the exit code."""

@@ -32,6 +32,8 @@ class ContainerSettings(BaseSettings):
     home: Path = Path(".sluice")
     state_dir: Path | None = Field(None, description="where checkpoints live; default: state under home")
     master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
+    kafka_bootstrap: str = Field("", max_length=2000, description="where Kafka is for this container; default: as the coordinator says")
+    kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
     max_rows: int = Field(50_000, ge=1, description="the most rows that a source reads per batch")
     trigger_seconds: float = Field(1.0, ge=0)
     connect_timeout_seconds: float = Field(300, ge=0, description="how long a starting container waits for the coordinator")
@@ -52,6 +54,11 @@ class ContainerSettings(BaseSettings):
     @property
     def processor(self) -> ProcessorId:
         return ProcessorId(self.processor_id)
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What every record of this container carries; the job is known when its file has been read."""
+        return {"run": self.run_id, "processor": self.processor_id, "container": self.execution_container_id}
 
     @property
     def state_directory(self) -> Path:

@@ -16,7 +16,9 @@ from containers.job import Job
 from containers.localstate import Stores, inspect
 from containers.settings import ContainerSettings
 from containers.spark import BatchDone, Listener, QueryEnded, pickle_whole, start_query, start_session, stop_between_batches
-from containers.stagetask import Bound, Grant, StageTask, positions_of
+from containers.stagetask import Bound, StageTask, positions_of
+from containers.systems import jars_for, task_systems
+from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, StateElsewhere
 from coordinator.core.ids import StreamId
@@ -37,7 +39,8 @@ class SparkEngine:
         self._job = job
         self._settings = settings
         self._streams = streams
-        self._systems = systems
+        self._connections = systems
+        self._systems: Mapping[str, TaskSystem] = {}
         self._config = config
         self._clock = clock
         self._stores = Stores(settings.state_directory, job.name)
@@ -49,12 +52,14 @@ class SparkEngine:
         self._callbacks = callbacks
         name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
         self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
+        self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
         self._spark.streams.addListener(Listener(self._on_batch, self._on_end))
 
     def _spark_conf(self) -> dict[str, str]:
         """Settings of the run ("spark.…" in its config), then the container's own."""
-        return {name: value for name, value in self._config.items() if name.startswith("spark.")} | self._settings.spark_conf
+        conf = {name: value for name, value in self._config.items() if name.startswith("spark.")} | self._settings.spark_conf
+        return conf | jars_for(self._connections, conf)
 
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
@@ -77,8 +82,6 @@ class SparkEngine:
             self._systems,
             self._config,
             self._settings.max_rows,
-            self._clock,
-            self._callbacks.on_lease_lost,
         )
         self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
         appended = task.fence(stage.writes)

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from containers import logsource
 from containers.job import Readable, Writable
-from coordinator.clock import Clock
-from coordinator.core.errors import BadJobFile, LeaseLost, UnknownSystem
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.streams.log import Log, Record, Writer
+from containers.tasksystem import Grant, TaskSystem
+from coordinator.core.errors import BadJobFile, UnknownSystem
+from coordinator.core.ids import Ssp, StreamId
 from coordinator.wire import CONTROL_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +28,6 @@ class Bound:
     intermediate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What the acquire of a task gave one of its stages."""
-
-    job: str
-    task: TaskName
-    stage: StageName
-    generation: Generation
-    lineage: Lineage
-    origin: RunId
-    starts: Mapping[Ssp, int]
-
-    @property
-    def owner(self) -> str:
-        return f"{self.job}/{self.task}"
-
-    @property
-    def writer(self) -> Writer:
-        return Writer(self.lineage, self.owner, self.generation)
-
-
 class StageTask:
     """One stage of one task, in one session. Made anew for every start of the query."""
 
@@ -63,11 +36,9 @@ class StageTask:
         spark: SparkSession,
         grant: Grant,
         streams: Mapping[str, Bound],
-        systems: Mapping[str, Mapping[str, str]],
+        systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
-        clock: Clock,
-        on_lease_lost: Callable[[LeaseLost], None],
     ) -> None:
         self.spark = spark
         self.config = dict(config)
@@ -75,8 +46,6 @@ class StageTask:
         self._streams = streams
         self._systems = systems
         self._max_rows = max_rows
-        self._clock = clock
-        self._on_lease_lost = on_lease_lost
 
     @property
     def name(self) -> str:
@@ -89,25 +58,17 @@ class StageTask:
             )
         return self._streams[name]
 
-    def _log(self, system: str) -> Log:
-        if system != "log":
-            raise UnknownSystem(f"this container cannot reach the system {system!r}")
-        return Log(Path(self._systems[system]["path"]))
+    def _system(self, name: str) -> TaskSystem:
+        if name not in self._systems:
+            raise UnknownSystem(f"this container cannot reach the system {name!r}")
+        return self._systems[name]
 
     def read(self, stream: Readable) -> DataFrame:
         bound = self._bound(stream.name)
         starts = {ssp.partition: offset for ssp, offset in self._grant.starts.items() if ssp.stream_id == bound.stream}
         if not starts:
             raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without saying so: name it in reads=")
-        source = logsource.register(self.spark, f"{self._grant.owner}/{self._grant.stage}/{bound.stream}")
-        rows = (
-            self.spark.readStream.format(source)
-            .option("path", str(self._log(bound.stream.system).directory))
-            .option("stream", bound.stream.stream)
-            .option("starts", json.dumps(starts))
-            .option("maxRows", str(self._max_rows))
-            .load()
-        )
+        rows = self._system(bound.stream.system).read(self._grant, bound.stream.stream, starts, self._max_rows)
         return rows.filter(self._of_this_history()) if bound.intermediate else rows
 
     def _of_this_history(self) -> Column:
@@ -120,35 +81,17 @@ class StageTask:
         self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
     ) -> DataStreamWriter:
         bound = self._bound(stream.name)
-        log = self._log(bound.stream.system)
         headers = {RUN_RECORD_HEADER: self._grant.origin} if bound.intermediate else {}
         chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
         chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
         records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))
-
-        def append(batch: DataFrame, batch_id: int) -> None:
-            table = batch.toArrow()
-            found = [Record(value=v, key=k) for k, v in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)]
-            micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
-            try:
-                log.append(bound.stream.stream, found, writer=self._grant.writer, batch=batch_id, headers=headers, now_micros=micros)
-            except LeaseLost as lost:
-                self._on_lease_lost(lost)
-                raise
-
-        return records.writeStream.foreachBatch(append)
+        return self._system(bound.stream.system).write(self._grant, records, bound.stream.stream, headers)
 
     def fence(self, writes: Sequence[str]) -> int:
         """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage
-        appended to any of them, -1 for none. Run it before the query starts."""
-        last = -1
-        for name in writes:
-            bound = self._bound(name)
-            log = self._log(bound.stream.system)
-            log.fence(bound.stream.stream, self._grant.owner, self._grant.generation)
-            appended = log.last_batch(bound.stream.stream, self._grant.lineage)
-            last = max(last, -1 if appended is None else appended)
-        return last
+        appended to any of them, as far as their systems know, -1 for none. Run it before the query starts."""
+        bound = [self._bound(name).stream for name in writes]
+        return max((self._system(stream.system).fence(self._grant, stream.stream) for stream in bound), default=-1)
 
 
 def positions_of(spelled: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, int]:

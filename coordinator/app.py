@@ -30,6 +30,8 @@ from coordinator.runs import Runs
 from coordinator.settings import Settings
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
+from coordinator.streams.kafka import KafkaSystem
+from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log_system import LogSystem
 from coordinator.streams.port import StreamSystem
 from coordinator.tasks import Tasks
@@ -49,6 +51,15 @@ class Coordinator:
     prepare: Callable[[], Awaitable[None]]
 
 
+def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
+    """The embedded log, and Kafka where the settings name a cluster. Raises BadSettings."""
+    systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory)}
+    if settings.kafka_bootstrap:
+        properties = KafkaProperties.read(settings.kafka_properties)
+        systems["kafka"] = KafkaSystem(settings.kafka_bootstrap, properties, replication=settings.kafka_replication)
+    return systems
+
+
 def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
     """Wire the parts. Nothing is opened before the application's lifespan begins."""
     clock = clock or SystemClock()
@@ -56,7 +67,7 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
     leases = Leases(settings.lease_policy, clock)
     notices = Notices(store)
     models = JobModels(store)
-    systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory)}
+    systems = stream_systems(settings)
     maintenance = Maintenance(
         [
             ExpireLeases(store, leases, notices, clock),

@@ -115,6 +115,8 @@ class TrimStreams:
             by_stream[ssp.stream_id][ssp.partition] = offset
         trimmed = 0
         for stream, offsets in by_stream.items():
+            if stream.system not in self.systems:
+                continue  # an operator took it out of the settings while a run that used it is not over
             system = self.systems[stream.system]
             old = await system.at_time(stream.stream, self.clock.now() - self.keep)
             trimmed += await system.trim(stream.stream, {p: min(offset, old.get(p, 0)) for p, offset in offsets.items()})

@@ -73,8 +73,10 @@ class Runs:
                 _not_draining(former)
             going_on = former if request.start == "checkpoint" else None
             plan = plan_model(request, bindings, counts, previous if going_on else Previous(), last)
-            for stream in missing:
-                await self._system(stream.system).create(stream.stream, counts[next(n for n, s in bindings.items() if s == stream)])
+            intermediate = {bindings[each.name] for each in request.intermediates}
+            for name, stream in bindings.items():
+                if stream in missing:
+                    await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
             starts = await self._starts(request, bindings, plan, old_starts if going_on else None)
             return await self._save(request, _streams(request, bindings, counts), former, going_on, plan, starts)
 
@@ -225,6 +227,10 @@ def _graph(request: wire.RunRequest) -> Graph:
 
 def _bindings(request: wire.RunRequest) -> Mapping[str, StreamId]:
     bindings = {each.name: StreamId(each.system, each.stream or each.name) for each in request.streams}
+    for stage in request.stages:
+        names = [bindings[read].stream for read in stage.reads]
+        if len(set(names)) < len(names):  # Spark tells a batch's offsets by stream name, without the system
+            raise BadGraph(f"stage {stage.name} reads two streams of one name, of different systems: bind one to a stream of another name")
     for name, stream in bindings.items():
         if sum(1 for other in bindings.values() if other == stream) > 1:
             raise BadGraph(f"{name!r} and another name both stand for the stream {stream}: bind each to a stream of its own")

@@ -24,6 +24,9 @@ class Settings(BaseSettings):
     insecure: bool = Field(False, description="listen beyond loopback although nothing is authenticated")
     database_url: str = Field("", description="an SQLAlchemy URL with an async driver; default: coordinator.db under home")
     log_dir: Path | None = Field(None, description="the embedded log's directory; default: log under home")
+    kafka_bootstrap: str = Field("", max_length=2000, description="host:port,host:port of the Kafka cluster that is the system `kafka`")
+    kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
+    kafka_replication: int = Field(-1, ge=-1, description="replicas of the topics that the coordinator makes; -1 = the brokers' default")
     lease_seconds: float = 40
     heartbeat_seconds: float = 5
     margin_seconds: float = Field(3, description="how much before its lease's end a container stops")

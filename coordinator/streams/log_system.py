@@ -22,7 +22,8 @@ class LogSystem:
     async def partitions(self, stream: str) -> int:
         return await asyncio.to_thread(self.log.partitions, stream)
 
-    async def create(self, stream: str, partitions: int) -> None:
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
+        """Every stream of the log is kept."""
         await asyncio.to_thread(self.log.create, stream, partitions)
 
     async def earliest(self, stream: str) -> Offsets:
@@ -38,7 +39,7 @@ class LogSystem:
         return await asyncio.to_thread(self.log.trim, stream, before)
 
     def connection(self) -> Mapping[str, str]:
-        return {"path": str(self.log.directory)}
+        return {"type": "log", "path": str(self.log.directory)}
 
     async def close(self) -> None:
         """Nothing is held open between calls."""

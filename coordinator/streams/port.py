@@ -8,6 +8,7 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
 * Every method may be called at any time by several processes. Asking about a stream that does not exist raises UnknownStream; a system
   that cannot be reached raises StreamUnavailable, which passes.
 * `create` may run twice: it is content with a stream that has the same count, raises StreamConflict for another, and changes nothing then.
+  The records of a `kept` stream go by `trim` alone; of others a system may let them go by rules of its own.
 * `at_time` gives per partition the offset of the first record that was appended at or after the time, or `latest` where there is none.
 * `trim` may delete records below the given offsets and never one at or above; asked twice, the second finds nothing.
 """
@@ -27,7 +28,7 @@ class StreamSystem(Protocol):
         """How many partitions the stream has."""
         ...
 
-    async def create(self, stream: str, partitions: int) -> None: ...
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None: ...
 
     async def earliest(self, stream: str) -> Offsets: ...
 

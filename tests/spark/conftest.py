@@ -15,8 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.localstate import Stores
+from containers.logtask import LogTaskSystem
 from containers.spark import start_query, start_session, stop_between_batches
-from containers.stagetask import Bound, Grant, StageTask
+from containers.stagetask import Bound, StageTask
+from containers.tasksystem import Grant
 from coordinator.clock import SystemClock
 from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
@@ -66,8 +68,8 @@ class Bench:
 
     def task(self, grant: Grant) -> StageTask:
         streams = {name: Bound(StreamId("log", name), intermediate=name == "mid") for name in ("in", "mid", "out")}
-        systems = {"log": {"path": str(self.log.directory)}}
-        return StageTask(self.spark, grant, streams, systems, {}, self.max_rows, SystemClock(), self.lost.append)
+        systems = {"log": LogTaskSystem(self.spark, self.log.directory, SystemClock(), self.lost.append)}
+        return StageTask(self.spark, grant, streams, systems, {}, self.max_rows)
 
     def start(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter], trigger: float = 0.1) -> StreamingQuery:
         directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)

@@ -1,0 +1,64 @@
+"""The embedded log as a task's system: appends are exactly once, by lineage and batch, and fenced by generation. Imports pyspark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from containers import logsource
+from containers.tasksystem import Grant
+from coordinator.clock import Clock
+from coordinator.core.errors import LeaseLost
+from coordinator.streams.log import Log, Record, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LogTaskSystem:
+    def __init__(self, spark: SparkSession, directory: Path, clock: Clock, on_lease_lost: Callable[[LeaseLost], None]) -> None:
+        self._spark = spark
+        self._log = Log(directory)
+        self._clock = clock
+        self._on_lease_lost = on_lease_lost
+
+    def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
+        source = logsource.register(self._spark, f"{grant.owner}/{grant.stage}/{stream}")
+        return (
+            self._spark.readStream.format(source)
+            .option("path", str(self._log.directory))
+            .option("stream", stream)
+            .option("starts", json.dumps(starts))
+            .option("maxRows", str(max_rows))
+            .load()
+        )
+
+    def write(self, grant: Grant, records: DataFrame, stream: str, headers: Mapping[str, str]) -> DataStreamWriter:
+        writer = _writer(grant)
+
+        def append(batch: DataFrame, batch_id: int) -> None:
+            table = batch.toArrow()
+            found = [Record(value=v, key=k) for k, v in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)]
+            micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+            try:
+                self._log.append(stream, found, writer=writer, batch=batch_id, headers=headers, now_micros=micros)
+            except LeaseLost as lost:
+                self._on_lease_lost(lost)
+                raise
+
+        return records.writeStream.foreachBatch(append)
+
+    def fence(self, grant: Grant, stream: str) -> int:
+        self._log.fence(stream, grant.owner, grant.generation)
+        appended = self._log.last_batch(stream, grant.lineage)
+        return -1 if appended is None else appended
+
+
+def _writer(grant: Grant) -> Writer:
+    return Writer(grant.lineage, grant.owner, grant.generation)

@@ -1,0 +1,53 @@
+"""A system of streams as a stage's task sees it: reading and writing records with Spark, as a port.
+
+`containers/logtask.py` and `containers/kafkatask.py` are the implementations, `tests/contracts/tasksystem.py` what both promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What the acquire of a task gave one of its stages."""
+
+    job: str
+    task: TaskName
+    stage: StageName
+    generation: Generation
+    lineage: Lineage
+    origin: RunId
+    starts: Mapping[Ssp, int]
+
+    @property
+    def owner(self) -> str:
+        return f"{self.job}/{self.task}"
+
+
+class TaskSystem(Protocol):
+    def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
+        """The records of the partitions that are keys of `starts`, as a streaming DataFrame of the columns of `Task.read`.
+
+        A query without a checkpoint begins at these offsets; one with a checkpoint goes on where that ends, and reads partitions that it
+        does not know from their beginning. A batch has about `max_rows` records at most. Progress spells offsets as
+        {"stream": {"partition": next offset}}.
+        """
+        ...
+
+    def write(self, grant: Grant, records: DataFrame, stream: str, headers: Mapping[str, str]) -> DataStreamWriter:
+        """A writer, not started, of `records` (key binary, value binary), each with the headers; equal keys share a partition."""
+        ...
+
+    def fence(self, grant: Grant, stream: str) -> int:
+        """Shut out older generations of the task from the stream where the system can; the last batch of the grant's lineage in it, as
+        far as the system knows, -1 for none. Raises LeaseLost."""
+        ...

@@ -1,0 +1,225 @@
+"""Kafka as a stream system: a topic is a stream. Metadata, offsets, creation and trimming; records are the containers' part.
+
+Requests are made of aiokafka's protocol classes and sent through its client, because its own `describe_topics` and consumers ask for
+metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the very topic that was asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+
+from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
+from coordinator.core.ids import checked_name
+from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.port import Offsets
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST, _LATEST = -2, -1
+_NO_RECORD = -1
+"""What Kafka answers for a time after the last record."""
+
+_APPEARS_WITHIN = timedelta(seconds=20)
+_LOOK_AGAIN = timedelta(milliseconds=50)
+_STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """Partition -> its leader's node, -1 while there is none."""
+
+    leaders: Mapping[int, int]
+
+
+class KafkaSystem:
+    """A Kafka cluster. Connects at the first question, and again after trouble. `bootstrap`: "host:port,host:port"."""
+
+    def __init__(
+        self, bootstrap: str, properties: KafkaProperties, *, replication: int = -1, timeout: timedelta = timedelta(seconds=10)
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._properties = properties
+        self._replication = replication
+        self._timeout = timeout
+        self._client: AIOKafkaClient | None = None
+        self._connecting = asyncio.Lock()
+
+    # --- the port --------------------------------------------------------------------------------------------------
+
+    async def partitions(self, stream: str) -> int:
+        async with self._cluster(stream) as client:
+            return len((await self._topic(client, stream)).leaders)
+
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
+        checked_name("stream", stream)
+        if partitions < 1:
+            raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
+        configuration = [("retention.ms", "-1"), ("cleanup.policy", "delete")] if kept else []
+        async with self._cluster(stream) as client:
+            topic: Any = (stream, partitions, self._replication, [], configuration)
+            reply = await self._send(client, CreateTopicsRequest([topic], self._timeout_ms, False))
+            with suppress(errors.TopicAlreadyExistsError):
+                for _, code, *rest in reply.topic_errors:
+                    _raise(code, rest[0] if rest else "")
+            present = len((await self._appeared(client, stream)).leaders)
+        if present != partitions:
+            raise StreamConflict(f"the topic {stream!r} exists with {present} partitions, not {partitions}")
+
+    async def earliest(self, stream: str) -> Offsets:
+        async with self._cluster(stream) as client:
+            return await self._offsets(client, stream, _EARLIEST)
+
+    async def latest(self, stream: str) -> Offsets:
+        async with self._cluster(stream) as client:
+            return await self._offsets(client, stream, _LATEST)
+
+    async def at_time(self, stream: str, when: datetime) -> Offsets:
+        millis = max(0, -((_EPOCH - when) // timedelta(milliseconds=1)))  # rounded up: at or after
+        async with self._cluster(stream) as client:
+            latest = await self._offsets(client, stream, _LATEST)
+            found = await self._offsets(client, stream, millis)
+        return {p: latest[p] if found.get(p, _NO_RECORD) == _NO_RECORD else found[p] for p in latest}
+
+    async def trim(self, stream: str, before: Offsets) -> int:
+        async with self._cluster(stream) as client:
+            topic = await self._topic(client, stream)
+            earliest, latest = await self._offsets(client, stream, _EARLIEST), await self._offsets(client, stream, _LATEST)
+            by_leader: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+            for partition, offset in before.items():
+                if partition in latest and earliest[partition] < (end := min(offset, latest[partition])):
+                    by_leader[topic.leaders[partition]].append((partition, end))
+            gone = 0
+            for leader, records in by_leader.items():
+                reply = await client.send(leader, DeleteRecordsRequest([(stream, records)], self._timeout_ms))
+                for partition, low, code, *_ in (each for topic_reply in reply.topics for each in topic_reply[1]):
+                    _raise(code)
+                    gone += max(0, low - earliest[partition])
+            return gone
+
+    def connection(self) -> Mapping[str, str]:
+        return {"type": "kafka", "bootstrap.servers": self._bootstrap}
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def grow(self, stream: str, partitions: int) -> None:
+        """Add partitions up to that count, as an operator grows a topic. Raises StreamConflict for a count below the present one."""
+        async with self._cluster(stream) as client:
+            present = len((await self._topic(client, stream)).leaders)
+            if partitions < present:
+                raise StreamConflict(f"the topic {stream!r} has {present} partitions and cannot shrink to {partitions}")
+            if partitions > present:
+                reply = await self._send(client, CreatePartitionsRequest([(stream, (partitions, None))], self._timeout_ms, False))
+                for _, code, message, *_ in reply.topic_errors:
+                    _raise(code, message)
+                await self._appeared(client, stream, partitions)
+
+    # --- asking a cluster ------------------------------------------------------------------------------------------
+
+    @property
+    def _timeout_ms(self) -> int:
+        return int(self._timeout.total_seconds() * 1000)
+
+    @asynccontextmanager
+    async def _cluster(self, stream: str) -> AsyncIterator[AIOKafkaClient]:
+        """A connected client; what goes wrong is told in our words, and the next question connects anew."""
+        checked_name("stream", stream)
+        try:
+            async with asyncio.timeout((self._timeout + _APPEARS_WITHIN).total_seconds()):
+                yield await self._connected()
+        except errors.UnknownTopicOrPartitionError as error:
+            raise UnknownStream(f"Kafka has no topic {stream!r}: make it first") from error
+        except (errors.InvalidTopicError, errors.InvalidPartitionsError, errors.InvalidReplicationFactorError) as error:
+            raise YourRequest(f"Kafka refuses the topic {stream!r}: {error}") from error
+        except errors.PolicyViolationError as error:
+            raise YourRequest(f"Kafka's policy refuses the topic {stream!r}: {error}") from error
+        except (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError) as error:
+            raise StreamUnavailable(f"Kafka at {self._bootstrap} does not let the coordinator at the topic {stream!r}") from error
+        except (errors.KafkaError, OSError, TimeoutError) as error:
+            await self._forget()
+            raise StreamUnavailable(f"Kafka at {self._bootstrap}: {error or type(error).__name__}") from error
+
+    async def _connected(self) -> AIOKafkaClient:
+        async with self._connecting:
+            if self._client is None:
+                client = AIOKafkaClient(
+                    bootstrap_servers=self._bootstrap,
+                    client_id="sluice-coordinator",
+                    request_timeout_ms=self._timeout_ms,
+                    **self._properties.client_arguments(),
+                )
+                try:
+                    await client.bootstrap()
+                except BaseException:
+                    await client.close()
+                    raise
+                self._client = client
+            return self._client
+
+    async def _forget(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(errors.KafkaError, OSError, TimeoutError):
+                await client.close()
+
+    async def _send(self, client: AIOKafkaClient, request: Any) -> Any:
+        node = client.get_random_node()
+        if node is None:
+            raise errors.NodeNotReadyError("the cluster has no nodes")
+        return await client.send(node, request)
+
+    async def _topic(self, client: AIOKafkaClient, stream: str) -> _Topic:
+        """The topic as it is now."""
+        metadata = await self._send(client, MetadataRequest([stream], allow_auto_topic_creation=False))
+        client.cluster.update_metadata(metadata)  # the addresses of its leaders
+        for each in metadata.to_object()["topics"]:
+            if each["topic"] == stream:
+                _raise(each["error_code"])
+                return _Topic({p["partition"]: p["leader"] for p in each["partitions"]})
+        raise errors.UnknownTopicOrPartitionError
+
+    async def _appeared(self, client: AIOKafkaClient, stream: str, partitions: int = 1) -> _Topic:
+        """A topic that was just made or grown, once every partition has a leader."""
+        while True:
+            with suppress(*_STALE):
+                topic = await self._topic(client, stream)
+                if len(topic.leaders) >= partitions and min(topic.leaders.values()) >= 0:
+                    return topic
+            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+
+    async def _offsets(self, client: AIOKafkaClient, stream: str, when: int) -> dict[int, int]:
+        """Per partition the offset for a time in ms since 1970, or for _EARLIEST or _LATEST."""
+        topic = await self._topic(client, stream)
+        by_leader: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for partition, leader in topic.leaders.items():
+            if leader < 0:
+                raise errors.LeaderNotAvailableError(f"partition {partition} of {stream} has no leader")
+            by_leader[leader].append((partition, when))
+        found: dict[int, int] = {}
+        for leader, wanted in by_leader.items():
+            reply = await client.send(leader, OffsetRequest(-1, 0, [(stream, wanted)]))
+            for _, partitions in reply.topics:
+                for partition, code, _, offset, *_ in partitions:
+                    _raise(code)
+                    found[partition] = offset
+        return dict(sorted(found.items()))
+
+
+def _raise(code: int, message: str | None = "") -> None:
+    """Raise the error that a code of Kafka's protocol stands for; 0 stands for none."""
+    kind = errors.for_code(code)
+    if kind is not errors.NoError:
+        raise kind(message) if message else kind()

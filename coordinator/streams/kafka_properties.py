@@ -1,0 +1,107 @@
+"""How to reach a Kafka cluster that asks who you are: the standard client properties, as every Kafka client takes them.
+
+One file serves both worlds: containers hand each property to Spark's connector as it stands, and the coordinator's client gets what it
+needs of them. What they say is secret: it is never shown, neither by `repr` nor in an answer of the API nor in an error.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from coordinator.core.errors import BadSettings
+
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+class KafkaProperties(Mapping[str, str]):
+    """Property -> value. Raises BadSettings, naming the property and never its value, for what the coordinator's client cannot do."""
+
+    def __init__(self, properties: Mapping[str, str], told: str = "the Kafka properties") -> None:
+        self._properties = dict(properties)
+        self._told = told
+        self._check()
+
+    @staticmethod
+    def read(file: Path | None) -> KafkaProperties:
+        """From a client.properties file; none has no properties. Raises BadSettings."""
+        if file is None:
+            return KafkaProperties({})
+        try:
+            with file.open("rb") as found:
+                return KafkaProperties(javaproperties.load(found), str(file))
+        except OSError as error:
+            raise BadSettings(f"SLUICE_KAFKA_PROPERTIES: {file} cannot be read ({error.strerror})") from error
+        except ValueError as error:
+            raise BadSettings(f"SLUICE_KAFKA_PROPERTIES: {file} is not a Java properties file") from error
+
+    def __getitem__(self, name: str) -> str:
+        return self._properties[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._properties)
+
+    def __len__(self) -> int:
+        return len(self._properties)
+
+    def __repr__(self) -> str:
+        return f"KafkaProperties({', '.join(sorted(self))}: not shown)"
+
+    @property
+    def protocol(self) -> str:
+        return self.get("security.protocol", "PLAINTEXT").upper()
+
+    def _check(self) -> None:
+        if self.protocol not in _PROTOCOLS:
+            raise BadSettings(f"{self._told}: security.protocol is none of {', '.join(_PROTOCOLS)}")
+        if self.protocol.startswith("SASL"):
+            if self.get("sasl.mechanism") not in _MECHANISMS:
+                raise BadSettings(f"{self._told}: sasl.mechanism is none of {', '.join(_MECHANISMS)}")
+            if {"username", "password"} - self._credentials().keys():
+                raise BadSettings(f'{self._told}: sasl.jaas.config needs username="..." and password="..."')
+        for store in ("truststore", "keystore"):
+            if f"ssl.{store}.location" in self and self.get(f"ssl.{store}.type", "JKS").upper() != "PEM":
+                raise BadSettings(
+                    f"{self._told}: ssl.{store}.type must be PEM, which both Java and Python read: convert the store with keytool and "
+                    "openssl, or leave it out to trust the system's authorities"
+                )
+
+    def _credentials(self) -> dict[str, str]:
+        found = _JAAS.findall(self.get("sasl.jaas.config", ""))
+        return {name: re.sub(r"\\(.)", r"\1", value) for name, value in found}
+
+    def client_arguments(self) -> dict[str, Any]:
+        """Keyword arguments for the clients of aiokafka. Raises BadSettings when a certificate cannot be read."""
+        arguments: dict[str, Any] = {"security_protocol": self.protocol}
+        if self.protocol.startswith("SASL"):
+            told = self._credentials()
+            arguments |= {
+                "sasl_mechanism": self["sasl.mechanism"],
+                "sasl_plain_username": told["username"],
+                "sasl_plain_password": told["password"],
+            }
+        if self.protocol.endswith("SSL"):
+            arguments["ssl_context"] = self._ssl_context()
+        return arguments
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.get("ssl.truststore.location"))
+            if "ssl.keystore.location" in self:
+                context.load_cert_chain(self["ssl.keystore.location"], password=self.get("ssl.key.password"))
+        except (OSError, ssl.SSLError) as error:
+            raise BadSettings(f"{self._told}: the certificates cannot be used ({error.strerror or error})") from error
+        if self.get("ssl.endpoint.identification.algorithm", "https") == "":
+            context.check_hostname = False
+        return context
+
+    def connector_options(self) -> dict[str, str]:
+        """Options for Spark's Kafka source and sink."""
+        return {f"kafka.{name}": value for name, value in self.items()}

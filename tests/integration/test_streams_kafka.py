@@ -1,0 +1,142 @@
+"""Kafka as a stream system, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream
+from coordinator.streams.kafka import KafkaSystem
+from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.port import Offsets
+from tests.contracts.streams import Append, StreamSystemContract
+from tests.servers import free_port
+
+SOON = timedelta(seconds=20)
+
+
+class Prefixed:
+    """The system with a prefix of its own before every name that is short enough, so that each test has a cluster to itself."""
+
+    def __init__(self, system: KafkaSystem) -> None:
+        self.system = system
+        self.prefix = f"{uuid4().hex[:8]}"
+
+    def named(self, stream: str) -> str:
+        """Names that are refused, and those at the limit of length, are left as they are."""
+        return f"{self.prefix}{stream}" if 0 < len(stream) < 200 and stream[0].isalnum() else stream
+
+    async def partitions(self, stream: str) -> int:
+        return await self.system.partitions(self.named(stream))
+
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
+        await self.system.create(self.named(stream), partitions, kept=kept)
+
+    async def earliest(self, stream: str) -> Offsets:
+        return await self.system.earliest(self.named(stream))
+
+    async def latest(self, stream: str) -> Offsets:
+        return await self.system.latest(self.named(stream))
+
+    async def at_time(self, stream: str, when: datetime) -> Offsets:
+        return await self.system.at_time(self.named(stream), when)
+
+    async def trim(self, stream: str, before: Offsets) -> int:
+        return await self.system.trim(self.named(stream), before)
+
+    def connection(self) -> dict[str, str]:
+        return dict(self.system.connection())
+
+    async def close(self) -> None:
+        await self.system.close()
+
+
+class TestKafkaSystem(StreamSystemContract):
+    @pytest.fixture
+    async def system(self, kafka_server: str) -> AsyncIterator[Prefixed]:
+        system = Prefixed(KafkaSystem(kafka_server, KafkaProperties({}), timeout=SOON))
+        yield system
+        await system.close()
+
+    @pytest.fixture
+    async def append(self, system: Prefixed, kafka_server: str) -> AsyncIterator[Append]:
+        async with AIOKafkaProducer(bootstrap_servers=kafka_server) as producer:
+
+            async def append(stream: str, partition: int, records: int, when: datetime) -> None:
+                for _ in range(records):
+                    millis = int(when.timestamp() * 1000)
+                    await producer.send_and_wait(system.named(stream), b"x", partition=partition, timestamp_ms=millis)
+
+            yield append
+
+
+@pytest.fixture
+async def kafka(kafka_server: str) -> AsyncIterator[KafkaSystem]:
+    system = KafkaSystem(kafka_server, KafkaProperties({}), timeout=SOON)
+    yield system
+    await system.close()
+
+
+async def test_asking_about_a_topic_does_not_create_it(kafka: KafkaSystem) -> None:
+    name = f"asked-{uuid4().hex}"
+    for _ in range(3):
+        with pytest.raises(UnknownStream):
+            await kafka.partitions(name)
+        with pytest.raises(UnknownStream):
+            await kafka.latest(name)
+
+
+async def test_a_kept_topic_is_never_cleaned_up_by_the_broker(kafka: KafkaSystem, kafka_server: str) -> None:
+    from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+    name = f"kept-{uuid4().hex}"
+    await kafka.create(name, 1, kept=True)
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_server)
+    await admin.start()
+    try:
+        (reply,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        settings = {each[0]: each[1] for _, _, _, _, entries in reply.resources for each in entries}
+    finally:
+        await admin.close()
+    assert settings["retention.ms"] == "-1"
+    assert settings["cleanup.policy"] == "delete"
+
+
+async def test_a_topic_grows_and_does_not_shrink(kafka: KafkaSystem) -> None:
+    name = f"growing-{uuid4().hex}"
+    await kafka.create(name, 2)
+    await kafka.grow(name, 4)
+    await kafka.grow(name, 4)
+    assert await kafka.partitions(name) == 4
+    with pytest.raises(StreamConflict):
+        await kafka.grow(name, 3)
+    assert await kafka.latest(name) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+
+async def test_where_nobody_answers_the_system_is_unavailable_and_the_error_says_where() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    system = KafkaSystem(nowhere, KafkaProperties({}), timeout=timedelta(seconds=2))
+    for _ in range(2):
+        with pytest.raises(StreamUnavailable, match=nowhere):
+            await system.partitions("flights")
+    await system.close()
+
+
+async def test_a_system_that_lost_its_connection_connects_again(kafka: KafkaSystem) -> None:
+    name = f"again-{uuid4().hex}"
+    await kafka.create(name, 1)
+    await kafka.close()
+    assert await kafka.partitions(name) == 1
+
+
+def test_a_file_of_properties_that_is_not_there_is_named(tmp_path: Path) -> None:
+    from coordinator.core.errors import BadSettings
+
+    with pytest.raises(BadSettings, match=r"client\.properties"):
+        KafkaProperties.read(tmp_path / "client.properties")
