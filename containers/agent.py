@@ -23,16 +23,18 @@ from containers.client import Coordinator, Refused
 from containers.engine import Engine, Start
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
 from containers.job import Job
+from containers.pacing import Pacer
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.settings import ContainerSettings
-from containers.stagerunner import RestartPolicy
+from containers.stagerunner import RestartPolicy, StageRunner
 from coordinator import wire
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
 from coordinator.core.ids import Epoch, Generation, Instant, Lineage, RunId, TaskName
 from coordinator.core.lease import Trust
 from coordinator.core.model import TaskModel
+from coordinator.logs import about
 
 log = logging.getLogger(__name__)
 
@@ -244,11 +246,27 @@ class Agent:
             raise StaleRun(f"job {self._job.name} has a newer run, {model_run}")
         slot = model.containers.get(self._settings.processor)
         policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
-        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost)
+        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost, self._pacer_of(run))
         self._queries = queries
         await self._unless_ending(queries.open())
+        if not self._ending.done():
+            self._in_background(self._feel_pulse(queries), "Spark")
         for task in slot.tasks.values() if slot and not self._ending.done() else ():
             self._in_background(self._run_task(queries, run, epoch, task), f"task {task.name}")
+
+    async def _feel_pulse(self, queries: Queries) -> None:
+        self.end(Ending(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
+
+    def _pacer_of(self, run: wire.RunDetail) -> Callable[[StageRunner], Pacer | None]:
+        """Aligned are the stages that feed another one, in a run that asks for it."""
+        intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
+
+        def pacer_of(runner: StageRunner) -> Pacer | None:
+            if run.max_event_skew_seconds is None or intermediate.isdisjoint(runner.start.declared.stage.writes):
+                return None
+            return Pacer(self._coordinator, self._settings.run, runner, self._settings.stop_timeout, RETRY)
+
+        return pacer_of
 
     async def _unless_ending(self, work: Awaitable[T]) -> None:
         """Wait for the work or for the end, whichever comes first. An exception of the work is raised."""
@@ -259,13 +277,14 @@ class Agent:
             task.result()
 
     async def _run_task(self, queries: Queries, run: wire.RunDetail, epoch: Epoch, task: TaskModel) -> None:
-        acquired = await self._acquire(task.name, epoch)
-        if acquired is None:
-            return
-        self._held.append(Held(task.name, Generation(acquired.generation)))
-        if self._ending.done():  # told to stop while the answer was on its way
-            return
-        await queries.run(self._starts(run, task.name, acquired))
+        with about(task=task.name):
+            acquired = await self._acquire(task.name, epoch)
+            if acquired is None:
+                return
+            self._held.append(Held(task.name, Generation(acquired.generation)))
+            if self._ending.done():  # told to stop while the answer was on its way
+                return
+            await queries.run(self._starts(run, task.name, acquired))
 
     async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
         """Wait for the task for as long as it takes; None when the container ends first."""

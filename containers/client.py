@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from coordinator import wire
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, Ssp, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
 
@@ -78,6 +78,14 @@ class Coordinator:
 
     async def live(self) -> None:
         await self._ask("GET", "/livez")
+
+    async def jobs(self) -> wire.JobsReply:
+        return await self._read(wire.JobsReply, "GET", "/jobs")
+
+    async def runs(self, job: JobName, limit: int, before: RunId | None = None) -> wire.RunsReply:
+        """Up to `limit` runs of the job, newest first; only those older than `before`."""
+        query = {"job": job, "limit": limit} | ({"before": before} if before else {})
+        return await self._read(wire.RunsReply, "GET", "/runs", params=query)
 
     async def deploy(self, request: wire.RunRequest) -> wire.RunReply:
         return await self._read(wire.RunReply, "POST", "/runs", request)
@@ -144,6 +152,10 @@ class Coordinator:
     ) -> None:
         body = wire.ProgressRequest(generation=generation, stage=stage, lineage=lineage, batch_id=batch, offsets=wire.offsets_body(offsets))
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
+
+    async def pace(self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None) -> wire.PaceReply:
+        body = wire.PaceRequest(generation=generation, stage=stage, event_time=event_time)
+        return await self._read(wire.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))

@@ -20,10 +20,10 @@ from containers.client import Coordinator
 from containers.engine import Engine
 from containers.job import Job, load_job
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator import wire
+from coordinator import logs, wire
 from coordinator.clock import SystemClock
 from coordinator.core.errors import SluiceError
-from coordinator.core.ids import Instant, StreamId
+from coordinator.core.ids import Instant, JobName, StreamId
 
 log = logging.getLogger("sluice")
 
@@ -32,18 +32,25 @@ WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
 
 
 class Lifeline:
-    """The pipe to the watchdog: one line a renewal, the time on the clock of leases until which this process may act."""
+    """The pipe to the watchdog: the job, and one line a renewal: the time on the clock of leases until which this process may act."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
         if fd is not None:
             os.set_blocking(fd, False)
 
+    def works_for(self, job: JobName) -> None:
+        """The watchdog does not import the job file, and wants the name for its log."""
+        self._tell(f"job {job}")
+
     def renewed(self, ends_at: Instant) -> None:
+        self._tell(f"lease {ends_at!r}")
+
+    def _tell(self, line: str) -> None:
         """Never blocks: a watchdog that is paused must not pause the heart with it."""
         if self._fd is not None:
             try:
-                os.write(self._fd, f"lease {ends_at!r}\n".encode())
+                os.write(self._fd, f"{line}\n".encode())
             except BlockingIOError:
                 log.warning("the watchdog does not read: it will hear of a later renewal")
             except OSError:
@@ -69,6 +76,7 @@ class Driver:
         self._ending = Ending(EXIT_FAILED, "the agent ended without a word")
         self._stop_early = threading.Event()
         self._lifeline = Lifeline(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
+        self._lifeline.works_for(job.name)
 
     def run(self) -> Ending:
         thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
@@ -127,15 +135,15 @@ class Driver:
 
 def main(job_file: Path) -> int:
     """Run the container in this process; its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "httpcore", "py4j"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
+        stamp = logs.configure(logs.read_log_settings())
         settings = read_container_settings()
+        stamp.fields |= settings.log_fields
         job = load_job(job_file)
     except SluiceError as error:
         log.error("%s %s", error.title(), error)
         return EXIT_FAILED
+    stamp.fields["job"] = job.name
     ending = Driver(job, settings).run()
     (log.info if ending.exit_code == 0 else log.error)("exit %d: %s", ending.exit_code, ending.reason)
     return ending.exit_code

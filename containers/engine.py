@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from containers.job import DeclaredStage
@@ -43,6 +43,8 @@ class Batch:
     rows: int
     duration_ms: int
     offsets: Mapping[Ssp, int]
+    event_time_max: datetime | None = None
+    """The newest event time in the batch, of a query with a watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ class Engine(Protocol):
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         """Stop between batches; False if the batch had to be interrupted."""
+        ...
+
+    def check(self) -> None:
+        """Get a sign of life: milliseconds, unless the JVM hangs. Raises SparkGone when there is no session any more. Any thread."""
         ...
 
     def close(self) -> None: ...

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -101,11 +102,24 @@ class Job:
     ... def hourly(task): ...
     """
 
-    def __init__(self, name: str, *, stateful: bool = True, grouper: str = "GroupByPartition", max_tasks: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        stateful: bool = True,
+        grouper: str = "GroupByPartition",
+        max_tasks: int | None = None,
+        max_event_skew: timedelta | None = None,
+    ) -> None:
+        """`max_event_skew`: tasks of a stage that feeds an intermediate stream, and has a watermark, pause between batches when they
+        lead the slowest by more than this in event time."""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper
         self.max_tasks = max_tasks
+        if max_event_skew is not None and max_event_skew <= timedelta(0):
+            raise BadJobFile(f"max_event_skew must be longer than nothing, not {max_event_skew}")
+        self.max_event_skew = max_event_skew
         self.inputs: list[Input] = []
         self.intermediates: list[Intermediate] = []
         self.outputs: list[Output] = []

@@ -8,10 +8,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from containers.engine import Batch, Callbacks, Engine, Start
+from containers.pacing import Pacer
+from containers.pulse import Pulse
 from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
 from coordinator.clock import Clock
@@ -22,6 +26,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+
+class UserCodeEnded(Exception):
+    """User code raised what is no error but the end of something: SystemExit, KeyboardInterrupt, StopIteration."""
+
+
+NOTHING_RUNS = timedelta(0)
 HURRY = timedelta(seconds=3)
 """How long a stop still waits once it was told to hurry: user code that blocks cannot be interrupted."""
 
@@ -32,18 +42,30 @@ BEYOND_TIME_OUT = timedelta(seconds=10)
 class Queries:
     """One engine and what runs on it. Its callbacks come from any thread; all else is on the loop's."""
 
-    def __init__(self, engine: Engine, policy: RestartPolicy, clock: Clock, reports: Reports, on_lease_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        policy: RestartPolicy,
+        clock: Clock,
+        reports: Reports,
+        on_lease_lost: Callable[[str], None],
+        pacer_of: Callable[[StageRunner], Pacer | None],
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._clock = clock
         self._reports = reports
         self._on_lease_lost = on_lease_lost
+        self._pacer_of = pacer_of
+        self._pacers: dict[str, Pacer] = {}
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
         self._forced = threading.Event()
         self._hurry = asyncio.Event()
         self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
+        self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
+        self._last_moment = HURRY
 
     async def open(self) -> None:
         """Start the engine; seconds."""
@@ -58,11 +80,34 @@ class Queries:
         """Start these and keep them running until `stop`. Raises what `StageRunner.run` raises."""
         runners = [StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of) for start in starts]
         self._runners |= {runner.start.query: runner for runner in runners}
-        await asyncio.gather(*(runner.run() for runner in runners))
+        await asyncio.gather(*(self._keep(runner) for runner in runners))
+
+    async def _keep(self, runner: StageRunner) -> None:
+        """Keep one running, in step with the same stage of other tasks where that is asked for."""
+        pacer = self._pacer_of(runner)
+        if pacer is None:
+            return await runner.run()
+        self._pacers[runner.start.query] = pacer
+        await runner.hold(NOTHING_RUNS)
+        works = [asyncio.ensure_future(runner.run()), asyncio.ensure_future(pacer.run())]
+        try:
+            for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
+                done.result()
+        finally:
+            for work in works:
+                work.cancel()
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
-        return await self._loop.run_in_executor(self._threads, blocking)
+        in_context = partial(copy_context().run, _contained, blocking)  # so that records of those threads say what they are about
+        return await self._loop.run_in_executor(self._threads, in_context)
+
+    async def until_spark_is_gone(self, patience: timedelta) -> str:
+        """Returns why, once Spark has not answered for that long or has ended. From then on `stop` waits for nothing."""
+        why = await Pulse(lambda: self._loop.run_in_executor(self._pulse_thread, self._engine.check), patience).run()
+        self._last_moment = timedelta(0)
+        self.hurry()
+        return why
 
     def _from_thread(self, call: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending
@@ -81,6 +126,8 @@ class Queries:
             future.set_result(error)
 
     def _on_batch(self, batch: Batch) -> None:
+        if (pacer := self._pacers.get(batch.query)) is not None:
+            pacer.committed(batch.event_time_max)
         runner = self._runners.get(batch.query)
         if runner is not None:
             start = runner.start
@@ -96,22 +143,41 @@ class Queries:
         stopping = {
             asyncio.create_task(runner.stop(deadline, self._forced), name=name): runner.start.task for name, runner in self._runners.items()
         }
-        stops = set(stopping)
+        stops, ended = set(stopping), set[asyncio.Task[bool]]()
         hurried = asyncio.create_task(self._hurried(deadline))
         while stops and not hurried.done():
             stopped, _ = await asyncio.wait({*stops, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            for stop in stopped & stops:
-                if stop.exception() or not stop.result():
-                    log.warning("%s: %s", stop.get_name(), stop.exception() or "its batch was interrupted and runs again at the next start")
+            ended |= {stop for stop in stopped & stops if _has_ended(stop)}
             stops -= stopped
         hurried.cancel()
         for stop in stops:
             log.warning("%s did not stop in time", stop.get_name())
-        return {stopping[stop] for stop in stops}
+        return {stopping[stop] for stop in stopping.keys() - ended}
 
     async def _hurried(self, deadline: timedelta) -> None:
         """Returns when stopping has taken as long as it may: the deadline and a little, or a moment after it was told to hurry."""
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
                 await self._hurry.wait()
-                await asyncio.sleep(HURRY.total_seconds())
+                await asyncio.sleep(self._last_moment.total_seconds())
+
+
+def _has_ended(stop: asyncio.Task[bool]) -> bool:
+    """Whether a query has ended, as its stop tells. One whose stop failed may still act."""
+    error = stop.exception()
+    if error is not None:
+        log.warning("%s: %s", stop.get_name(), error)
+    elif not stop.result():
+        log.warning("%s: its batch was interrupted and runs again at the next start", stop.get_name())
+    return error is None
+
+
+def _contained(blocking: Callable[[], T]) -> T:
+    """Call it, and raise nothing but what is safe to raise on an event loop. User code calls sys.exit(), or lets a StopIteration pass: the
+    first would end the loop, the second (before Python 3.12) would never reach the one who waits. Raises UserCodeEnded for such."""
+    try:
+        return blocking()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}") from error

@@ -61,6 +61,7 @@ class Reports:
                         self._run_id, report.task, report.generation, report.stage, report.lineage, report.batch, report.offsets
                     )
                 except YourRequest as refused:
-                    log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused)
+                    about = {"task": report.task, "stage": report.stage, "generation": report.generation}
+                    log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
                 if self._newest.get(key) is report:
                     del self._newest[key]

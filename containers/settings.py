@@ -38,6 +38,7 @@ class ContainerSettings(BaseSettings):
     trigger_seconds: float = Field(1.0, ge=0)
     connect_timeout_seconds: float = Field(300, ge=0, description="how long a starting container waits for the coordinator")
     stop_timeout_seconds: float = Field(120, ge=0, description="how long a stop waits for running batches before it interrupts them")
+    spark_timeout_seconds: float = Field(60, gt=0, description="how long Spark may leave a sign of life unanswered")
     max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
     restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
     report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
@@ -68,6 +69,10 @@ class ContainerSettings(BaseSettings):
     def scratch_directory(self) -> Path:
         """Spark's own temporary files of this incarnation; the watchdog deletes it when the last of its processes is gone."""
         return (self.home / "spark" / directory_name(self.id)).absolute()
+
+    @property
+    def spark_timeout(self) -> timedelta:
+        return timedelta(seconds=self.spark_timeout_seconds)
 
     @property
     def stop_timeout(self) -> timedelta:

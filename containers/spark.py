@@ -11,13 +11,16 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from signal import Signals
+from subprocess import TimeoutExpired
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, utils
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -25,6 +28,8 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+
+from coordinator.core.errors import SparkGone
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,8 +61,33 @@ LOCAL_CHECKPOINTS: Mapping[str, str] = {
 """Checkpoints are on a local disk, where Spark's default starts processes (chmod, readlink) for each file that it writes, and this one only
 the chmod: 34 ms against 8 ms a file on two cores. Its rename is not exclusive; a store has one writer, the holder of its task."""
 
+DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+"""A JVM that goes on after an OutOfMemoryError has lost threads that nobody misses until something waits for them for ever. The option is
+given as one of the JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
+
+DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """Without remote executors nobody else needs to reach the driver."""
+
+class BatchFunction(utils.ForeachBatchFunction):
+    """A user's foreachBatch function, as the JVM calls it. Py4J answers for an Exception; anything else that is raised (sys.exit) would end
+    its thread without an answer, for which the query would wait for ever."""
+
+    def call(self, jdf: Any, batch_id: int) -> None:
+        try:
+            super().call(jdf, batch_id)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise RuntimeError(f"the batch function raised {type(error).__name__}: {error}") from error
+
+
+LAST_BREATH = timedelta(seconds=5)
+"""How long a JVM that hung up is waited for, to know its exit code."""
+
+OUT_OF_MEMORY = 3
+"""How a JVM with ExitOnOutOfMemoryError exits."""
 
 TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
@@ -66,14 +96,42 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     """The driver's one session. Blocks for some seconds while the JVM starts."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     local_dir.mkdir(parents=True, exist_ok=True)
+    utils.ForeachBatchFunction = BatchFunction  # type: ignore[misc]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     local = LOCAL_SETTINGS if master.startswith("local") else {}
-    for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **local, **settings}.items():
+    defaults = {DEFAULT_JAVA_OPTIONS: f"{DIE_OF_NO_MEMORY} {settings.get(DEFAULT_JAVA_OPTIONS, '')}".rstrip()}
+    for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **local, **settings, **defaults}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def check_alive(spark: SparkSession) -> None:
+    """Ask the JVM something. Blocks while it hangs. Raises SparkGone when it has ended, or the session was stopped."""
+    try:
+        context = spark.sparkContext._jsc
+        stopped = context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError) as error:
+        raise SparkGone(_last_of(spark, error)) from error
+    if stopped:
+        raise SparkGone("the Spark session was stopped: by user code, or by Spark after a failure that its log tells of")
+
+
+def _last_of(spark: SparkSession, error: Exception) -> str:
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is None:  # the JVM is not our child: spark-submit started it, and us
+        return f"Spark's JVM does not answer any more: {error}"
+    try:
+        code = process.wait(LAST_BREATH.total_seconds())
+    except TimeoutExpired:
+        return f"Spark's JVM does not answer any more: {error}"
+    if code < 0:
+        return f"Spark's JVM was ended by {Signals(-code).name}"
+    if code == OUT_OF_MEMORY:
+        return "Spark's JVM ended with exit code 3: it was out of memory (spark.driver.memory is its heap)"
+    return f"Spark's JVM ended with exit code {code}"
 
 
 def pickle_whole(module: ModuleType) -> None:
@@ -90,6 +148,15 @@ class BatchDone:
     rows: int
     duration_ms: int
     positions: tuple[str, ...]
+    event_time_max: datetime | None
+
+
+def _event_time(told: str | None) -> datetime | None:
+    """As Spark spells it, "2013-01-01T05:15:00.000Z"; one outside the years 1 to 9999 is none."""
+    try:
+        return datetime.fromisoformat(told) if told else None
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +184,7 @@ class Listener(StreamingQueryListener):
                 rows=int(progress.numInputRows),
                 duration_ms=int(progress.batchDuration),
                 positions=tuple(str(source.endOffset) for source in progress.sources),
+                event_time_max=_event_time(progress.eventTime.get("max")),
             )
         )
 

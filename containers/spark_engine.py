@@ -15,7 +15,16 @@ from containers.engine import Batch, Callbacks, Start
 from containers.job import Job
 from containers.localstate import Stores, inspect
 from containers.settings import ContainerSettings
-from containers.spark import BatchDone, Listener, QueryEnded, pickle_whole, start_query, start_session, stop_between_batches
+from containers.spark import (
+    BatchDone,
+    Listener,
+    QueryEnded,
+    check_alive,
+    pickle_whole,
+    start_query,
+    start_session,
+    stop_between_batches,
+)
 from containers.stagetask import Bound, StageTask, positions_of
 from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
@@ -64,7 +73,7 @@ class SparkEngine:
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
         offsets = positions_of(done.positions, self._reads.get(done.query, []))
-        self._callbacks.on_batch(Batch(done.query, done.batch, done.rows, done.duration_ms, offsets))
+        self._callbacks.on_batch(Batch(done.query, done.batch, done.rows, done.duration_ms, offsets, done.event_time_max))
 
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
@@ -101,6 +110,10 @@ class SparkEngine:
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         assert self._spark is not None
         return stop_between_batches(self._spark, query, deadline, forced)
+
+    def check(self) -> None:
+        assert self._spark is not None
+        check_alive(self._spark)
 
     def close(self) -> None:
         if self._spark is not None:

@@ -55,6 +55,7 @@ class Watchdog:
         self._driver: asyncio.subprocess.Process | None = None
         self._stop_asked = False
         self._told = b""
+        self._about: dict[str, str] = {}
 
     async def run(self) -> int:
         """Start the driver and see it out; the container's exit code."""
@@ -89,7 +90,7 @@ class Watchdog:
         return exit_code
 
     def _hear(self, fd: int) -> None:
-        """`lease T`: the driver may act until T on the clock of leases."""
+        """`lease T`: the driver may act until T on the clock of leases; `job NAME`: what it works for, for the log."""
         told = os.read(fd, 65536)
         if not told:
             asyncio.get_running_loop().remove_reader(fd)
@@ -98,6 +99,8 @@ class Watchdog:
             word, _, value = line.partition(b" ")
             if word == b"lease":
                 self._lease_ends = Instant(float(value))
+            elif word == b"job":
+                self._about = {"job": value.decode()}
 
     def _launcher_gone(self) -> None:
         if not os.read(0, 1024):
@@ -117,7 +120,7 @@ class Watchdog:
             if self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
                 break
         assert self._driver is not None
-        log.error("the lease of %s ended and its driver has not: killing its session", self._settings.id)
+        log.error("the lease of %s ended and its driver has not: killing its session", self._settings.id, extra=self._about)
         self._killed_for_lease = True
         kill_session(self._driver.pid)
 
@@ -129,7 +132,7 @@ class Watchdog:
             if not kill_session(self._driver.pid):
                 return True
             await asyncio.sleep(TICK.total_seconds() / 4)
-        log.error("processes of session %d cannot be killed", self._driver.pid)
+        log.error("processes of session %d cannot be killed", self._driver.pid, extra=self._about)
         return False
 
     def _verdict(self, code: int) -> tuple[int, str]:

@@ -20,7 +20,8 @@ from coordinator.heartbeats import Heartbeats
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
 from coordinator.notices import Notices
-from coordinator.replies import container_reply, job_reply, run_detail, run_reply, stage_start
+from coordinator.paces import Paces
+from coordinator.replies import InMemory, container_reply, job_reply, run_detail, run_reply, runs_reply, stage_start
 from coordinator.runs import Runs
 from coordinator.streams.port import StreamSystem
 from coordinator.tasks import Tasks
@@ -32,6 +33,7 @@ class Parts:
 
     runs: Runs
     tasks: Tasks
+    paces: Paces
     heartbeats: Heartbeats
     models: JobModels
     leases: Leases
@@ -77,10 +79,23 @@ async def deploy_run(body: wire.RunRequest, parts: Ours) -> wire.RunReply:
     return run_reply(await parts.runs.deploy(body), parts.connections)
 
 
+@router.get("/runs")
+async def get_runs(
+    parts: Ours,
+    job: Annotated[wire.Name | None, Query(description="only this job's")] = None,
+    before: Annotated[str | None, Query(max_length=300, pattern=wire.NO_NUL, description="only runs older than this one")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire.RunsReply:
+    """Runs, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    found = await parts.runs.older(JobName(job) if job else None, RunId(before) if before else None, limit + 1)
+    return runs_reply(found, limit)
+
+
 @router.get("/runs/{runId}")
 async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
     """A run with its containers and tasks, and what each task has committed."""
-    return run_detail(await parts.runs.describe(RunId(run_id)), parts.connections)
+    memory = InMemory(lease_left=parts.leases.left, paces=parts.paces.of_run(RunId(run_id)))
+    return run_detail(await parts.runs.describe(RunId(run_id)), parts.connections, memory)
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
@@ -183,6 +198,14 @@ async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire.Progress
         body.batch_id,
         wire.offsets_of(body.offsets),
     )
+
+
+@router.post("/runs/{runId}/tasks/{task}/pace")
+async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire.PaceRequest, parts: Ours) -> wire.PaceReply:
+    """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
+    word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
+    lead = None if word.lead is None else word.lead.total_seconds()
+    return wire.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)

@@ -26,6 +26,7 @@ from coordinator.leases import Leases
 from coordinator.maintenance import ExpireLeases, FlushLastSeen, Maintenance, TrimStreams
 from coordinator.metrics import new_registry
 from coordinator.notices import Notices
+from coordinator.paces import Paces
 from coordinator.runs import Runs
 from coordinator.settings import Settings
 from coordinator.store.migrate import upgrade
@@ -79,6 +80,7 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
         runs=Runs(store, systems, models, notices, clock, new_run_id),
         tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4()))),
         heartbeats=Heartbeats(store, leases, notices, clock),
+        paces=Paces(store, systems, clock, models.decoded),
         models=models,
         leases=leases,
         notices=notices,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-import sys
 import threading
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator import logcli
+from coordinator import logcli, logs
 from coordinator.core.errors import SluiceError
 
 if TYPE_CHECKING:
@@ -27,12 +25,6 @@ app.add_typer(logcli.app, name="log")
 
 Home = Annotated[Path | None, typer.Option(help="Directory of the database, the log and local state (default .sluice).")]
 Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]
-
-
-def configure_logging() -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for noisy in ("uvicorn.error", "alembic", "httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 @app.command()
@@ -53,7 +45,7 @@ def coordinator(
     from coordinator.server import server
     from coordinator.settings import read_settings
 
-    configure_logging()
+    logs.configure(logs.read_log_settings())
     settings = read_settings(
         host=host,
         port=port,
@@ -114,7 +106,7 @@ def main() -> None:
     try:
         app()
     except SluiceError as error:
-        typer.echo(f"sluice: {error.title()} {error}", err=True)
+        logs.last_words(f"{error.title()} {error}")
         raise SystemExit(1) from None
 
 

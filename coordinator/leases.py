@@ -111,6 +111,11 @@ class Leases:
         entry = self._valid.get(execution_id)
         return entry.lease.free_at(self.policy) if entry else self._ending.get(execution_id)
 
+    def left(self, execution_id: ExecutionContainerId) -> timedelta | None:
+        """How long the container's lease still is, 0 s when it is over; None for one that is not valid."""
+        entry = self._valid.get(execution_id)
+        return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
+
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
         """Up to `limit` containers, valid or ending, whose lease and grace have passed."""
         now = self._clock.elapsed()

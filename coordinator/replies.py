@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 
 from coordinator import wire
+from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
+from coordinator.paces import Told
 from coordinator.runs import Described
 from coordinator.store.port import ContainerRow, JobRow, RunRow, StoreRow
 from coordinator.tasks import StageStart
 
 Connections = dict[str, dict[str, str]]
+
+
+def run_summary(run: RunRow) -> wire.RunSummary:
+    return wire.RunSummary.model_validate(_run_fields(run, {}))
+
+
+def runs_reply(rows: Sequence[RunRow], limit: int) -> wire.RunsReply:
+    """`rows` holds one more than `limit` where there is another page."""
+    page = rows[:limit]
+    return wire.RunsReply(runs=tuple(run_summary(row) for row in page), next=page[-1].run_id if len(rows) > limit else None)
 
 
 def run_reply(run: RunRow, connections: Connections) -> wire.RunReply:
@@ -29,6 +43,7 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
         "streams": tuple(run.streams),
         "stages": tuple(run.spec["stages"]),
         "config": run.spec["config"],
+        "max_event_skew_seconds": run.spec.get("maxEventSkewSeconds"),
         "systems": {name: connection for name, connection in connections.items() if name in used},
         "created_at": run.created_at,
         "started_at": run.started_at,
@@ -37,7 +52,15 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
     }
 
 
-def run_detail(described: Described, connections: Connections) -> wire.RunDetail:
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """What the coordinator knows of a run without its database: how long a container's lease still is, and how stages keep pace."""
+
+    lease_left: Callable[[ExecutionContainerId], timedelta | None]
+    paces: Mapping[tuple[StageName, TaskName], Told]
+
+
+def run_detail(described: Described, connections: Connections, memory: InMemory) -> wire.RunDetail:
     holds = {row.task: row.hold for row in described.holds}
     tasks = []
     for name, processor_id in sorted(described.model.placement.items()):
@@ -48,26 +71,36 @@ def run_detail(described: Described, connections: Connections) -> wire.RunDetail
                 processor_id=processor_id,
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
-                stages=tuple(_stage_progress(row) for row in described.stores if row.task == name),
+                stages=tuple(_stage_progress(row, memory) for row in described.stores if row.task == name),
             )
         )
     fields = _run_fields(described.run, connections)
-    fields |= {"incarnations": tuple(container_reply(row) for row in described.containers), "tasks": tuple(tasks)}
+    incarnations = tuple(container_reply(row, memory.lease_left(row.execution_id)) for row in described.containers)
+    fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     return wire.RunDetail.model_validate(fields)
 
 
-def _stage_progress(row: StoreRow) -> wire.StageProgress:
+def _stage_progress(row: StoreRow, memory: InMemory) -> wire.StageProgress:
+    told = memory.paces.get((row.stage, row.task))
     return wire.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
         batch_id=row.batch_id,
         offsets=wire.offsets_body(row.offsets),
         reported_at=row.reported_at,
+        pace=None if told is None else _pace(told),
     )
 
 
-def container_reply(row: ContainerRow) -> wire.ContainerReply:
+def _pace(told: Told) -> wire.StagePace:
+    word = told.word
+    lead = None if word.lead is None else word.lead.total_seconds()
+    return wire.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
+
+
+def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire.ContainerReply:
     fields = asdict(row)
+    fields["lease_seconds_left"] = None if lease_left is None else round(lease_left.total_seconds(), 3)
     fields["execution_container_id"] = fields.pop("execution_id")
     fields["state"] = row.state.value
     return wire.ContainerReply.model_validate(fields)

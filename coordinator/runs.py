@@ -24,8 +24,9 @@ from coordinator.streams.port import Offsets, StreamSystem
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A run with all that hangs on it."""
+    """A run with all that hangs on it, as it was `at` that time."""
 
+    at: datetime
     run: RunRow
     model: JobModel
     containers: Sequence[ContainerRow]
@@ -182,12 +183,23 @@ class Runs:
         async with self._store.read() as tx:
             run = await the_run(tx, run_id)
             return Described(
+                at=self._clock.now(),
                 run=run,
                 model=await self._models.decoded(tx, run),
                 containers=await tx.containers(run_id),
                 holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
                 stores=await tx.stores(run.job),
             )
+
+    async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
+        """Up to `limit` runs of the job, or of all, newest first, from the one that is next older than `before` on.
+
+        Raises UnknownJob, UnknownRun.
+        """
+        async with self._store.read() as tx:
+            if job is not None and await tx.current_run(job) is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            return await tx.runs(job, await the_run(tx, before) if before is not None else None, limit)
 
     async def jobs(self) -> Sequence[JobRow]:
         async with self._store.read() as tx:

@@ -9,8 +9,9 @@ from coordinator.clock import Clock
 from coordinator.core.errors import LeaseLost, StaleRun, TaskNotYours, UnknownTask
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
 from coordinator.core.model import JobModel, TaskModel
-from coordinator.core.ownership import Hold, Wait, acquire, holds
+from coordinator.core.ownership import Hold, Wait, acquire
 from coordinator.endings import the_run
+from coordinator.holdings import held
 from coordinator.leases import Leases
 from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
 
@@ -112,7 +113,7 @@ class Tasks:
         Raises UnknownRun, UnknownTask, LeaseLost."""
         async with self._store.begin() as tx:
             run = await the_run(tx, run_id)
-            await self._held(tx, run, task, generation)
+            await held(tx, run, task, generation)
             row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
             if row is None or row.lineage != lineage or (row.batch_id is not None and row.batch_id >= batch):
                 return
@@ -125,15 +126,5 @@ class Tasks:
             row = await tx.hold(run.job, task)
             if row is not None and row.hold.generation == generation and row.hold.released:
                 return
-            row = await self._held(tx, run, task, generation)
+            row = await held(tx, run, task, generation)
             await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
-
-    async def _held(self, tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> HoldRow:
-        row = await tx.hold(run.job, task)
-        if row is None:
-            raise UnknownTask(f"nobody ever held task {task!r} of job {run.job}")
-        if row.run_id != run.run_id or not holds(row.hold, generation):
-            raise LeaseLost(
-                f"task {task} of job {run.job} is under generation {row.hold.generation}; generation {generation} does not hold it any more"
-            )
-        return row

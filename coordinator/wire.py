@@ -106,6 +106,7 @@ class RunRequest(Body):
     max_tasks: Annotated[int, Field(le=100_000)] | None = None
     stateful: bool = True
     start: Literal["checkpoint", "earliest", "latest"] | Utc = "checkpoint"
+    max_event_skew_seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     config: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -142,6 +143,16 @@ class SspOffset(Body):
         return Ssp(self.system, self.stream, self.partition)
 
 
+class StagePace(Reply):
+    """Where a stage stands in event time, and whether it waits for slower tasks."""
+
+    event_time: datetime | None
+    held: bool
+    lead_seconds: float | None
+    waits_for: tuple[str, ...]
+    at: datetime
+
+
 class StageProgress(Reply):
     """The last committed batch of a stage of a task, as its container reported it."""
 
@@ -150,6 +161,7 @@ class StageProgress(Reply):
     batch_id: int | None
     offsets: tuple[SspOffset, ...]
     reported_at: datetime | None
+    pace: StagePace | None = None
 
 
 class TaskReply(Reply):
@@ -161,6 +173,8 @@ class TaskReply(Reply):
 
 
 class ContainerReply(Reply):
+    """`lease_seconds_left` is told in the detail of a run, of incarnations that the coordinator holds for valid."""
+
     execution_container_id: str
     processor_id: str
     epoch: int
@@ -171,9 +185,10 @@ class ContainerReply(Reply):
     ended_at: datetime | None
     exit_code: int | None
     reason: str
+    lease_seconds_left: float | None = None
 
 
-class RunReply(Reply):
+class RunSummary(Reply):
     run_id: str
     job: str
     state: RunState
@@ -181,19 +196,33 @@ class RunReply(Reply):
     reason: str
     containers: int
     job_model_version: int
-    streams: tuple[StreamReply, ...]
-    stages: tuple[StageBody, ...]
-    config: dict[str, str]
-    systems: dict[str, dict[str, str]]
     created_at: datetime
     started_at: datetime | None
     stop_requested_at: datetime | None
     ended_at: datetime | None
 
 
+class RunReply(RunSummary):
+    streams: tuple[StreamReply, ...]
+    stages: tuple[StageBody, ...]
+    config: dict[str, str]
+    max_event_skew_seconds: float | None = None
+    systems: dict[str, dict[str, str]]
+
+
 class RunDetail(RunReply):
+    """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says."""
+
+    told_at: datetime | None = None
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
+
+
+class RunsReply(Reply):
+    """Newest first. `next` is the `before` of the following page, null on the last."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None
 
 
 class JobReply(Reply):
@@ -274,6 +303,22 @@ class ProgressRequest(Body):
     lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
     offsets: tuple[SspOffset, ...]
+
+
+class PaceRequest(Body):
+    """How far one stage of a task has come in event time: the newest that it has committed, none before the first batch."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    stage: Name
+    event_time: Utc | None = None
+
+
+class PaceReply(Reply):
+    """`hold`: pause between batches, and ask again. `leadSeconds` is over the slowest of the tasks with something to read."""
+
+    hold: bool
+    lead_seconds: float | None
+    waits_for: tuple[str, ...]
 
 
 class Notice(Reply):

@@ -151,6 +151,12 @@ class RunIsDraining(YourRequest):
     status = 409
 
 
+class NotAligned(YourRequest):
+    """The stage's tasks are not aligned by event time."""
+
+    slug = "not-aligned"
+
+
 class IdInUse(YourRequest):
     """The execution container id belongs to another slot."""
 
@@ -188,6 +194,12 @@ class HomeInUse(YourRequest):
     """Another coordinator uses this home."""
 
     slug = "home-in-use"
+
+
+class DatabaseInUse(YourRequest):
+    """Another coordinator uses this database."""
+
+    slug = "database-in-use"
 
 
 class BadJobFile(YourRequest):
@@ -238,6 +250,18 @@ class CoordinatorUnreachable(OurTrouble):
     """The coordinator does not answer."""
 
     slug = "coordinator-unreachable"
+
+
+class DiskUnwritable(OurTrouble):
+    """A directory of this machine cannot be written."""
+
+    slug = "disk-unwritable"
+
+
+class SparkGone(OurTrouble):
+    """The container's Spark has ended."""
+
+    slug = "spark-gone"
 
 
 # --- the data --------------------------------------------------------------------------------------------------------

@@ -61,6 +61,13 @@ class MemoryReading:
         active = [run for run in self._rows.runs.values() if not run.state.ended]
         return sorted(active, key=lambda run: (run.created_at, run.run_id))
 
+    async def runs(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
+        def age(run: RunRow) -> tuple[datetime, RunId]:
+            return run.created_at, run.run_id
+
+        found = [run for run in self._rows.runs.values() if job in (None, run.job) and (older_than is None or age(run) < age(older_than))]
+        return sorted(found, key=age, reverse=True)[:limit]
+
     async def jobs(self) -> Sequence[JobRow]:
         runs = self._rows.runs
         return [
@@ -166,6 +173,13 @@ class MemoryStore:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Reading]:
         yield MemoryReading(self._rows)
+
+    async def claim(self) -> None:
+        """Nobody else can have it."""
+
+    @property
+    def claimed(self) -> bool:
+        return True
 
     async def close(self) -> None:
         """Nothing is held open."""

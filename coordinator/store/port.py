@@ -7,6 +7,7 @@ The contract, tested by `tests/contracts/store.py` on every implementation:
 * `put_…` writes a row whole, also over an older one with the same key, so it may run twice. Rows are values.
 * Lists are in the order of their keys unless said otherwise.
 * A database that cannot be reached, is full, or is read-only raises StoreUnavailable; nothing of the transaction is kept.
+* Once `claim()` was called, nothing is written unless the claim is held (StoreUnavailable).
 """
 
 from __future__ import annotations
@@ -147,6 +148,10 @@ class Reading(Protocol):
         """The runs that have not ended, oldest first."""
         ...
 
+    async def runs(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
+        """Up to `limit` runs of the job, or of all jobs, newest first; only those that come after `older_than` in that order."""
+        ...
+
     async def jobs(self) -> Sequence[JobRow]: ...
 
     async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
@@ -220,5 +225,15 @@ class Store(Protocol):
     def begin(self) -> AbstractAsyncContextManager[Writing]: ...
 
     def read(self) -> AbstractAsyncContextManager[Reading]: ...
+
+    async def claim(self) -> None:
+        """Become the only coordinator of this database, until `close`. Called again it looks whether the claim still holds, and takes it
+        again if not. Raises DatabaseInUse when another coordinator has it or had it meanwhile, and StoreUnavailable."""
+        ...
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the claim is ours, as far as has been heard."""
+        ...
 
     async def close(self) -> None: ...

@@ -18,12 +18,16 @@ from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
+from coordinator.store.claim import Claim, FileClaim, SessionClaim
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
 
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"}
+
+_WITHIN = {"sqlite": None, "postgresql": 30.0}
+"""Seconds that a transaction may take before the server counts as not answering. SQLite has no server, and a bound of its own on waiting."""
 
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
@@ -45,6 +49,16 @@ class SqlReading:
 
     async def active_runs(self) -> Sequence[RunRow]:
         query = select(tables.runs).where(tables.runs.c.state.in_(_ACTIVE)).order_by(tables.runs.c.created_at, tables.runs.c.run_id)
+        return [rows.run_row(found) for found in await self._connection.execute(query)]
+
+    async def runs(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
+        table = tables.runs
+        query = select(table).order_by(table.c.created_at.desc(), table.c.run_id.desc()).limit(limit)
+        if job is not None:
+            query = query.where(table.c.job == job)
+        if older_than is not None:
+            at, run_id = older_than.created_at, older_than.run_id
+            query = query.where((table.c.created_at < at) | ((table.c.created_at == at) & (table.c.run_id < run_id)))
         return [rows.run_row(found) for found in await self._connection.execute(query)]
 
     async def jobs(self) -> Sequence[JobRow]:
@@ -210,35 +224,46 @@ class SqlStore:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self._writing = asyncio.Lock()
+        self._claim: Claim = FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine)
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Writing]:
-        async with self._writing, _translated(), self.engine.begin() as connection:
+        async with self._writing, self._translated(), self._claim.writer() as connection:
             await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
             yield SqlWriting(connection)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Reading]:
-        async with _translated(), self.engine.connect() as connection:
+        async with self._translated(), self.engine.connect() as connection:
             await connection.exec_driver_sql(_BEGIN_READING[self.engine.dialect.name])
             yield SqlReading(connection)
 
+    async def claim(self) -> None:
+        async with self._writing, self._translated():
+            await self._claim.take()
+
+    @property
+    def claimed(self) -> bool:
+        return self._claim.held
+
     async def close(self) -> None:
+        await self._claim.release()
         await self.engine.dispose()
 
-
-@asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
-    try:
-        yield
-    except (DBAPIError, OSError) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        raise StoreUnavailable(f"the coordinator's database: {cause}") from error
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        within = _WITHIN[self.engine.dialect.name]
+        try:
+            async with asyncio.timeout(within):
+                yield
+        except (DBAPIError, OSError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreUnavailable(f"the coordinator's database: {str(cause) or f'no answer within {within} s'}") from error
 
 
 def open_store(url: str) -> SqlStore:
     """The store at an SQLAlchemy URL with an async driver: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`."""
-    engine = create_async_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+    engine = create_async_engine(url, pool_pre_ping=not url.startswith("sqlite"), hide_parameters=True)  # rows hold what users configure
     if engine.dialect.name == "sqlite":
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return SqlStore(engine)

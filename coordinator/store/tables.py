@@ -46,6 +46,14 @@ metadata = MetaData(
     }
 )
 
+claims = Table(
+    "claims",
+    metadata,
+    Column("name", String(16), primary_key=True),
+    Column("holder", String(300), nullable=False),
+)
+"""The coordinator that has the database, or had it last; see `coordinator/store/claim.py`."""
+
 jobs = Table(
     "jobs",
     metadata,

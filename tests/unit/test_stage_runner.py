@@ -263,3 +263,51 @@ async def test_a_stop_may_be_asked_for_twice() -> None:
     assert [await bench.stop(), await bench.stop()] == [True, True]
     await soon(run)
     assert len(bench.engine.stops) == 1
+
+
+# --- hold and go on --------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_runner_stops_its_query_and_starts_none_until_it_may_go_on() -> None:
+    bench = Bench(RestartPolicy(0, TINY))
+    run = bench.runs()
+    await bench.engine.started()
+    await soon(bench.runner.hold(LONG))
+    assert (bench.runner.held, bench.engine.acting) == (True, [])
+    bench.runner.go_on()
+    await bench.engine.started()
+    assert len(bench.engine.tries) == 2
+    await bench.stop()
+    await soon(run)
+
+
+async def test_being_held_again_and_again_is_no_failure() -> None:
+    bench = Bench(RestartPolicy(0, TINY))
+    run = bench.runs()
+    for _ in range(20):
+        await bench.engine.started()
+        await soon(bench.runner.hold(LONG))
+        bench.runner.go_on()
+    await bench.engine.started()
+    await bench.stop()
+    await soon(run)
+
+
+async def test_holding_twice_stops_once() -> None:
+    bench = Bench(RestartPolicy(0, TINY))
+    run = bench.runs()
+    await bench.engine.started()
+    await soon(bench.runner.hold(LONG))
+    await soon(bench.runner.hold(LONG))
+    assert len(bench.engine.stops) == 1
+    await bench.stop()
+    await soon(run)
+
+
+async def test_a_runner_that_is_held_from_the_beginning_starts_nothing_and_can_be_stopped() -> None:
+    bench = Bench(RestartPolicy(0, TINY))
+    await soon(bench.runner.hold(LONG))
+    run = bench.runs()
+    assert await bench.stop()
+    await soon(run)
+    assert bench.engine.tries == []

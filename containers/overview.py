@@ -1,0 +1,170 @@
+"""What a person wants to know of a run at a glance, made of what the coordinator tells; and whether anything is wrong with it.
+
+Ages are counted from the coordinator's own time of its answer. A number that nobody told is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from coordinator import wire
+from coordinator.core.lifecycle import RunState
+
+N = TypeVar("N", int, float)
+
+OLD_REPORT = timedelta(minutes=5)
+NAMED = 5
+"""How many tasks a trouble names before it only counts the rest."""
+
+
+class StageOverview(wire.Reply):
+    """A stage over all its tasks: rates and arrears are summed, of times the worst is told."""
+
+    stage: str
+    batches: int
+    rows_per_second: float | None
+    offsets_behind: int | None
+    batch_millis: int | None
+    watermark_lag_seconds: float | None
+    report_age_seconds: float | None
+
+
+class RunOverview(wire.Reply):
+    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `troubles`: what is
+    wrong, a sentence each; none means healthy."""
+
+    job: str
+    run_id: str
+    state: RunState
+    since: datetime
+    stopping: bool
+    reason: str
+    containers: int
+    containers_live: int
+    lease_seconds_left: float | None
+    tasks: int
+    tasks_held: int
+    stages: tuple[StageOverview, ...]
+    troubles: tuple[str, ...]
+
+
+class StatusReply(wire.Reply):
+    """The body of `sluice status --json`."""
+
+    healthy: bool
+    jobs: tuple[RunOverview, ...]
+
+
+def status_of(runs: Iterable[RunOverview]) -> StatusReply:
+    jobs = tuple(runs)
+    return StatusReply(healthy=not any(run.troubles for run in jobs), jobs=jobs)
+
+
+def overview(run: wire.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
+    """`told_at` stands in for a coordinator that does not tell when it answered; a report older than `old_report` is a trouble unless its
+    stage had nothing left to read."""
+    at = run.told_at or told_at
+    live = live_containers(run)
+    return RunOverview(
+        job=run.job,
+        run_id=run.run_id,
+        state=run.state,
+        since=_since(run),
+        stopping=run.stop_requested_at is not None and not run.state.ended,
+        reason=run.reason,
+        containers=run.containers,
+        containers_live=len(live),
+        lease_seconds_left=_least(each.lease_seconds_left for each in live),
+        tasks=len(run.tasks),
+        tasks_held=sum(1 for task in run.tasks if task.holder),
+        stages=tuple(_stage(stage.name, _progress(run, stage.name), at) for stage in run.stages),
+        troubles=tuple(_troubles(run, at, old_report)),
+    )
+
+
+def live_containers(run: wire.RunDetail) -> Sequence[wire.ContainerReply]:
+    return [each for each in run.incarnations if each.state == "LIVE"]
+
+
+def _since(run: wire.RunSummary) -> datetime:
+    if run.state.ended:
+        return run.ended_at or run.created_at
+    return (run.started_at if run.state is not RunState.CREATED else None) or run.created_at
+
+
+def _progress(run: wire.RunDetail, stage: str) -> Sequence[wire.StageProgress]:
+    return [each for task in run.tasks for each in task.stages if each.stage == stage]
+
+
+def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> StageOverview:
+    measured = [each.measures for each in progress if each.measures is not None]
+    return StageOverview(
+        stage=name,
+        batches=sum(each.batch_id + 1 for each in progress if each.batch_id is not None),
+        rows_per_second=_sum(each.rows_per_second for each in measured),
+        offsets_behind=_sum(each.offsets_behind for each in measured),
+        batch_millis=_most(each.batch_millis for each in measured),
+        watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
+        report_age_seconds=_most(report_age(each, at) for each in progress),
+    )
+
+
+def report_age(progress: wire.StageProgress, at: datetime) -> float | None:
+    """Seconds; None before the first report."""
+    return None if progress.reported_at is None else max(0.0, (at - progress.reported_at).total_seconds())
+
+
+def watermark_lag(measures: wire.StageMeasures) -> float | None:
+    """By how many seconds the watermark was behind the time of day when it was measured; None where there is no watermark yet."""
+    return None if measures.watermark is None else (measures.at - measures.watermark).total_seconds()
+
+
+def _sum(numbers: Iterable[N | None]) -> N | None:
+    return _of(numbers, sum)
+
+
+def _most(numbers: Iterable[N | None]) -> N | None:
+    return _of(numbers, max)
+
+
+def _least(numbers: Iterable[N | None]) -> N | None:
+    return _of(numbers, min)
+
+
+def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | None:
+    told = [each for each in numbers if each is not None]
+    return fold(told) if told else None
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+def _troubles(run: wire.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
+    """A run that ended in order, or is just being stopped, has none."""
+    if run.state is RunState.FAILED:
+        yield f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
+    if run.state.ended or run.stop_requested_at is not None:
+        return
+    live = len(live_containers(run))
+    if live < run.containers:
+        yield f"{live} of {run.containers} containers are live"
+    yield from _counted("without a holder", [task.task for task in run.tasks if not task.holder])
+    for stage in run.stages:
+        late = [task.task for task in run.tasks if task.holder and _is_late(task, stage.name, run, at - old_report)]
+        yield from _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
+
+
+def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
+    if tasks:
+        rest = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
+        yield f"{len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} {what}: {', '.join(tasks[:NAMED])}{rest}"
+
+
+def _is_late(task: wire.TaskReply, stage: str, run: wire.RunDetail, before: datetime) -> bool:
+    """A stage that had read everything when it last reported may be silent for as long as nothing comes."""
+    told = next((each for each in task.stages if each.stage == stage), None)
+    if told is None or told.reported_at is None:
+        return _since(run) < before
+    return told.reported_at < before and (told.measures is None or told.measures.offsets_behind != 0)

@@ -1,0 +1,117 @@
+"""What `sluice status` and `sluice run` show: a few lines and tables for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from containers.overview import RunOverview, StatusReply, live_containers
+from containers.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
+from coordinator import wire
+from coordinator.core.lifecycle import RunState
+
+
+def _troubles(troubles: Iterable[str]) -> Iterable[Text]:
+    return (Text(f"! {shown(each)}", style="bold red") for each in troubles)
+
+
+def _headline(run: RunOverview, at: datetime) -> Text:
+    word = "stopping" if run.stopping else run.state
+    line = Text.assemble((run.job, "bold"), "  ", (str(run.state), STYLES.get(word, "")))
+    line.append(f"{', stopping' if run.stopping else ''} since {moment(run.since)} ({duration((at - run.since).total_seconds())})")
+    return line
+
+
+def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
+    """A run on a few lines; one that has ended on three."""
+    parts: list[RenderableType] = [_headline(run, at), Text(f"  run         {run.run_id}")]
+    if run.state.ended:
+        if run.reason and run.state is not RunState.FAILED:  # a failed run's is its trouble
+            parts.append(Text(f"  reason      {shown(run.reason)}"))
+        return Group(*parts, *_troubles(run.troubles))
+    lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
+    parts.append(Text(f"  containers  {run.containers_live}/{run.containers} live{lease}"))
+    parts.append(Text(f"  tasks       {run.tasks_held}/{run.tasks} held"))
+    return Group(*parts, *_troubles(run.troubles), Text(""), stages_table(run.stages, width))
+
+
+def status_page(status: StatusReply, at: datetime, width: int | None) -> RenderableType:
+    if not status.jobs:
+        return Text("there is no job yet")
+    pages: list[RenderableType] = []
+    for run in status.jobs:
+        pages += [run_page(run, at, width), Text("")]
+    return Group(*pages[:-1])
+
+
+# --- a run of this machine -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process of `sluice run`; `slot` is the container's, None for the coordinator."""
+
+    name: str
+    slot: str | None
+    state: str
+    pid: int | None
+    restarts: int
+
+
+TASKS_NAMED = 16
+"""How many tasks of a container are named before the rest is counted."""
+
+
+def local_page(
+    processes: Sequence[ProcessRow], run: wire.RunDetail | None, seen: RunOverview | None, at: datetime, says: str, width: int | None
+) -> Group:
+    """`sluice run` in one table: totals, processes with their tasks, stages. Without a run: only the processes."""
+    parts: list[RenderableType] = [Text("")]
+    if seen is not None:
+        parts += [_headline(seen, at), _totals(seen), Text("")]
+    parts.append(_processes(processes, run, width))
+    if seen is not None:
+        parts += [Text(""), stages_table(seen.stages, width), *_troubles(seen.troubles)]
+    if says:
+        parts.append(Text(shown(says), style="yellow"))
+    return Group(*parts)
+
+
+def _totals(run: RunOverview) -> Text:
+    behind = [each.offsets_behind for each in run.stages if each.offsets_behind is not None]
+    rows = [each.rows_per_second for each in run.stages if each.rows_per_second is not None]
+    return Text(
+        f"containers {run.containers_live}/{run.containers}  tasks {run.tasks_held}/{run.tasks}  "
+        f"rows/s {rate(sum(rows)) if rows else NONE}  behind {count(sum(behind)) if behind else NONE}  "
+        f"batches {count(sum(each.batches for each in run.stages))}"
+    )
+
+
+def _processes(processes: Sequence[ProcessRow], run: wire.RunDetail | None, width: int | None) -> Table:
+    columns = [
+        *(Column("PROCESS"), Column("STATE"), Column("PID", right=True, rank=1), Column("RESTARTS", right=True)),
+        *(Column("LEASE LEFT", right=True), Column("TASKS (GENERATION)")),
+    ]
+    live = {each.processor_id: each for each in live_containers(run)} if run else {}
+    rows: list[Sequence[str | Text]] = []
+    for each in processes:
+        container = live.get(each.slot) if each.slot is not None else None
+        mine = [task for task in run.tasks if container and task.holder == container.execution_container_id] if run else []
+        left = duration(container.lease_seconds_left) if container else NONE
+        pid = NONE if each.pid is None else str(each.pid)
+        rows.append((each.name, state(each.state), pid, str(each.restarts), left, _tasks(mine)))
+    held = {each.execution_container_id for each in live.values()}
+    if run and (others := [task for task in run.tasks if task.holder not in held]):
+        rows.append((Text("no container", style="bold red"), "", "", "", "", _tasks(others)))
+    return table(columns, rows, width)
+
+
+def _tasks(tasks: Sequence[wire.TaskReply]) -> str:
+    named = [f"{task.task} ({NONE if task.generation is None else task.generation})" for task in tasks[:TASKS_NAMED]]
+    rest = [f"and {len(tasks) - TASKS_NAMED} more"] if len(tasks) > TASKS_NAMED else []
+    return ", ".join(named + rest)

@@ -1,0 +1,238 @@
+"""Containers, tasks and stages as tables: coloured and as wide as the terminal is; elsewhere plain, whole, as wide as it takes."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from containers.overview import StageOverview, report_age, watermark_lag
+from coordinator import wire
+
+NONE = "-"
+GAP = 2
+STYLES = {
+    **dict.fromkeys(("RUNNING", "LIVE", "up"), "green"),
+    **dict.fromkeys(("CREATED", "DRAINING", "REPLACED", "stopping"), "yellow"),
+    **dict.fromkeys(("FAILED", "LOST", "down"), "bold red"),
+    **dict.fromkeys(("STOPPED", "DRAINED", "EXITED"), "dim"),
+}
+
+
+# --- where it goes ---------------------------------------------------------------------------------------------------
+
+
+def is_interactive(console: Console) -> bool:
+    """Whether something can be shown in place there."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class Screen:
+    """Where a command prints. A reader that goes away ends nothing but the printing."""
+
+    def __init__(self, out: TextIO) -> None:
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="backslashreplace")
+        self._out = out
+        self.console = Console(file=out, highlight=False, force_terminal=out.isatty())
+
+    @property
+    def width(self) -> int | None:
+        """The terminal's columns; None where there is room for everything."""
+        return self.console.width if self.console.is_terminal else None
+
+    def show(self, what: RenderableType) -> None:
+        self.say(rendered(what, self.console))
+
+    def say(self, text: str) -> None:
+        try:
+            self._out.write(f"{text}\n" if text else "")
+            self._out.flush()
+        except BrokenPipeError:
+            with suppress(OSError):  # nobody reads: what comes now, and what is left in the buffer, goes nowhere
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+
+
+def rendered(what: RenderableType, console: Console) -> str:
+    """As the console shows it; for one that is no terminal without colours, unbroken lines, and nothing behind their ends."""
+    if console.is_terminal:
+        with console.capture() as captured:
+            console.print(what)
+        return captured.get().rstrip("\n")
+    page = Console(file=io.StringIO(), width=100_000, color_system=None, force_terminal=False, highlight=False)
+    with page.capture() as captured:
+        page.print(what, no_wrap=True)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+# --- cells -----------------------------------------------------------------------------------------------------------
+
+
+def shown(text: str) -> str:
+    """Text of others on one line, with nothing in it that a terminal would obey."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+
+
+def duration(seconds: float | None) -> str:
+    """ "12s", "3m05s", "2h10m", "4d03h"; a negative one is of clocks that differ."""
+    if seconds is None:
+        return NONE
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    whole = int(seconds)
+    for unit, size, lesser, part in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // part:02d}{lesser}"
+    return f"{whole}s"
+
+
+def millis(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:.0f}ms" if value < 1000 else f"{value / 1000:.1f}s" if value < 60_000 else duration(value / 1000)
+
+
+def count(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def rate(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
+
+
+def moment(at: datetime | None) -> str:
+    return NONE if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def state(word: str) -> Text:
+    return Text(word, style=STYLES.get(word, ""))
+
+
+def own_part(execution_id: str, run_id: str, *, whole: bool) -> str:
+    """An execution container id, where room is scarce without the run's id that it often begins with."""
+    return execution_id if whole else execution_id.removeprefix(f"{run_id}-")
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`rank`: columns of a higher one go first when the terminal is too narrow; those of rank 0 stay and fold."""
+
+    title: str
+    right: bool = False
+    rank: int = 0
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None) -> Table:
+    """Headings and rows, at most `width` columns wide."""
+    cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
+    widest = [max([cell_len(column.title), *(row[n].cell_len for row in cells)]) for n, column in enumerate(columns)]
+    kept = list(range(len(columns)))
+    while width is not None and sum(widest[n] + GAP for n in kept) - GAP > width and any(columns[n].rank for n in kept):
+        kept.remove(max(kept, key=lambda n: columns[n].rank))
+    made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for n in kept:
+        made.add_column(columns[n].title, justify="right" if columns[n].right else "left", overflow="fold")
+    for row in cells:
+        made.add_row(*(row[n] for n in kept))
+    return made
+
+
+def jobs_table(reply: wire.JobsReply, width: int | None) -> Table:
+    columns = [Column("JOB"), Column("STATE"), Column("CURRENT RUN"), Column("RUNS", right=True, rank=1)]
+    return table(columns, [(each.job, state(each.state), each.current_run, count(each.runs)) for each in reply.jobs], width)
+
+
+def runs_table(reply: wire.RunsReply, width: int | None) -> Table:
+    columns = [
+        *(Column("RUN"), Column("STATE"), Column("CREATED", rank=1), Column("ENDED", rank=2)),
+        *(Column("CONTAINERS", right=True, rank=3), Column("MODEL", right=True, rank=4), Column("REASON")),
+    ]
+    rows = [
+        (r.run_id, state(r.state), moment(r.created_at), moment(r.ended_at), str(r.containers), str(r.job_model_version), shown(r.reason))
+        for r in reply.runs
+    ]
+    return table(columns, rows, width)
+
+
+def containers_table(run: wire.RunDetail, width: int | None) -> Table:
+    columns = [
+        *(
+            Column("SLOT"),
+            Column("STATE"),
+            Column("CONTAINER"),
+            Column("LEASE LEFT", right=True, rank=1),
+            Column("EPOCH", right=True, rank=3),
+        ),
+        *(Column("HOST", rank=4), Column("REGISTERED", rank=6), Column("LAST SEEN", rank=5), Column("EXIT", right=True, rank=2)),
+        Column("REASON"),
+    ]
+    rows = [
+        (
+            *(each.processor_id, state(each.state), own_part(each.execution_container_id, run.run_id, whole=width is None)),
+            *(duration(each.lease_seconds_left), str(each.epoch), shown(each.host) or NONE, moment(each.registered_at)),
+            *(moment(each.last_seen_at), NONE if each.exit_code is None else str(each.exit_code), shown(each.reason)),
+        )
+        for each in run.incarnations
+    ]
+    return table(columns, rows, width)
+
+
+def tasks_table(run: wire.RunDetail, at: datetime, width: int | None) -> Table:
+    """A row for each stage of each task."""
+    columns = [
+        *(
+            Column("TASK"),
+            Column("SLOT", rank=3),
+            Column("HOLDER"),
+            Column("GEN", right=True),
+            Column("STAGE"),
+            Column("BATCH", right=True, rank=1),
+        ),
+        *(Column("ROWS/S", right=True, rank=2), Column("BEHIND", right=True), Column("TOOK", right=True, rank=4)),
+        *(Column("WATERMARK LAG", right=True, rank=5), Column("REPORT", right=True)),
+    ]
+    rows: list[Sequence[str | Text]] = []
+    for task in run.tasks:
+        holder = own_part(task.holder, run.run_id, whole=width is None) if task.holder else Text("nobody", style="bold red")
+        told = {each.stage: each for each in task.stages}
+        for stage in run.stages:
+            generation = NONE if task.generation is None else str(task.generation)
+            rows.append((task.task, task.processor_id, holder, generation, stage.name, *_progress(told.get(stage.name), at)))
+    return table(columns, rows, width)
+
+
+def _progress(told: wire.StageProgress | None, at: datetime) -> Sequence[str]:
+    """Batch, rows/s, behind, took, watermark lag, age of the report."""
+    if told is None:
+        return (NONE,) * 6
+    batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.measures
+    if of is None:
+        return (batch, NONE, NONE, NONE, NONE, age)
+    return (batch, rate(of.rows_per_second), count(of.offsets_behind), millis(of.batch_millis), duration(watermark_lag(of)), age)
+
+
+def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
+    columns = [
+        *(Column("STAGE"), Column("ROWS/S", right=True), Column("BEHIND", right=True), Column("BATCH TOOK", right=True, rank=1)),
+        *(Column("WATERMARK LAG", right=True, rank=3), Column("LAST REPORT", right=True), Column("BATCHES", right=True, rank=2)),
+    ]
+    rows = [
+        (
+            *(each.stage, rate(each.rows_per_second), count(each.offsets_behind), millis(each.batch_millis)),
+            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), count(each.batches)),
+        )
+        for each in stages
+    ]
+    return table(columns, rows, width)

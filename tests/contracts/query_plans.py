@@ -1,0 +1,195 @@
+"""Hot queries keep their indexes: what the store really sends to its database is explained by that database, over a lot of rows.
+
+A test of a database inherits `QueryPlanContract` and provides `store`, a store that `fill` has filled, and `scans`, which explains a
+statement and says what it reads without an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, event, insert
+
+from coordinator.core.grouping import Previous
+from coordinator.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.store import rows, tables
+from coordinator.store.port import ContainerState, Reading, RunRow, Writing
+from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
+from tests.contracts.rows import NOON, container_row, hold_row, model_row, run_row, store_row
+
+JOBS = 40
+RUNS = 3_000
+SLOTS = 10
+TASKS = 500
+"""Of each job. A run has SLOTS containers; those of the last run of each job are alive, all others are gone."""
+
+JOB, RUN, SLOT, CONTAINER, TASK = JobName("job-07"), RunId("run-2967"), ProcessorId("3"), ExecutionContainerId("run-2967-c3"), TaskName("t-123")
+"""The last run of a job, and something of it."""
+
+Columns = dict[str, Any]
+
+
+def _job(number: int) -> JobName:
+    return JobName(f"job-{number % JOBS:02}")
+
+
+def _runs() -> Iterator[RunRow]:
+    for n in range(RUNS):
+        state = RunState.RUNNING if n >= RUNS - JOBS else RunState.STOPPED
+        yield run_row(f"run-{n:04}", _job(n), state=state, created_at=NOON + timedelta(minutes=n), spec={"job": _job(n), "stages": []})
+
+
+def _containers() -> Iterator[Columns]:
+    for n in range(RUNS):
+        live = n >= RUNS - JOBS
+        for slot in range(SLOTS):
+            row = container_row(f"run-{n:04}-c{slot}", str(slot), 1, f"run-{n:04}", job=_job(n))
+            gone = replace(row, state=ContainerState.EXITED, ended_at=NOON, exit_code=0)
+            yield rows.container_columns(row if live else gone)
+
+
+def _holds() -> Iterator[Columns]:
+    for job in range(JOBS):
+        run = f"run-{RUNS - JOBS + job:04}"
+        for task in range(TASKS):
+            yield rows.hold_columns(hold_row(f"t-{task}", 1, f"{run}-c{task % SLOTS}", job=_job(RUNS - JOBS + job)))
+
+
+def _everything() -> dict[Table, Iterator[Columns]]:
+    jobs, runs, tasks = range(JOBS), range(RUNS), range(TASKS)
+    return {
+        tables.jobs: ({"job": _job(RUNS - JOBS + n), "current_run": f"run-{RUNS - JOBS + n:04}", "grouping": ""} for n in jobs),
+        tables.runs: (rows.run_columns(row) for row in _runs()),
+        tables.containers: _containers(),
+        tables.holds: _holds(),
+        tables.stores: (rows.store_columns(store_row(f"t-{t}", s, _job(n))) for n in jobs for t in tasks for s in ("route", "hourly")),
+        tables.notices: (
+            {"run_id": f"run-{n:04}", "seq": seq, "kind": "STOP", "at": NOON, "detail": {}} for n in runs for seq in range(1, 11)
+        ),
+        tables.starts: (
+            {"run_id": f"run-{n:04}", "system": "log", "stream": "s", "partition": p, "offset": p} for n in runs[::10] for p in range(100)
+        ),
+        tables.job_models: (rows.model_columns(model_row(version, _job(n))) for n in jobs for version in range(1, 101)),
+        tables.assignments: ({"job": _job(n), "system": "log", "stream": "s", "partition": t, "task": f"t-{t}"} for n in jobs for t in tasks),
+        tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
+    }
+
+
+async def fill(store: SqlStore) -> None:
+    """Tens of thousands of rows, as months of use leave them, and the statistics that the database makes of them."""
+    async with store.engine.begin() as connection:
+        for table, columns in _everything().items():
+            while some := list(islice(columns, 5_000)):
+                await connection.execute(insert(table), some)
+    async with store.engine.connect() as connection:
+        await (await connection.execution_options(isolation_level="AUTOCOMMIT")).exec_driver_sql("ANALYZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as the driver got it."""
+
+    sql: str
+    parameters: Any
+
+
+@dataclass(slots=True)
+class Heard:
+    statements: list[Statement] = field(default_factory=list)
+
+
+@contextmanager
+def listening(store: SqlStore) -> Iterator[list[Statement]]:
+    """The statements that the store sends to its driver meanwhile; of one that is sent for many rows, with the first row."""
+    heard: list[Statement] = []
+
+    def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+        heard.append(Statement(statement, parameters[0] if many else parameters))
+
+    event.listen(store.engine.sync_engine, "before_cursor_execute", hear)
+    try:
+        yield heard
+    finally:
+        event.remove(store.engine.sync_engine, "before_cursor_execute", hear)
+
+
+RUN_ROW = run_row(RUN, JOB, created_at=NOON + timedelta(minutes=2967))
+ASSIGNMENT = Previous({Ssp("log", "s", 1): TASK}, {StreamId("log", "s"): 1}, "g")
+
+READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
+    "run": [lambda tx: tx.run(RUN)],
+    "runs": [
+        lambda tx: tx.runs(None, None, 50),
+        lambda tx: tx.runs(JOB, None, 50),
+        lambda tx: tx.runs(None, RUN_ROW, 50),
+        lambda tx: tx.runs(JOB, RUN_ROW, 50),
+    ],
+    "current_run": [lambda tx: tx.current_run(JOB)],
+    "active_runs": [lambda tx: tx.active_runs()],
+    "model": [lambda tx: tx.model(JOB), lambda tx: tx.model(JOB, 7)],
+    "assignment": [lambda tx: tx.assignment(JOB)],
+    "starts": [lambda tx: tx.starts(RUN)],
+    "container": [lambda tx: tx.container(CONTAINER)],
+    "containers": [lambda tx: tx.containers(RUN), lambda tx: tx.containers(RUN, SLOT)],
+    "standing_containers": [lambda tx: tx.standing_containers()],
+    "holds": [lambda tx: tx.holds(JOB)],
+    "hold": [lambda tx: tx.hold(JOB, TASK)],
+    "holds_of": [lambda tx: tx.holds_of(CONTAINER)],
+    "stores": [lambda tx: tx.stores(JOB), lambda tx: tx.stores(JOB, TASK)],
+    "notices": [lambda tx: tx.notices(RUN, 7)],
+}
+WRITES: dict[str, Sequence[Callable[[Writing], Awaitable[object]]]] = {
+    "put_run": [lambda tx: tx.put_run(RUN_ROW), lambda tx: tx.put_run(replace(RUN_ROW, run_id=RunId("new")))],
+    "add_model": [lambda tx: tx.add_model(model_row(1_000, JOB))],
+    "put_assignment": [lambda tx: tx.put_assignment(JOB, ASSIGNMENT)],
+    "put_starts": [lambda tx: tx.put_starts(RUN, {Ssp("log", "s", 1): 5})],
+    "put_container": [lambda tx: tx.put_container(container_row(CONTAINER, SLOT, 1, RUN))],
+    "seen": [lambda tx: tx.seen([(CONTAINER, NOON)])],
+    "put_hold": [lambda tx: tx.put_hold(replace(hold_row(TASK, job=JOB), run_id=RUN))],
+    "put_store": [lambda tx: tx.put_store(replace(store_row(TASK, job=JOB), generation=Generation(2)))],
+    "drop_stores": [lambda tx: tx.drop_stores(JOB)],
+    "add_notice": [lambda tx: tx.add_notice(RUN, "STOP", NOON, {})],
+}
+WHOLE = {"jobs"}
+"""What lists a whole table because that is what is asked for, and only by people and at a start."""
+
+
+class QueryPlanContract:
+    async def scans(self, store: SqlStore, statement: Statement) -> list[str]:
+        raise NotImplementedError
+
+    def test_every_method_of_the_store_is_looked_at(self) -> None:
+        named = {name for name in dir(SqlWriting) if not name.startswith("_")}
+        assert named == {*READS, *WRITES, *WHOLE}
+
+    @pytest.mark.parametrize("name", READS)
+    async def test_a_read_finds_its_rows_by_an_index(self, store: SqlStore, name: str) -> None:
+        with listening(store) as heard:
+            async with store.engine.connect() as connection:
+                for call in READS[name]:
+                    await call(SqlReading(connection))
+        assert len(heard) >= len(READS[name])
+        assert {each.sql: found for each in heard if (found := await self.scans(store, each))} == {}
+
+    @pytest.mark.parametrize("name", WRITES)
+    async def test_a_write_finds_its_rows_by_an_index(self, store: SqlStore, name: str) -> None:
+        with listening(store) as heard:
+            async with store.engine.connect() as connection:
+                for call in WRITES[name]:
+                    await call(SqlWriting(connection))
+                await connection.rollback()
+        assert len(heard) >= len(WRITES[name])
+        assert {each.sql: found for each in heard if (found := await self.scans(store, each))} == {}
+
+    async def test_a_read_of_a_whole_table_would_be_seen(self, store: SqlStore) -> None:
+        with listening(store) as heard:
+            async with store.engine.connect() as connection:
+                await SqlReading(connection).jobs()
+        assert [found for each in heard if (found := await self.scans(store, each))] != []

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+from tests.contracts.query_plans import QueryPlanContract, Statement, fill
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A filled database."""
+    made = f"sqlite+aiosqlite:///{tmp_path_factory.mktemp('plans') / 'coordinator.db'}"
+
+    async def make(database: Path) -> None:
+        store = open_store(made)
+        await upgrade(store)
+        await fill(store)
+        await store.close()
+
+    asyncio.run(make(Path(made)))
+    return made
+
+
+class TestSqlitePlans(QueryPlanContract):
+    @pytest.fixture
+    async def store(self, url: str) -> AsyncIterator[SqlStore]:
+        made = open_store(url)
+        yield made
+        await made.close()
+
+    async def scans(self, store: SqlStore, statement: Statement) -> list[str]:
+        """The lines of the plan that go through all of a table, or of an index: in order and up to a limit is another thing."""
+        async with store.engine.connect() as connection:
+            found = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
+            plan = [str(row.detail) for row in found]
+        in_order = "LIMIT" in statement.sql and not any("TEMP B-TREE" in line for line in plan)
+        print(plan)
+        return [line for line in plan if line.startswith("SCAN") and not ("USING" in line and in_order)]
