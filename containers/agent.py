@@ -27,7 +27,7 @@ from containers.pacing import Pacer
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.settings import ContainerSettings
-from containers.stagerunner import RestartPolicy, StageRunner
+from containers.stagerunner import RestartPolicy
 from coordinator import wire
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
@@ -257,14 +257,14 @@ class Agent:
     async def _feel_pulse(self, queries: Queries) -> None:
         self.end(Ending(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
 
-    def _pacer_of(self, run: wire.RunDetail) -> Callable[[StageRunner], Pacer | None]:
+    def _pacer_of(self, run: wire.RunDetail) -> Callable[[Start], Pacer | None]:
         """Aligned are the stages that feed another one, in a run that asks for it."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
-        def pacer_of(runner: StageRunner) -> Pacer | None:
-            if run.max_event_skew_seconds is None or intermediate.isdisjoint(runner.start.declared.stage.writes):
+        def pacer_of(start: Start) -> Pacer | None:
+            if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.declared.stage.writes):
                 return None
-            return Pacer(self._coordinator, self._settings.run, runner, self._settings.stop_timeout, RETRY)
+            return Pacer(self._coordinator, self._settings.run, start)
 
         return pacer_of
 

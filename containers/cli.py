@@ -1,4 +1,4 @@
-"""The commands `sluice container` and `sluice run`; `coordinator/cli.py` finds them by entry point."""
+"""The commands `sluice container`, `sluice deploy` and `sluice run`; `coordinator/cli.py` finds them by entry point."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Annotated
 import typer
 
 JobFile = Annotated[Path, typer.Argument(help="The Python file that holds the Job.")]
+Containers = Annotated[int, typer.Option(help="How many containers.")]
+Start = Annotated[str, typer.Option(help="checkpoint (go on), or earliest, latest or an ISO time (a new history).")]
+System = Annotated[str, typer.Option(help="The system of all streams: log or kafka.")]
+Bind = Annotated[list[str] | None, typer.Option(help="NAME=SYSTEM[:STREAM] for one stream of the job; may be repeated.")]
+Config = Annotated[list[str] | None, typer.Option(help="key=value for the run; may be repeated.")]
 
 
 def container(job_file: JobFile) -> None:
@@ -25,15 +30,35 @@ def container(job_file: JobFile) -> None:
     raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))
 
 
+def deploy(
+    job_file: JobFile,
+    containers: Containers = 1,
+    start: Start = "checkpoint",
+    system: System = "log",
+    bind: Bind = None,
+    config: Config = None,
+    coordinator: Annotated[str, typer.Option(envvar="SLUICE_COORDINATOR_URL", help="The coordinator's URL.")] = "http://127.0.0.1:8180",
+) -> None:
+    """Make a run of the job and print its id, the SLUICE_RUN_ID of its containers; nothing is started. A live run of the job is told to
+    stop, and the new one goes on where it stopped."""
+    from containers.deploy import deploy, job_request
+    from coordinator import logs
+
+    logs.configure(logs.read_log_settings())
+    request = job_request(job_file, containers, start, system, config or [], bind or [])
+    typer.echo(asyncio.run(deploy(coordinator, request)))
+
+
 def run(
     job_file: JobFile,
-    containers: Annotated[int, typer.Option(help="How many containers.")] = 1,
+    containers: Containers = 1,
     home: Annotated[Path, typer.Option(help="Directory of the database, the log, local state and logs.")] = Path(".sluice"),
     port: Annotated[int, typer.Option(help="The coordinator's port on 127.0.0.1 (0 = any free one).")] = 8180,
-    start: Annotated[str, typer.Option(help="checkpoint (go on), or earliest, latest or an ISO time (a new history).")] = "checkpoint",
-    system: Annotated[str, typer.Option(help="The system of all streams: log or kafka.")] = "log",
-    bind: Annotated[list[str] | None, typer.Option(help="NAME=SYSTEM[:STREAM] for one stream of the job; may be repeated.")] = None,
-    config: Annotated[list[str] | None, typer.Option(help="key=value for the run; may be repeated.")] = None,
+    start: Start = "checkpoint",
+    system: System = "log",
+    bind: Bind = None,
+    config: Config = None,
+    restarts: Annotated[int, typer.Option(min=0, help="How often a crashing container is started again within ten minutes.")] = 5,
 ) -> None:
     """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""
     from containers.local import LocalRun, run_options
@@ -42,4 +67,4 @@ def run(
     logs.read_log_settings()  # of the processes to come: refused here, before there are any
     logs.configure(logs.LogSettings(log_format="text", log_level="WARNING"))
     options = run_options(job_file, containers, home, port, start, system, config or [], bind or [])
-    raise typer.Exit(asyncio.run(LocalRun(options).run()))
+    raise typer.Exit(asyncio.run(LocalRun(options, restarts).run()))

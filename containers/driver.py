@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from select import PIPE_BUF
 from types import FrameType
 
 from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, Agent, Ending
@@ -32,7 +33,7 @@ WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
 
 
 class Lifeline:
-    """The pipe to the watchdog: the job, and one line a renewal: the time on the clock of leases until which this process may act."""
+    """The pipe to the watchdog: the job, one line a renewal (the time on the clock of leases until which this process may act), and the end."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -46,23 +47,19 @@ class Lifeline:
     def renewed(self, ends_at: Instant) -> None:
         self._tell(f"lease {ends_at!r}")
 
+    def ended(self, ending: Ending) -> None:
+        """Last words: without them an exit code is not the agent's but that of user code which ended the process."""
+        self._tell(f"end {ending.exit_code} " + ending.reason.replace("\n", "\0"))
+
     def _tell(self, line: str) -> None:
         """Never blocks: a watchdog that is paused must not pause the heart with it."""
         if self._fd is not None:
             try:
-                os.write(self._fd, f"{line}\n".encode())
+                os.write(self._fd, line.encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
             except BlockingIOError:
                 log.warning("the watchdog does not read: it will hear of a later renewal")
             except OSError:
                 self._fd = None
-
-
-def die_of_lost_lease(why: str) -> None:
-    """End this process at once. Its JVM ends with it, and the watchdog ends whatever does not."""
-    log.error("lease lost: %s", why)
-    for out in (sys.stderr, sys.stdout):
-        out.flush()
-    os._exit(EXIT_LEASE_LOST)
 
 
 class Driver:
@@ -84,6 +81,7 @@ class Driver:
         signal.signal(signal.SIGINT, self._on_signal)
         thread.start()
         thread.join()
+        self._lifeline.ended(self._ending)
         return self._ending
 
     def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
@@ -94,8 +92,20 @@ class Driver:
         if self._loop is not None and self._agent is not None:
             self._loop.call_soon_threadsafe(self._agent.stop_requested)
 
+    def _die_of_lost_lease(self, why: str) -> None:
+        """End this process at once. Its JVM ends with it, and the watchdog ends whatever does not."""
+        self._lifeline.ended(Ending(EXIT_LEASE_LOST, why))
+        log.error("lease lost: %s", why)
+        for out in (sys.stderr, sys.stdout):
+            out.flush()
+        os._exit(EXIT_LEASE_LOST)
+
     def _agent_thread(self) -> None:
-        self._ending = asyncio.run(self._live())
+        try:
+            self._ending = asyncio.run(self._live())
+        except BaseException as error:
+            log.error("the agent failed", exc_info=error)
+            self._ending = Ending(EXIT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
 
     async def _live(self) -> Ending:
         self._loop = asyncio.get_running_loop()
@@ -108,7 +118,7 @@ class Driver:
                 SystemClock(),
                 self._make_engine,
                 self._lifeline.renewed,
-                die_of_lost_lease,
+                self._die_of_lost_lease,
             )
             if self._stop_early.is_set():
                 self._agent.stop_requested()

@@ -27,6 +27,8 @@ class Start:
     reported: int | None
     starts: Mapping[Ssp, int]
     origin: RunId
+    gate: Callable[[int], None] | None = None
+    """What a batch of that id must pass, on whatever thread, before it writes anything."""
 
     @property
     def query(self) -> str:

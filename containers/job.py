@@ -204,6 +204,13 @@ def load_job(file: Path) -> Job:
     return job
 
 
+def in_job_file(error: Exception) -> str:
+    """ " (/jobs/delays.py:7)" for an error that came up at that line of the job file that was loaded, or below it; else ""."""
+    file = getattr(sys.modules.get("sluice_job"), "__file__", None)
+    line = _line(Path(file), error) if file else ""
+    return f" ({file}{line})" if line else ""
+
+
 def _line(file: Path, error: Exception) -> str:
     """ ":7" for an error that came up at line 7 of the file, "" for one that did not pass through it."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file.absolute())]

@@ -17,7 +17,6 @@ from coordinator.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -49,11 +48,11 @@ class KafkaTaskSystem:
         headers = F.coalesce("headers", F.array().cast(_HEADERS)).alias("headers")  # null where a record has none
         return rows.select("key", "value", F.col("topic").alias("stream"), "partition", "offset", "timestamp", headers)
 
-    def write(self, grant: Grant, records: DataFrame, stream: str, headers: Mapping[str, str]) -> DataStreamWriter:
+    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
         if headers:
             entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
             records = records.withColumn("headers", F.array(*entries))
-        return records.writeStream.format("kafka").options(**self._options).option("topic", stream)
+        records.write.format("kafka").options(**self._options).option("topic", stream).save()
 
     def fence(self, grant: Grant, stream: str) -> int:
         return -1

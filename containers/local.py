@@ -10,18 +10,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from containers.client import Coordinator
-from containers.job import Job, load_job
+from containers.deploy import job_request
+from containers.livetable import LiveTable
+from containers.pages import ProcessRow
 from containers.statusline import StatusLine
+from containers.tables import Screen, is_interactive
 from coordinator import wire
 from coordinator.clock import SystemClock
 from coordinator.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
@@ -33,14 +34,13 @@ TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
 STOP_WITHIN = timedelta(seconds=150)
 CRASH_WINDOW = timedelta(minutes=10)
-MAX_CRASHES = 5
+RESTARTS = 5
 """A container that crashes more often than this within the window ends the run as FAILED."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     job_file: Path
-    job: Job
     request: wire.RunRequest
     home: Path
     port: int
@@ -54,66 +54,10 @@ def run_options(
     job_file: Path, containers: int, home: Path, port: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
 ) -> RunOptions:
     """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
-    job = load_job(job_file)
-    slots(containers)
-    bindings = bound_names(job, bind)
+    request = job_request(job_file, containers, start, system, config, bind)
     if not 0 <= port <= 65535:
         raise BadSettings(f"--port takes 0 to 65535, not {port}")
-    for each in config:
-        if not each.partition("=")[0] or "=" not in each:
-            raise BadSettings(f"--config takes key=value, not {each!r}")
-    try:
-        request = deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config), bindings)
-    except ValidationError as error:
-        if any(each["loc"][0] == "start" for each in error.errors()):
-            raise BadSettings(f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}") from error
-        raise BadSettings("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
-    return RunOptions(job_file.absolute(), job, request, home.absolute(), port or _free_port())
-
-
-def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
-    """NAME=SYSTEM or NAME=SYSTEM:STREAM, by name. Raises BadSettings."""
-    names = {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
-    found: dict[str, dict[str, str]] = {}
-    for each in bind:
-        name, _, where = each.partition("=")
-        system, _, stream = where.partition(":")
-        if name not in names or not system:
-            known = ", ".join(sorted(names))
-            raise BadSettings(f"--bind takes NAME=SYSTEM or NAME=SYSTEM:STREAM with a stream of the job ({known}), not {each!r}")
-        found[name] = {"system": system} | ({"stream": stream} if stream else {})
-    return found
-
-
-def deploy_request(
-    job: Job,
-    containers: int,
-    system: str,
-    start: str,
-    config: dict[str, str],
-    bindings: Mapping[str, Mapping[str, str]] | None = None,
-) -> wire.RunRequest:
-    """The request that deploys a job with its streams on one system, but for those that `bindings` puts elsewhere."""
-
-    def at(name: str) -> dict[str, str]:
-        return {"name": name, "system": system, **(bindings or {}).get(name, {})}
-
-    return wire.RunRequest.model_validate(
-        {
-            "job": job.name,
-            "containers": containers,
-            "inputs": [{**at(each.name), "broadcast": each.broadcast} for each in job.inputs],
-            "intermediates": [{**at(each.name), "partitions": each.partitions} for each in job.intermediates],
-            "outputs": [{**at(each.name), "partitions": each.partitions} for each in job.outputs],
-            "stages": [{"name": s.stage.name, "reads": s.stage.reads, "writes": s.stage.writes} for s in job.stages],
-            "grouper": job.grouper,
-            "maxTasks": job.max_tasks,
-            "stateful": job.stateful,
-            "maxEventSkewSeconds": job.max_event_skew.total_seconds() if job.max_event_skew else None,
-            "start": start,
-            "config": config,
-        }
-    )
+    return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port())
 
 
 def _free_port() -> int:
@@ -129,7 +73,9 @@ class Slot:
     name: str
     command: list[str]
     environment: dict[str, str]
+    processor_id: str | None = None
     process: asyncio.subprocess.Process | None = None
+    starts: int = 0
     crashes: list[float] = field(default_factory=list)
     again_at: float = 0.0
 
@@ -137,10 +83,17 @@ class Slot:
     def up(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
+    def row(self, now: float) -> ProcessRow:
+        state = "up" if self.up else f"again in {self.again_at - now:.0f}s" if self.again_at > now else "down"
+        return ProcessRow(
+            self.name, self.processor_id, state, self.process.pid if self.process and self.up else None, max(0, self.starts - 1)
+        )
+
 
 class LocalRun:
-    def __init__(self, options: RunOptions) -> None:
+    def __init__(self, options: RunOptions, restarts: int = RESTARTS) -> None:
         self._options = options
+        self._restarts = restarts
         self._logs = options.home / "logs"
         self._stopping = asyncio.Event()
         self._signals = 0
@@ -168,23 +121,34 @@ class LocalRun:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._on_signal)
-        line = StatusLine(self._client, sys.stdout)
+        display = self._display()
         try:
             self._make_home()
             await self._start_coordinator()
             await self._deploy()
-            line.start(self._run_id)
+            display.start(self._run_id)
             await self._supervise()
         except SluiceError as error:
             self._failure = self._failure or f"{error.title()} {error}"
         finally:
-            await line.stop()
+            display.ending("stopping between batches; Ctrl-C again interrupts them")
             await self._end_all()
+            await display.stop()
             await self._client.close()
         if self._failure:
             print(f"sluice: {self._failure}", file=sys.stderr)
             return 1
         return 0
+
+    def _display(self) -> LiveTable | StatusLine:
+        screen = Screen(sys.stdout)
+        if is_interactive(screen.console):
+            return LiveTable(self._client, screen, self._processes, self._clock)
+        return StatusLine(self._client, sys.stdout)
+
+    def _processes(self) -> Sequence[ProcessRow]:
+        now = self._clock.elapsed()
+        return [slot.row(now) for slot in (self._coordinator, *self._containers)]
 
     def _make_home(self) -> None:
         try:
@@ -203,6 +167,7 @@ class LocalRun:
             slot.process = await asyncio.create_subprocess_exec(
                 *slot.command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, env=slot.environment, start_new_session=True
             )
+        slot.starts += 1
 
     async def _start_coordinator(self) -> None:
         with socket.socket() as probe:
@@ -244,7 +209,7 @@ class LocalRun:
                 "SLUICE_STOP_WITH_STDIN": "1",
             }
             command = [sys.executable, "-m", "coordinator.cli", "container", str(self._options.job_file)]
-            self._containers.append(Slot(f"container-{processor_id}", command, environment))
+            self._containers.append(Slot(f"container-{processor_id}", command, environment, processor_id))
 
     async def _supervise(self) -> None:
         while not self._stopping.is_set():
@@ -264,14 +229,22 @@ class LocalRun:
         if slot.process is not None:
             slot.crashes = [at for at in slot.crashes if at > now - CRASH_WINDOW.total_seconds()] + [now]
             code, slot.process = slot.process.returncode, None
-            if len(slot.crashes) > MAX_CRASHES:
-                self._failure = (
-                    f"{slot.name} ended {len(slot.crashes)} times within {CRASH_WINDOW} (exit {code}); its log ends: {self._tail(slot)}"
-                )
+            if len(slot.crashes) > self._restarts:
+                times = "once" if len(slot.crashes) == 1 else f"{len(slot.crashes)} times within {CRASH_WINDOW}"
+                self._failure = f"{slot.name} ended {times} (exit {code}): {await self._why(slot)}"
                 self._stopping.set()
                 return False
             slot.again_at = now + min(30.0, 0.5 * 2 ** (len(slot.crashes) - 1))
         return now >= slot.again_at
+
+    async def _why(self, slot: Slot) -> str:
+        """Why a process ended: what the coordinator was told, else the last of its log."""
+        last = slot.environment.get("EXECUTION_ENV_CONTAINER_ID")
+        with suppress(SluiceError):
+            for each in (await self._client.run(self._run_id)).incarnations:
+                if each.execution_container_id == last and each.reason:
+                    return each.reason
+        return f"its log ends: {self._tail(slot)}"
 
     async def _run_ended(self) -> bool:
         try:

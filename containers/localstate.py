@@ -16,11 +16,13 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from coordinator.core.errors import CheckpointUnreadable, StateElsewhere
+from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
 from coordinator.core.ids import Lineage
 
 _LONGEST_PLAIN = 200
+_BLOCK = 4096
 _HASHED = re.compile(r".*-[0-9a-f]{16}")
 
 
@@ -88,8 +90,15 @@ class Stores:
         """Make this disk's store ready for a query of `lineage`, whose last reported batch is `reported`; its directory.
 
         A directory of that lineage that is at least as new goes on; one of another lineage is a history that was given up, and makes room.
-        Raises StateElsewhere when batches were reported that this disk does not have: starting would silently lose their state.
+        Raises StateElsewhere when batches were reported that this disk does not have: starting would silently lose their state. Raises
+        DiskUnwritable.
         """
+        try:
+            return self._prepare(task, stage, lineage, reported)
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+
+    def _prepare(self, task: str, stage: str, lineage: Lineage, reported: int | None) -> Path:
         directory = self.directory(task, stage)
         found = inspect(directory)
         if found is not None and found.lineage == lineage:
@@ -104,6 +113,25 @@ class Stores:
         _begin(directory, lineage)
         shutil.rmtree(_given_up(directory), ignore_errors=True)
         return directory
+
+
+def check_writable(directory: Path) -> None:
+    """Make the directory, if it is not there, and write something into it. Raises DiskUnwritable."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=directory) as probe:
+            probe.write(bytes(_BLOCK))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _unwritable(directory: Path, error: OSError) -> DiskUnwritable:
+    where = f" ({error.filename})" if error.filename and str(error.filename) != str(directory) else ""
+    return DiskUnwritable(
+        f"{directory}{where}: {error.strerror}: mend it, or choose another with SLUICE_STATE_DIR or SLUICE_HOME, and start the container again"
+    )
 
 
 def _elsewhere(task: str, stage: str, directory: Path, has: str, reported: int) -> str:

@@ -16,7 +16,6 @@ from coordinator.streams.log import Log, Record, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,26 +38,18 @@ class LogTaskSystem:
             .load()
         )
 
-    def write(self, grant: Grant, records: DataFrame, stream: str, headers: Mapping[str, str]) -> DataStreamWriter:
-        writer = _writer(grant)
-
-        def append(batch: DataFrame, batch_id: int) -> None:
-            table = batch.toArrow()
-            found = [Record(value=v, key=k) for k, v in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)]
-            micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
-            try:
-                self._log.append(stream, found, writer=writer, batch=batch_id, headers=headers, now_micros=micros)
-            except LeaseLost as lost:
-                self._on_lease_lost(lost)
-                raise
-
-        return records.writeStream.foreachBatch(append)
+    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
+        table = records.toArrow()
+        found = [Record(value=v, key=k) for k, v in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)]
+        micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        writer = Writer(grant.lineage, grant.owner, grant.generation)
+        try:
+            self._log.append(stream, found, writer=writer, batch=batch, headers=headers, now_micros=micros)
+        except LeaseLost as lost:
+            self._on_lease_lost(lost)
+            raise
 
     def fence(self, grant: Grant, stream: str) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)
         return -1 if appended is None else appended
-
-
-def _writer(grant: Grant) -> Writer:
-    return Writer(grant.lineage, grant.owner, grant.generation)

@@ -111,9 +111,16 @@ def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> S
     )
 
 
+def last_heard(progress: wire.StageProgress) -> datetime | None:
+    """When the stage last told of a batch, or of how it does without one."""
+    told = (progress.reported_at, progress.measures.at if progress.measures else None)
+    return max((each for each in told if each is not None), default=None)
+
+
 def report_age(progress: wire.StageProgress, at: datetime) -> float | None:
     """Seconds; None before the first report."""
-    return None if progress.reported_at is None else max(0.0, (at - progress.reported_at).total_seconds())
+    heard = last_heard(progress)
+    return None if heard is None else max(0.0, (at - heard).total_seconds())
 
 
 def watermark_lag(measures: wire.StageMeasures) -> float | None:
@@ -163,8 +170,11 @@ def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
 
 
 def _is_late(task: wire.TaskReply, stage: str, run: wire.RunDetail, before: datetime) -> bool:
-    """A stage that had read everything when it last reported may be silent for as long as nothing comes."""
+    """A stage that had read everything when it last reported may be silent for as long as nothing comes; one that waits for slower tasks,
+    for as long as they take."""
     told = next((each for each in task.stages if each.stage == stage), None)
-    if told is None or told.reported_at is None:
+    heard = last_heard(told) if told else None
+    if told is None or heard is None:
         return _since(run) < before
-    return told.reported_at < before and (told.measures is None or told.measures.offsets_behind != 0)
+    waits = told.pace is not None and told.pace.held
+    return heard < before and not waits and (told.measures is None or told.measures.offsets_behind != 0)

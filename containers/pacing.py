@@ -1,4 +1,8 @@
-"""Keeping a stage in step with the same stage of other tasks, on the coordinator's word (`coordinator/core/alignment.py`)."""
+"""Keeping a stage in step with the same stage of other tasks, on the coordinator's word (`coordinator/core/alignment.py`).
+
+The query itself runs on: each of its batches passes a gate before it writes anything, and the gate opens when the coordinator, told how far
+the batch before has come, says so. So a task is never further ahead than is allowed by more than one batch.
+"""
 
 from __future__ import annotations
 
@@ -8,52 +12,81 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from containers.client import Coordinator
-from containers.stagerunner import StageRunner
+from containers.engine import Start
 from coordinator import wire
 from coordinator.core.errors import OurTrouble
 from coordinator.core.ids import RunId
 
 log = logging.getLogger(__name__)
 
+ASK_AGAIN = timedelta(seconds=1)
+REMIND = timedelta(seconds=5)
+"""How often a task that need not wait says where it is: a coordinator that was restarted must hear of it."""
+
+LATE_NEWS = timedelta(seconds=20)
+"""How long a batch waits for Spark's word on the batch before it, which Spark may drop when its queue of events is full."""
+
 
 class Pacer:
-    """Of one stage of a task. Its query is not started before the coordinator's first word."""
+    """Of one stage of a task. Made and run on the agent's loop; `gate` is called on Spark's threads."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, runner: StageRunner, stop_within: timedelta, every: timedelta) -> None:
+    def __init__(self, coordinator: Coordinator, run_id: RunId, start: Start) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
-        self._runner = runner
-        self._stop_within = stop_within
-        self._every = every
+        self._start = start
+        self._loop = asyncio.get_running_loop()
         self._event_time: datetime | None = None
+        self._committed = self._passed = -1
+        self._told: int | None = None
+        self._word = wire.PaceReply(hold=True, lead_seconds=None, waits_for=())
+        self._open = False
         self._news = asyncio.Event()
-        self._waits_for: tuple[str, ...] = ()
+        self._changed = asyncio.Condition()
 
-    def committed(self, event_time: datetime | None) -> None:
+    def committed(self, batch: int, event_time: datetime | None) -> None:
         """A batch was committed; `event_time` is the newest in it, None if it tells none."""
+        self._committed = batch
         if event_time is not None:
             self._event_time = max(event_time, self._event_time or event_time)
-            self._news.set()
+        self._news.set()
+
+    def open(self) -> None:
+        """Let every batch pass from now on: the container is stopping, and a batch that has begun is to finish."""
+        self._open = True
+        self._news.set()
+
+    def gate(self, batch: int) -> None:
+        """Blocks until the batch may go on."""
+        asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()
+
+    async def _pass(self, batch: int) -> None:
+        if self._passed == batch - 1:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LATE_NEWS.total_seconds()), self._changed:
+                    await self._changed.wait_for(lambda: self._open or (self._told is not None and self._told >= batch - 1))
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._open or (self._told is not None and not self._word.hold))
+        self._passed = batch
 
     async def run(self) -> None:
-        """Ask for ever, from a runner that is held. While the coordinator is away all stays as it said last. Raises LeaseLost, Refused."""
+        """Tell the coordinator, and hear its word, for ever. While it is away all stays as it said last. Raises LeaseLost, Refused."""
         while True:
             self._news.clear()
-            start = self._runner.start
             with suppress(OurTrouble):
-                word = await self._coordinator.pace(self._run_id, start.task, start.generation, start.declared.stage.name, self._event_time)
-                await self._obey(word)
+                await self._ask()
+            async with self._changed:
+                self._changed.notify_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._every.total_seconds()):
+                async with asyncio.timeout((ASK_AGAIN if self._word.hold else REMIND).total_seconds()):
                     await self._news.wait()
 
-    async def _obey(self, word: wire.PaceReply) -> None:
-        if word.hold:
-            if word.waits_for != self._waits_for:
-                lead = "" if word.lead_seconds is None else f", {timedelta(seconds=round(word.lead_seconds))} ahead"
-                log.info("%s waits for %s%s", self._runner.start.query, ", ".join(word.waits_for), lead)
-            await self._runner.hold(self._stop_within)
-        elif self._runner.held:
-            log.info("%s goes on", self._runner.start.query)
-            self._runner.go_on()
-        self._waits_for = word.waits_for
+    async def _ask(self) -> None:
+        start, committed = self._start, self._committed
+        stage = start.declared.stage.name
+        word = await self._coordinator.pace(self._run_id, start.task, start.generation, stage, self._event_time)
+        if word.hold and (word.waits_for != self._word.waits_for or not self._word.hold):
+            lead = "" if word.lead_seconds is None else f", {timedelta(seconds=round(word.lead_seconds))} ahead"
+            log.info("%s waits for %s%s", start.query, ", ".join(word.waits_for), lead)
+        elif self._word.hold and not word.hold:
+            log.info("%s goes on", start.query)
+        self._word, self._told = word, committed

@@ -23,7 +23,7 @@ def _troubles(troubles: Iterable[str]) -> Iterable[Text]:
 def _headline(run: RunOverview, at: datetime) -> Text:
     word = "stopping" if run.stopping else run.state
     line = Text.assemble((run.job, "bold"), "  ", (str(run.state), STYLES.get(word, "")))
-    line.append(f"{', stopping' if run.stopping else ''} since {moment(run.since)} ({duration((at - run.since).total_seconds())})")
+    line.append(f" since {moment(run.since)} ({duration((at - run.since).total_seconds())}){', stopping' if run.stopping else ''}")
     return line
 
 
@@ -76,7 +76,7 @@ def local_page(
         parts += [_headline(seen, at), _totals(seen), Text("")]
     parts.append(_processes(processes, run, width))
     if seen is not None:
-        parts += [Text(""), stages_table(seen.stages, width), *_troubles(seen.troubles)]
+        parts += [Text(""), stages_table(seen.stages, width)]
     if says:
         parts.append(Text(shown(says), style="yellow"))
     return Group(*parts)
@@ -95,7 +95,7 @@ def _totals(run: RunOverview) -> Text:
 def _processes(processes: Sequence[ProcessRow], run: wire.RunDetail | None, width: int | None) -> Table:
     columns = [
         *(Column("PROCESS"), Column("STATE"), Column("PID", right=True, rank=1), Column("RESTARTS", right=True)),
-        *(Column("LEASE LEFT", right=True), Column("TASKS (GENERATION)")),
+        *(Column("LEASE", right=True), Column("TASKS (GENERATION)", folds=True)),
     ]
     live = {each.processor_id: each for each in live_containers(run)} if run else {}
     rows: list[Sequence[str | Text]] = []
@@ -106,7 +106,7 @@ def _processes(processes: Sequence[ProcessRow], run: wire.RunDetail | None, widt
         pid = NONE if each.pid is None else str(each.pid)
         rows.append((each.name, state(each.state), pid, str(each.restarts), left, _tasks(mine)))
     held = {each.execution_container_id for each in live.values()}
-    if run and (others := [task for task in run.tasks if task.holder not in held]):
+    if run and not run.state.ended and (others := [task for task in run.tasks if task.holder not in held]):
         rows.append((Text("no container", style="bold red"), "", "", "", "", _tasks(others)))
     return table(columns, rows, width)
 

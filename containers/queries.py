@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -31,7 +32,6 @@ class UserCodeEnded(Exception):
     """User code raised what is no error but the end of something: SystemExit, KeyboardInterrupt, StopIteration."""
 
 
-NOTHING_RUNS = timedelta(0)
 HURRY = timedelta(seconds=3)
 """How long a stop still waits once it was told to hurry: user code that blocks cannot be interrupted."""
 
@@ -49,7 +49,7 @@ class Queries:
         clock: Clock,
         reports: Reports,
         on_lease_lost: Callable[[str], None],
-        pacer_of: Callable[[StageRunner], Pacer | None],
+        pacer_of: Callable[[Start], Pacer | None],
     ) -> None:
         self._engine = engine
         self._policy = policy
@@ -78,18 +78,16 @@ class Queries:
 
     async def run(self, starts: Sequence[Start]) -> None:
         """Start these and keep them running until `stop`. Raises what `StageRunner.run` raises."""
-        runners = [StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of) for start in starts]
-        self._runners |= {runner.start.query: runner for runner in runners}
-        await asyncio.gather(*(self._keep(runner) for runner in runners))
+        await asyncio.gather(*(self._keep(start) for start in starts))
 
-    async def _keep(self, runner: StageRunner) -> None:
+    async def _keep(self, start: Start) -> None:
         """Keep one running, in step with the same stage of other tasks where that is asked for."""
-        pacer = self._pacer_of(runner)
-        if pacer is None:
-            return await runner.run()
-        self._pacers[runner.start.query] = pacer
-        await runner.hold(NOTHING_RUNS)
-        works = [asyncio.ensure_future(runner.run()), asyncio.ensure_future(pacer.run())]
+        pacer = self._pacer_of(start)
+        if pacer is not None:
+            self._pacers[start.query] = pacer
+            start = replace(start, gate=pacer.gate)
+        runner = self._runners[start.query] = StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of)
+        works = [asyncio.ensure_future(work) for work in (runner.run(), *([pacer.run()] if pacer else []))]
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
                 done.result()
@@ -127,7 +125,7 @@ class Queries:
 
     def _on_batch(self, batch: Batch) -> None:
         if (pacer := self._pacers.get(batch.query)) is not None:
-            pacer.committed(batch.event_time_max)
+            pacer.committed(batch.batch, batch.event_time_max)
         runner = self._runners.get(batch.query)
         if runner is not None:
             start = runner.start
@@ -140,6 +138,8 @@ class Queries:
 
     async def stop(self, deadline: timedelta) -> set[TaskName]:
         """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
+        for pacer in self._pacers.values():
+            pacer.open()
         stopping = {
             asyncio.create_task(runner.stop(deadline, self._forced), name=name): runner.start.task for name, runner in self._runners.items()
         }
@@ -147,7 +147,7 @@ class Queries:
         hurried = asyncio.create_task(self._hurried(deadline))
         while stops and not hurried.done():
             stopped, _ = await asyncio.wait({*stops, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            ended |= {stop for stop in stopped & stops if _has_ended(stop)}
+            ended |= {stop for stop in stops & stopped if _has_ended(stop)}
             stops -= stopped
         hurried.cancel()
         for stop in stops:
@@ -180,4 +180,4 @@ def _contained(blocking: Callable[[], T]) -> T:
     except BaseException as error:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise
-        raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}") from error
+        raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}").with_traceback(error.__traceback__) from error

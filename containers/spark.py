@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession, utils
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import readwriter
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -28,6 +29,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.utils import ForeachBatchFunction
 
 from coordinator.core.errors import SparkGone
 
@@ -70,7 +72,8 @@ DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """Without remote executors nobody else needs to reach the driver."""
 
-class BatchFunction(utils.ForeachBatchFunction):
+
+class BatchFunction(ForeachBatchFunction):
     """A user's foreachBatch function, as the JVM calls it. Py4J answers for an Exception; anything else that is raised (sys.exit) would end
     its thread without an answer, for which the query would wait for ever."""
 
@@ -96,7 +99,7 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     """The driver's one session. Blocks for some seconds while the JVM starts."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     local_dir.mkdir(parents=True, exist_ok=True)
-    utils.ForeachBatchFunction = BatchFunction  # type: ignore[misc]
+    readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[misc, attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     local = LOCAL_SETTINGS if master.startswith("local") else {}

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import Batch, Callbacks, Start
 from containers.job import Job
-from containers.localstate import Stores, inspect
+from containers.localstate import Stores, check_writable, inspect
 from containers.settings import ContainerSettings
 from containers.spark import (
     BatchDone,
@@ -60,6 +60,8 @@ class SparkEngine:
     def open(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
         name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
+        for directory in (self._settings.state_directory, scratch):
+            check_writable(directory)
         self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
@@ -91,6 +93,7 @@ class SparkEngine:
             self._systems,
             self._config,
             self._settings.max_rows,
+            start.gate,
         )
         self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
         appended = task.fence(stage.writes)

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from containers.engine import Engine, Start
+from containers.job import in_job_file
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, DataTrouble, LeaseLost, StateElsewhere
 from coordinator.core.ids import Instant
@@ -70,21 +71,18 @@ class StageRunner:
         self._call = call
         self._end_of = end_of
         self._query: Any = None
-        self._token = self._stopped = ""
+        self._token = ""
         self._changing = asyncio.Lock()
         self._failures: deque[Instant] = deque()
         self._stopping = asyncio.Event()
-        self._free = asyncio.Event()
-        self._free.set()
 
     async def run(self) -> None:
-        """Until `stop`. While it is held no query runs. Raises StageFailed, LeaseLost, or what no restart can mend."""
+        """Until `stop`. Raises StageFailed, LeaseLost, or what no restart can mend."""
         with about(task=self.start.task, stage=self.start.declared.stage.name, generation=self.start.generation):
             while not self._stopping.is_set():
-                await self._free.wait()
                 error = await self._run_once()
-                if error is not None and not self._stopping.is_set():
-                    await self._pause(self._after_failure(error))
+                if not self._stopping.is_set():
+                    await self._pause(self._after_failure(error or "the query ended by itself"))
 
     async def _pause(self, duration: timedelta) -> None:
         """Wait, but not beyond `stop`."""
@@ -93,9 +91,8 @@ class StageRunner:
                 await self._stopping.wait()
 
     async def _run_once(self) -> str | None:
-        """Start the query and wait for its end; why it ended, None if we stopped it or it is not to run now."""
         async with self._changing:
-            if self._stopping.is_set() or not self._free.is_set():
+            if self._stopping.is_set():
                 return None
             self._query = None
             try:
@@ -104,11 +101,9 @@ class StageRunner:
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)
-                return f"{type(error).__name__}: {error}"
+                return f"{type(error).__name__}: {error}{in_job_file(error)}"
         log.info("%s runs under generation %d", self.start.query, self.start.generation)
-        token = self._token
-        error = await asyncio.shield(self._end_of(token))
-        return None if error is None and token == self._stopped else error or "the query ended by itself"
+        return await asyncio.shield(self._end_of(self._token))
 
     def _after_failure(self, error: str) -> timedelta:
         now = self._clock.elapsed()
@@ -125,29 +120,10 @@ class StageRunner:
     async def stop(self, deadline: timedelta, forced: threading.Event) -> bool:
         """Stop between batches, also a query that is just being started; False if the batch had to be interrupted."""
         self._stopping.set()
-        self._free.set()
-        return await self._stop_query(deadline, forced)
-
-    @property
-    def held(self) -> bool:
-        return not self._free.is_set()
-
-    async def hold(self, deadline: timedelta) -> None:
-        """Stop the query between batches and start none until `go_on`. Held already: nothing happens."""
-        if self._free.is_set() and not self._stopping.is_set():
-            self._free.clear()
-            await self._stop_query(deadline, threading.Event())
-
-    def go_on(self) -> None:
-        """The opposite of `hold`."""
-        self._free.set()
-
-    async def _stop_query(self, deadline: timedelta, forced: threading.Event) -> bool:
         async with self._changing:
             query, self._query = self._query, None
             if query is None:
                 return True
-            self._stopped = self._token
             orderly = await self._call(lambda: self._engine.stop(query, deadline, forced))
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS.total_seconds()):

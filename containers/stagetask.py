@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ class StageTask:
         systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
+        gate: Callable[[int], None] | None = None,
     ) -> None:
         self.spark = spark
         self.config = dict(config)
@@ -46,6 +47,7 @@ class StageTask:
         self._streams = streams
         self._systems = systems
         self._max_rows = max_rows
+        self._gate = gate
 
     @property
     def name(self) -> str:
@@ -85,7 +87,14 @@ class StageTask:
         chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
         chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
         records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))
-        return self._system(bound.stream.system).write(self._grant, records, bound.stream.stream, headers)
+        system = self._system(bound.stream.system)
+
+        def append(batch: DataFrame, batch_id: int) -> None:
+            if self._gate is not None:
+                self._gate(batch_id)
+            system.append(self._grant, batch, batch_id, bound.stream.stream, headers)
+
+        return records.writeStream.foreachBatch(append)
 
     def fence(self, writes: Sequence[str]) -> int:
         """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage

@@ -185,34 +185,41 @@ def check_status(watched: Watched, *, as_json: bool) -> int:
 
 
 def watch_status(watched: Watched, *, alone: bool) -> None:
-    """Until SIGINT or SIGTERM. Raises BadSettings, UnknownJob."""
+    """Until SIGINT or SIGTERM, or until nobody reads. Raises BadSettings, UnknownJob."""
     if not alone:
         raise BadSettings("--watch is for people: leave out --json and --check")
     asyncio.run(_watch(watched, Screen(sys.stdout)))
 
 
 async def _watch(watched: Watched, screen: Screen) -> None:
-    stop = asyncio.Event()
+    watching = asyncio.current_task()
+    assert watching is not None
     for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+        asyncio.get_running_loop().add_signal_handler(each, watching.cancel)
     client = Coordinator(watched.url)
     try:
-        if is_interactive(screen.console):
-            with InPlace(screen.console) as place:
-                await _refresh(watched, client, screen, stop, place.show)
-        else:
-            await _refresh(watched, client, screen, stop, screen.show_and_go_on)
+        with suppress(asyncio.CancelledError):
+            if is_interactive(screen.console):
+                with InPlace(screen.console) as place:
+                    await _refresh(watched, client, screen, place.show)
+            else:
+                await _refresh(watched, client, screen, _after_one_another(screen))
     finally:
         await client.close()
 
 
-async def _refresh(
-    watched: Watched, client: Coordinator, screen: Screen, stop: asyncio.Event, show: Callable[[RenderableType], Awaitable[None]]
-) -> None:
-    """Show again and again until `stop` is set; while the coordinator is away, what it said last and that it is away."""
+def _after_one_another(screen: Screen) -> Callable[[RenderableType], Awaitable[None]]:
+    async def show(page: RenderableType) -> None:
+        screen.show(Group(page, Text("")))
+
+    return show
+
+
+async def _refresh(watched: Watched, client: Coordinator, screen: Screen, show: Callable[[RenderableType], Awaitable[None]]) -> None:
+    """Show again and again; while the coordinator is away, what it said last and that it is away."""
     last: StatusReply | None = None
     last_at = _now()
-    while not stop.is_set():
+    while not screen.abandoned:
         away = ""
         try:
             last = await watched.status(client)
@@ -220,9 +227,7 @@ async def _refresh(
         except CoordinatorUnreachable as error:
             away = f"the coordinator does not answer, trying again: {error}"
         await show(_watched_page(last, last_at, away, screen.width))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(REFRESH.total_seconds()):
-                await stop.wait()
+        await asyncio.sleep(REFRESH.total_seconds())
 
 
 def _watched_page(last: StatusReply | None, last_at: datetime, away: str, width: int | None) -> RenderableType:

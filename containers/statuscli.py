@@ -11,14 +11,14 @@ import typer
 
 Url = Annotated[str, typer.Option("--coordinator", envvar="SLUICE_COORDINATOR_URL", help="The coordinator's URL.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document, spelled as the API spells it.")]
-JobName = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: the only job.")]
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run's id, or a job's name for its current run. Default: the only job's.")]
+JobName = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")]
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job for its current run. Default: the only job's.")]
 
 LOCAL = "http://127.0.0.1:8180"
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Default: every job.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Default: every job.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh in place until Ctrl-C.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only say what is wrong: exit code 0 healthy, 2 degraded.")] = False,
     old_report_seconds: Annotated[float, typer.Option(min=0, help="How old the last report of a stage with arrears may be.")] = 300,

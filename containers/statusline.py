@@ -1,9 +1,8 @@
-"""The status line of `sluice run`: rewritten in place on a terminal, a line now and then elsewhere."""
+"""What `sluice run` says where there is no terminal: a line about the run now and then, when there is something new."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 from typing import TextIO
 
@@ -12,8 +11,7 @@ from coordinator import wire
 from coordinator.core.errors import SluiceError
 from coordinator.core.ids import RunId
 
-EVERY_ON_A_TERMINAL = timedelta(seconds=1)
-EVERY_ELSEWHERE = timedelta(seconds=15)
+EVERY = timedelta(seconds=15)
 
 
 def told(run: wire.RunDetail) -> str:
@@ -33,25 +31,24 @@ class StatusLine:
     def start(self, run_id: RunId) -> None:
         self._task = asyncio.create_task(self._show(run_id))
 
+    def ending(self, how: str) -> None:
+        """Nothing more is said."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            if self._out.isatty():
-                print(file=self._out)
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _show(self, run_id: RunId) -> None:
-        terminal = self._out.isatty()
         last = ""
         while True:
             try:
                 line = told(await self._client.run(run_id))
             except SluiceError as error:
                 line = f"{run_id}: the coordinator does not answer ({error})"
-            if terminal:
-                print(f"\r\x1b[K{line[:200]}", end="", file=self._out, flush=True)
-            elif line != last:
+            if line != last:
                 print(line, file=self._out, flush=True)
             last = line
-            await asyncio.sleep((EVERY_ON_A_TERMINAL if terminal else EVERY_ELSEWHERE).total_seconds())
+            await asyncio.sleep(EVERY.total_seconds())

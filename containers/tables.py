@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Literal, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -20,6 +19,9 @@ from coordinator import wire
 
 NONE = "-"
 GAP = 2
+FOLDED = 24
+"""How narrow free text may become before a column goes for its sake."""
+
 STYLES = {
     **dict.fromkeys(("RUNNING", "LIVE", "up"), "green"),
     **dict.fromkeys(("CREATED", "DRAINING", "REPLACED", "stopping"), "yellow"),
@@ -43,6 +45,7 @@ class Screen:
         if isinstance(out, io.TextIOWrapper):
             out.reconfigure(errors="backslashreplace")
         self._out = out
+        self.abandoned = False
         self.console = Console(file=out, highlight=False, force_terminal=out.isatty())
 
     @property
@@ -58,8 +61,8 @@ class Screen:
             self._out.write(f"{text}\n" if text else "")
             self._out.flush()
         except BrokenPipeError:
-            with suppress(OSError):  # nobody reads: what comes now, and what is left in the buffer, goes nowhere
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
+            self.abandoned = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())  # what is left in the buffer goes nowhere
 
 
 def rendered(what: RenderableType, console: Console) -> str:
@@ -127,23 +130,34 @@ def own_part(execution_id: str, run_id: str, *, whole: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`rank`: columns of a higher one go first when the terminal is too narrow; those of rank 0 stay and fold."""
+    """`rank`: columns of a higher one go first when the terminal is too narrow; those of rank 0 stay. `folds`: free text, which takes what
+    room the others leave."""
 
     title: str
     right: bool = False
     rank: int = 0
+    folds: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None) -> Table:
     """Headings and rows, at most `width` columns wide."""
     cells = [[each if isinstance(each, Text) else Text(each) for each in row] for row in rows]
     widest = [max([cell_len(column.title), *(row[n].cell_len for row in cells)]) for n, column in enumerate(columns)]
+    needed = [min(wide, FOLDED) if column.folds else wide for wide, column in zip(widest, columns, strict=True)]
     kept = list(range(len(columns)))
-    while width is not None and sum(widest[n] + GAP for n in kept) - GAP > width and any(columns[n].rank for n in kept):
+
+    def fits() -> bool:
+        return width is None or sum(needed[n] + GAP for n in kept) <= width
+
+    while not fits() and any(columns[n].rank for n in kept):
         kept.remove(max(kept, key=lambda n: columns[n].rank))
-    made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    if width is not None and fits():  # each as wide as it is; of free text, what is left
+        room = width - sum(needed[n] + GAP for n in kept)
+        widest = [min(wide, need + room) if columns[n].folds else wide for n, (wide, need) in enumerate(zip(widest, needed, strict=True))]
+    made = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold")
     for n in kept:
-        made.add_column(columns[n].title, justify="right" if columns[n].right else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if columns[n].right else "left"
+        made.add_column(columns[n].title, justify=justify, overflow="fold", width=widest[n] if fits() else None)
     for row in cells:
         made.add_row(*(row[n] for n in kept))
     return made
@@ -157,7 +171,7 @@ def jobs_table(reply: wire.JobsReply, width: int | None) -> Table:
 def runs_table(reply: wire.RunsReply, width: int | None) -> Table:
     columns = [
         *(Column("RUN"), Column("STATE"), Column("CREATED", rank=1), Column("ENDED", rank=2)),
-        *(Column("CONTAINERS", right=True, rank=3), Column("MODEL", right=True, rank=4), Column("REASON")),
+        *(Column("CONTAINERS", right=True, rank=3), Column("MODEL", right=True, rank=4), Column("REASON", folds=True)),
     ]
     rows = [
         (r.run_id, state(r.state), moment(r.created_at), moment(r.ended_at), str(r.containers), str(r.job_model_version), shown(r.reason))
@@ -176,7 +190,7 @@ def containers_table(run: wire.RunDetail, width: int | None) -> Table:
             Column("EPOCH", right=True, rank=3),
         ),
         *(Column("HOST", rank=4), Column("REGISTERED", rank=6), Column("LAST SEEN", rank=5), Column("EXIT", right=True, rank=2)),
-        Column("REASON"),
+        Column("REASON", folds=True),
     ]
     rows = [
         (

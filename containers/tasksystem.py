@@ -13,7 +13,6 @@ from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, Tas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,11 @@ class TaskSystem(Protocol):
         """
         ...
 
-    def write(self, grant: Grant, records: DataFrame, stream: str, headers: Mapping[str, str]) -> DataStreamWriter:
-        """A writer, not started, of `records` (key binary, value binary), each with the headers; equal keys share a partition."""
+    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
+        """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks.
+
+        Raises LeaseLost where the system can tell that the grant is over.
+        """
         ...
 
     def fence(self, grant: Grant, stream: str) -> int:

@@ -55,6 +55,7 @@ class Watchdog:
         self._driver: asyncio.subprocess.Process | None = None
         self._stop_asked = False
         self._told = b""
+        self._last_words: tuple[int, str] | None = None
         self._about: dict[str, str] = {}
 
     async def run(self) -> int:
@@ -82,6 +83,8 @@ class Watchdog:
         guard = asyncio.create_task(self._guard())
         code = await self._driver.wait()
         guard.cancel()
+        with suppress(BlockingIOError):  # a child that the driver forked may hold the other end
+            self._hear(read_fd)
         cleared = await self._clear_session()
         shutil.rmtree(self._settings.scratch_directory, ignore_errors=True)
         exit_code, reason = self._verdict(code)
@@ -90,7 +93,7 @@ class Watchdog:
         return exit_code
 
     def _hear(self, fd: int) -> None:
-        """`lease T`: the driver may act until T on the clock of leases; `job NAME`: what it works for, for the log."""
+        """`lease T`: the driver may act until T on the clock of leases; `job NAME`: what it works for, for the log; `end CODE REASON`."""
         told = os.read(fd, 65536)
         if not told:
             asyncio.get_running_loop().remove_reader(fd)
@@ -101,6 +104,9 @@ class Watchdog:
                 self._lease_ends = Instant(float(value))
             elif word == b"job":
                 self._about = {"job": value.decode()}
+            elif word == b"end":
+                code, _, reason = value.decode(errors="replace").partition(" ")
+                self._last_words = int(code), reason.replace("\0", "\n")
 
     def _launcher_gone(self) -> None:
         if not os.read(0, 1024):
@@ -120,9 +126,9 @@ class Watchdog:
             if self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
                 break
         assert self._driver is not None
-        log.error("the lease of %s ended and its driver has not: killing its session", self._settings.id, extra=self._about)
         self._killed_for_lease = True
-        kill_session(self._driver.pid)
+        kill_session(self._driver.pid)  # before a word is said about it: whoever reads our log may read no more
+        log.error("the lease of %s ended and its driver had not: its session was killed", self._settings.id, extra=self._about)
 
     async def _clear_session(self) -> bool:
         """End whatever the driver left behind: its JVM and Python workers. False if something cannot be killed: it may still act, so nobody
@@ -138,11 +144,13 @@ class Watchdog:
     def _verdict(self, code: int) -> tuple[int, str]:
         if self._killed_for_lease:
             return EXIT_LEASE_LOST, "killed: its lease ended and it did not stop"
+        if self._last_words is not None and self._last_words[0] == code:
+            return self._last_words
         if code == -signal.SIGTERM and self._stop_asked:
             return EXIT_OK, "told to stop before it had begun"
         if code < 0:
             return EXIT_FAILED, f"its driver was ended by {signal.Signals(-code).name}"
-        return code, "" if code == 0 else f"its driver ended with exit code {code}"
+        return EXIT_FAILED, f"its driver ended with exit code {code} and not by itself: user code ended the process, or it could not begin"
 
     async def _tell(self, exit_code: int, reason: str) -> None:
         """Report the exit, so that nobody waits for the lease to end. A coordinator that is just restarting is waited for a little; after

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from coordinator import problems
 from coordinator.api import Parts, new_api
 from coordinator.clock import Clock, SystemClock
-from coordinator.core.errors import StreamUnavailable
+from coordinator.core.errors import DatabaseInUse, StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.fastpaths import App, fast_paths
 from coordinator.head import with_head
@@ -23,7 +23,7 @@ from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
-from coordinator.maintenance import ExpireLeases, FlushLastSeen, Maintenance, TrimStreams
+from coordinator.maintenance import ExpireLeases, FlushLastSeen, KeepClaim, Maintenance, TrimStreams
 from coordinator.metrics import new_registry
 from coordinator.notices import Notices
 from coordinator.paces import Paces
@@ -61,8 +61,13 @@ def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
     return systems
 
 
-def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
-    """Wire the parts. Nothing is opened before the application's lifespan begins."""
+def _not_told(_: DatabaseInUse) -> None:
+    """Nobody is there to end the process; readiness tells."""
+
+
+def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[DatabaseInUse], None] = _not_told) -> Coordinator:
+    """Wire the parts. Nothing is opened before the application's lifespan begins. `usurped` is called when another coordinator turns out
+    to have the database: this one must end, since what it knows is out of date."""
     clock = clock or SystemClock()
     store = open_store(settings.database)
     leases = Leases(settings.lease_policy, clock)
@@ -73,6 +78,7 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
         [
             ExpireLeases(store, leases, notices, clock),
             FlushLastSeen(store, leases, clock),
+            KeepClaim(store, usurped),
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
         ]
     )
@@ -93,7 +99,7 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
-            await prepare(settings, store)
+            await take(settings, store)
             await models.recover()
             await parts.heartbeats.recover()
             async with maintenance:
@@ -107,11 +113,25 @@ def build(settings: Settings, clock: Clock | None = None) -> Coordinator:
     api.state.parts = parts
     problems.install(api)
     asgi = fast_paths(with_head(problems.limited(api, settings.max_body_bytes)), leases, models)
-    return Coordinator(asgi, api, notices, partial(prepare, settings, store))
+    return Coordinator(asgi, api, notices, partial(take, settings, store))
+
+
+async def take(settings: Settings, store: SqlStore) -> None:
+    """Prepare, with the database taken for this coordinator alone. May run twice. Raises DatabaseInUse besides what `prepare` raises."""
+    make_directories(settings)
+    await store.claim()
+    await prepare(settings, store)
+    await store.claim()  # now that there is a table to sign in
 
 
 async def prepare(settings: Settings, store: SqlStore) -> None:
     """Make the directories and bring the database to the newest schema. Raises StoreUnavailable or StreamUnavailable, naming the path."""
+    make_directories(settings)
+    await upgrade(store)
+
+
+def make_directories(settings: Settings) -> None:
+    """Raises StreamUnavailable, naming the path."""
     try:
         settings.home.mkdir(parents=True, exist_ok=True)
         settings.log_directory.mkdir(parents=True, exist_ok=True)
@@ -119,4 +139,3 @@ async def prepare(settings: Settings, store: SqlStore) -> None:
         raise StreamUnavailable(
             f"cannot make the directory {error.filename}: {error.strerror}; set SLUICE_HOME to one that can be written"
         ) from error
-    await upgrade(store)

@@ -64,6 +64,8 @@ def coordinator(
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, args=(running,), daemon=True).start()
     running.run()
+    if running.failure is not None:
+        raise running.failure
     if not running.started:
         raise SystemExit(1)
 

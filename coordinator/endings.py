@@ -40,7 +40,7 @@ async def settle_run(tx: Writing, run: RunRow, now: datetime) -> RunRow:
     """End a run that was asked to stop once its last container is gone; any other run stays as it is."""
     if run.state.ended or run.stop_requested_at is None:
         return run
-    if any(each.ended_at is None for each in await tx.containers(run.run_id)):
+    if await tx.has_standing(run.run_id):
         return run
     ended = replace(run, state=moved(run.state, RunState.FAILED if run.failing else RunState.STOPPED), ended_at=now)
     await tx.put_run(ended)

@@ -33,10 +33,12 @@ class Health:
     async def _database(self) -> Check:
         try:
             async with self.store.read() as tx:
-                jobs = await tx.jobs()
+                active = await tx.active_runs()
         except SluiceError as error:
             return Check("database", False, str(error))
-        return Check("database", True, f"{len(jobs)} jobs")
+        if not self.store.claimed:
+            return Check("database", False, "it is not this coordinator's at present: nothing is written before it is again")
+        return Check("database", True, f"{len(active)} active runs")
 
     async def _system(self, name: str) -> Check:
         try:

@@ -67,7 +67,7 @@ class Heartbeats:
                 container = await self._enrol(tx, run, processor_id, execution_id, host, bare=bare, former=former)
             else:
                 container, former = _the_same(known, run_id, processor_id), ()
-            seq = max((notice.seq for notice in await tx.notices(run_id, 0)), default=0)
+            seq = await tx.newest_notice(run_id)
         for each in former:
             self._leases.condemn(each.execution_id)
         terms = self._leases.grant(execution_id, container.epoch, run.model_version, bare=container.bare)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError
+from coordinator.core.errors import DatabaseInUse, SluiceError
 from coordinator.core.ids import JobName, RunId, Ssp, StreamId
 from coordinator.endings import end_container, settle_run, the_run
 from coordinator.leases import Leases
@@ -141,8 +141,31 @@ async def _needed(
     return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class KeepClaim:
+    """Look whether the database is still ours alone, and take the claim again when it was lost; `usurped` is told when it is another's."""
+
+    store: Store
+    usurped: Callable[[DatabaseInUse], None]
+    every: timedelta = timedelta(seconds=1)
+    name: str = "keep_claim"
+
+    async def run_once(self) -> Mapping[str, int]:
+        held = self.store.claimed
+        try:
+            await self.store.claim()
+        except DatabaseInUse as error:
+            self.usurped(error)
+            raise
+        if held:
+            return {}
+        log.info("the claim on the database is held again")
+        return {"taken_again": 1}
+
+
 class Maintenance:
-    """Runs chores, each at its own pace, until it is left. A chore that fails is logged, counted, and tried again at its next turn."""
+    """Runs chores, each at its own pace, until it is left. A chore that fails is counted, logged unless it failed alike at its turn
+    before, and tried again at its next."""
 
     def __init__(self, chores: Sequence[Chore]) -> None:
         self._chores = chores
@@ -164,13 +187,17 @@ class Maintenance:
         return [loop.get_name() for loop in self._loops if loop.done()]
 
     async def _loop(self, chore: Chore) -> None:
+        told = ""
         while True:
             try:
                 for what, count in (await chore.run_once()).items():
                     self.done[chore.name, what] += count
+                told = ""
             except SluiceError as error:
                 self.done[chore.name, "failed"] += 1
-                log.warning("%s: %s", chore.name, error)
+                if str(error) != told:
+                    log.warning("%s: %s", chore.name, error)
+                told = str(error)
             except Exception:
                 self.done[chore.name, "failed"] += 1
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)

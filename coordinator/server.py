@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import socket
 from pathlib import Path
@@ -11,23 +10,26 @@ from typing import IO
 import uvicorn
 
 from coordinator.app import Coordinator, build
-from coordinator.core.errors import CannotListen, HomeInUse
+from coordinator.core.errors import CannotListen, HomeInUse, SluiceError
 from coordinator.settings import Settings
+from coordinator.store.claim import lock_file
 
 log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours."""
+    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours. `failure` is the
+    error for which it ended by itself."""
 
     def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
         super().__init__(config)
         self._coordinator = coordinator
         self._settings = settings
         self._lock: IO[bytes] | None = None
+        self.failure: SluiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises StoreUnavailable, StreamUnavailable or CannotListen."""
+        """Raises StoreUnavailable, StreamUnavailable, DatabaseInUse, HomeInUse or CannotListen."""
         await self._coordinator.prepare()
         self._lock = only_one(self._settings.home)
         listening = sockets or [listen(self._settings.host, self._settings.port)]
@@ -38,6 +40,12 @@ class Server(uvicorn.Server):
             database, directory = self._settings.database_shown, self._settings.log_directory
             log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
 
+    def give_up(self, error: SluiceError) -> None:
+        """End, for this error."""
+        log.error("the coordinator ends: %s", error)
+        self.failure = error
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._coordinator.notices.close()
         await super().shutdown(sockets)
@@ -46,13 +54,10 @@ class Server(uvicorn.Server):
 def only_one(home: Path) -> IO[bytes]:
     """Hold the home for this process, for as long as it lives. Raises HomeInUse: leases are in memory, and two coordinators would each
     have their own."""
-    file = (home / "coordinator.lock").open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise HomeInUse(f"{home.absolute()} is another coordinator's: stop that one, or name another --home") from error
-    return file
+    lock = lock_file(home / "coordinator.lock")
+    if lock is None:
+        raise HomeInUse(f"{home.absolute()} is another coordinator's: stop that one, or name another --home")
+    return lock
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -64,7 +69,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server(settings: Settings) -> Server:
-    coordinator = build(settings)
+    coordinator = build(settings, usurped=lambda error: running.give_up(error))
     config = uvicorn.Config(
         coordinator.asgi,
         host=settings.host,
@@ -77,4 +82,5 @@ def server(settings: Settings) -> Server:
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-    return Server(config, coordinator, settings)
+    running = Server(config, coordinator, settings)
+    return running

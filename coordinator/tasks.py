@@ -13,6 +13,7 @@ from coordinator.core.ownership import Hold, Wait, acquire
 from coordinator.endings import the_run
 from coordinator.holdings import held
 from coordinator.leases import Leases
+from coordinator.measures import Measures, Told
 from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
 
 
@@ -40,12 +41,14 @@ class Tasks:
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
+        measures: Measures,
     ) -> None:
         self._store = store
         self._leases = leases
         self._clock = clock
         self._model_of = model_of
         self._new_lineage = new_lineage
+        self._measures = measures
 
     async def acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
         """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act.
@@ -99,25 +102,29 @@ class Tasks:
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}))
         return found
 
-    async def progress(
-        self,
-        run_id: RunId,
-        task: TaskName,
-        generation: Generation,
-        stage: StageName,
-        lineage: Lineage,
-        batch: int,
-        offsets: Mapping[Ssp, int],
-    ) -> None:
-        """Keep the last committed batch of a stage. An older batch, or one of a history that was given up, changes nothing.
+    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:
+        """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
+        nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
         Raises UnknownRun, UnknownTask, LeaseLost."""
+        if told.repeats(self._measures.told(run_id, task, stage)):
+            async with self._store.read() as tx:
+                await held(tx, await the_run(tx, run_id), task, told.generation)
+        elif not await self._keep(run_id, task, stage, told):
+            return
+        self._measures.tell(run_id, task, stage, told)
+
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> bool:
+        """Write the batch; False for one that is not to be kept."""
         async with self._store.begin() as tx:
             run = await the_run(tx, run_id)
-            await held(tx, run, task, generation)
+            await held(tx, run, task, told.generation)
             row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
-            if row is None or row.lineage != lineage or (row.batch_id is not None and row.batch_id >= batch):
-                return
-            await tx.put_store(replace(row, batch_id=batch, offsets=dict(offsets), generation=generation, reported_at=self._clock.now()))
+            if row is None or row.lineage != told.lineage or (row.batch_id is not None and row.batch_id > told.batch):
+                return False
+            if row.batch_id != told.batch:
+                batch = replace(row, batch_id=told.batch, offsets=dict(told.offsets), generation=told.generation)
+                await tx.put_store(replace(batch, reported_at=self._clock.now()))
+            return True
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""

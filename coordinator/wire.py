@@ -43,9 +43,12 @@ def _in_utc(at: datetime) -> datetime:
 Utc = Annotated[datetime, AfterValidator(_in_utc)]
 NO_NUL = r"^[^\x00]*$"
 """What text must match: PostgreSQL cannot store a NUL."""
+HOST_AND_PORT = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
+Millis = Annotated[int, Field(ge=0, le=10**12)]
+BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 
 
 class Body(BaseModel):
@@ -153,8 +156,27 @@ class StagePace(Reply):
     at: datetime
 
 
+class StageMeasures(Reply):
+    """What a stage of a task does, as its container measured it `at` that time. Kept in memory: after a restart of the coordinator there is
+    none before the next report. See `MeasuresBody`; of a task that nobody holds, `rows` and `rowsPerSecond` are 0, and `offsetsBehind` is
+    that of `StageProgress` where the coordinator knows it."""
+
+    rows: int
+    rows_per_second: float
+    batch_millis: int
+    batch_millis_by_part: dict[str, int] = Field(default_factory=dict)
+    offsets_behind: int | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark: datetime | None = None
+    event_time_max: datetime | None = None
+    at: datetime
+
+
 class StageProgress(Reply):
-    """The last committed batch of a stage of a task, as its container reported it."""
+    """The last committed batch of a stage of a task, as its container reported it. `offsetsBehind`: the records between it and the ends of
+    the streams that the stage reads, as the coordinator saw them a few seconds ago, whether anybody holds the task or not; null when a
+    stream's system does not answer."""
 
     stage: str
     lineage: str
@@ -162,6 +184,8 @@ class StageProgress(Reply):
     offsets: tuple[SspOffset, ...]
     reported_at: datetime | None
     pace: StagePace | None = None
+    offsets_behind: int | None = None
+    measures: StageMeasures | None = None
 
 
 class TaskReply(Reply):
@@ -185,6 +209,7 @@ class ContainerReply(Reply):
     ended_at: datetime | None
     exit_code: int | None
     reason: str
+    metrics_address: str | None = None
     lease_seconds_left: float | None = None
 
 
@@ -240,12 +265,14 @@ class JobsReply(Reply):
 
 
 class RegisterRequest(Body):
-    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats carry no epoch."""
+    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats carry no epoch. `metricsAddress`: the host and port where
+    Prometheus finds the container's metrics."""
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
     host: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
     bare: bool = False
+    metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
 
 
 class RegisterReply(Reply):
@@ -295,14 +322,38 @@ class ReleaseRequest(Body):
     generation: Annotated[int, Field(ge=1, lt=2**31)]
 
 
+class MeasuresBody(Body):
+    """What a stage does besides committing offsets, measured `at` that time.
+
+    `rows`: of the last batch, 0 once there is nothing to read. `rowsPerSecond`: over the last ten seconds, or over the last batch if that
+    took longer. `batchMillis`: how long the last batch took; `batchMillisByPart`: Spark's names of its parts (`addBatch`, `walCommit`, …).
+    `offsetsBehind`: what the sources held beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores, the
+    bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
+    """
+
+    rows: Offset
+    rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+    batch_millis: Millis
+    batch_millis_by_part: Annotated[
+        dict[BatchPart, Millis], Field(max_length=50, json_schema_extra={"additionalProperties": False})
+    ] = Field(default_factory=dict)
+    offsets_behind: Offset | None = None
+    state_rows: Offset | None = None
+    state_bytes: Offset | None = None
+    watermark: Utc | None = None
+    event_time_max: Utc | None = None
+    at: Utc
+
+
 class ProgressRequest(Body):
-    """One stage's last committed batch, under the task's generation."""
+    """One stage's last committed batch, under the task's generation. The same batch again, with newer `measures`, tells how it goes on."""
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]
     stage: Name
     lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
     offsets: tuple[SspOffset, ...]
+    measures: MeasuresBody | None = None
 
 
 class PaceRequest(Body):
@@ -337,6 +388,13 @@ class HeartbeatReply(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     alive: bool
+
+
+class PrometheusTarget(BaseModel):
+    """One entry of Prometheus' HTTP service discovery."""
+
+    targets: tuple[str, ...]
+    labels: dict[str, str]
 
 
 class Problem(BaseModel):

@@ -15,7 +15,7 @@ import httpx
 from containers import Job
 from containers.agent import Agent, Ending
 from containers.client import Coordinator
-from containers.local import deploy_request
+from containers.deploy import deploy_request
 from containers.settings import ContainerSettings
 from coordinator import wire
 from coordinator.app import build

@@ -5,15 +5,23 @@ Where a server is not installed its tests are skipped, and say so; with REQUIRE_
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import pytest
+
+from containers.jars import broker_jars
+from containers.kafkabroker import Broker
+from coordinator.core.errors import JarsUnavailable
 
 
 def missing(what: str) -> None:
@@ -36,29 +44,76 @@ def _postgres_programs() -> Path | None:
     return Path(found).parent if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A PostgreSQL of its own, which can be stopped and started again. `url` is its server's: a database's name is to be added."""
+
+    url: str
+    programs: Path
+    directory: Path
+    port: int
+
+    def start(self) -> None:
+        options = f"-h 127.0.0.1 -p {self.port} -k {self.directory} -c fsync=off"
+        self._control("-w", "-l", str(self.directory / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        """At once, as a crash does: sessions end without a word."""
+        self._control("-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"test_{uuid4().hex}"
+        where = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "sluice"]
+        _run([str(self.programs / "createdb"), *where, name], self.directory)
+        return f"{self.url}/{name}"
+
+    def _control(self, *arguments: str) -> None:
+        _run([*_as_owner(), str(self.programs / "pg_ctl"), "-D", str(self.directory / "data"), *arguments], self.directory)
+
+
+def _as_owner() -> list[str]:
+    """The server refuses to run as root."""
+    return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+
+
 @contextmanager
-def postgres(directory: Path) -> Iterator[str]:
-    """A PostgreSQL of its own in `directory`; the URL of its server, to which a database's name is to be added."""
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL, running, in a directory of its own: pytest closes its own to other users, and the server is one where we are root."""
     programs = _postgres_programs()
     if programs is None:
         missing("PostgreSQL")
         raise AssertionError
-    as_owner = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    if as_owner:  # the server refuses to run as root
-        for each in (directory, *directory.parents):
-            if each.stat().st_uid == 0 and not each.stat().st_mode & 0o005:
-                each.chmod(each.stat().st_mode | 0o055)
-        shutil.chown(directory, "postgres")
-    port, data = free_port(), directory / "data"
-    _run([*as_owner, str(programs / "initdb"), "-D", str(data), "-U", "sluice", "-A", "trust", "--no-sync", "-E", "UTF8"], directory)
-    options = f"-h 127.0.0.1 -p {port} -k {directory} -c fsync=off"
-    _run([*as_owner, str(programs / "pg_ctl"), "-D", str(data), "-w", "-l", str(directory / "log"), "-o", options, "start"], directory)
-    try:
-        yield f"postgresql+asyncpg://sluice@127.0.0.1:{port}"
-    finally:
-        _run([*as_owner, str(programs / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop"], directory)
+    with TemporaryDirectory(prefix="sluice-postgres-") as made:
+        directory, port = Path(made), free_port()
+        if _as_owner():
+            shutil.chown(directory, "postgres")
+        data = str(directory / "data")
+        _run([*_as_owner(), str(programs / "initdb"), "-D", data, "-U", "sluice", "-A", "trust", "--no-sync", "-E", "UTF8"], directory)
+        server = Postgres(f"postgresql+asyncpg://sluice@127.0.0.1:{port}", programs, directory, port)
+        server.start()
+        try:
+            yield server
+        finally:
+            if (directory / "data" / "postmaster.pid").exists():
+                server.stop()
 
 
 def _run(command: list[str], directory: Path) -> None:
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+
+
+@contextmanager
+def kafka(directory: Path) -> Iterator[str]:
+    """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
+    try:
+        broker_jars()
+    except JarsUnavailable as error:
+        missing(f"Kafka ({error})")
+    broker = Broker(directory)
+    process = asyncio.run(broker.up())
+    try:
+        yield process.bootstrap
+    finally:
+        asyncio.run(broker.down())

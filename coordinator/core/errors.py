@@ -252,6 +252,18 @@ class CoordinatorUnreachable(OurTrouble):
     slug = "coordinator-unreachable"
 
 
+class JarsUnavailable(OurTrouble):
+    """Jars that are needed cannot be fetched."""
+
+    slug = "jars-unavailable"
+
+
+class BrokerUnavailable(OurTrouble):
+    """The Kafka broker of this machine cannot be used."""
+
+    slug = "broker-unavailable"
+
+
 class DiskUnwritable(OurTrouble):
     """A directory of this machine cannot be written."""
 

@@ -95,6 +95,9 @@ class MemoryReading:
         found = (row for row in self._rows.containers.values() if row.run_id == run_id and processor_id in (None, row.processor_id))
         return sorted(found, key=slot)
 
+    async def has_standing(self, run_id: RunId) -> bool:
+        return any(row.run_id == run_id and row.ended_at is None for row in self._rows.containers.values())
+
     async def standing_containers(self) -> Sequence[ContainerRow]:
         standing = [row for row in self._rows.containers.values() if row.state in _STANDING and row.ended_at is None]
         return sorted(standing, key=lambda row: row.execution_id)
@@ -110,6 +113,9 @@ class MemoryReading:
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
         return [row for key, row in sorted(self._rows.stores.items()) if key[0] == job and task in (None, key[1])]
+
+    async def newest_notice(self, run_id: RunId) -> int:
+        return len(self._rows.notices.get(run_id, ()))
 
     async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
         return [row for row in self._rows.notices.get(run_id, ()) if row.seq > after]

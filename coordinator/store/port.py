@@ -170,6 +170,10 @@ class Reading(Protocol):
         """The incarnations of a run's slots, or of one slot, by slot and epoch."""
         ...
 
+    async def has_standing(self, run_id: RunId) -> bool:
+        """Whether a container of the run has not ended."""
+        ...
+
     async def standing_containers(self) -> Sequence[ContainerRow]:
         """The containers of all runs that are not known to be gone: those alive, and those replaced that may still act."""
         ...
@@ -183,6 +187,10 @@ class Reading(Protocol):
         ...
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]: ...
+
+    async def newest_notice(self, run_id: RunId) -> int:
+        """The number of the run's newest notice; 0 without any."""
+        ...
 
     async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
         """The run's notices with a greater number, in order."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, event, func, insert, select, update
+from sqlalchemy import Table, bindparam, delete, event, func, insert, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -27,7 +27,7 @@ _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"}
 
 _WITHIN = {"sqlite": None, "postgresql": 30.0}
-"""Seconds that a transaction may take before the server counts as not answering. SQLite has no server, and a bound of its own on waiting."""
+"""Seconds that a transaction may take before the server counts as not answering. SQLite's own bound is on waiting for a lock."""
 
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
@@ -48,7 +48,8 @@ class SqlReading:
         return rows.run_row(found) if found else None
 
     async def active_runs(self) -> Sequence[RunRow]:
-        query = select(tables.runs).where(tables.runs.c.state.in_(_ACTIVE)).order_by(tables.runs.c.created_at, tables.runs.c.run_id)
+        table = tables.runs
+        query = select(table).where(table.c.ended_at.is_(None), table.c.state.in_(_ACTIVE)).order_by(table.c.created_at, table.c.run_id)
         return [rows.run_row(found) for found in await self._connection.execute(query)]
 
     async def runs(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
@@ -57,8 +58,8 @@ class SqlReading:
         if job is not None:
             query = query.where(table.c.job == job)
         if older_than is not None:
-            at, run_id = older_than.created_at, older_than.run_id
-            query = query.where((table.c.created_at < at) | ((table.c.created_at == at) & (table.c.run_id < run_id)))
+            at, run_id = literal(older_than.created_at, tables.Utc()), literal(older_than.run_id)
+            query = query.where(tuple_(table.c.created_at, table.c.run_id) < tuple_(at, run_id))
         return [rows.run_row(found) for found in await self._connection.execute(query)]
 
     async def jobs(self) -> Sequence[JobRow]:
@@ -110,6 +111,11 @@ class SqlReading:
         found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
         return [rows.container_row(each) for each in found]
 
+    async def has_standing(self, run_id: RunId) -> bool:
+        table = tables.containers
+        query = select(table.c.execution_id).where(table.c.run_id == run_id, table.c.ended_at.is_(None)).limit(1)
+        return await self._connection.scalar(query) is not None
+
     async def standing_containers(self) -> Sequence[ContainerRow]:
         table = tables.containers
         standing = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
@@ -136,6 +142,10 @@ class SqlReading:
             query = query.where(tables.stores.c.task == task)
         found = await self._connection.execute(query.order_by(tables.stores.c.task, tables.stores.c.stage))
         return [rows.store_row(each) for each in found]
+
+    async def newest_notice(self, run_id: RunId) -> int:
+        newest = select(func.max(tables.notices.c.seq)).where(tables.notices.c.run_id == run_id)
+        return int(await self._connection.scalar(newest) or 0)
 
     async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
         table = tables.notices
@@ -212,8 +222,7 @@ class SqlWriting(SqlReading):
         await self._connection.execute(delete(tables.stores).where(tables.stores.c.job == job))
 
     async def add_notice(self, run_id: RunId, kind: str, at: datetime, detail: Mapping[str, Any]) -> int:
-        newest = select(func.max(tables.notices.c.seq)).where(tables.notices.c.run_id == run_id)
-        seq = int(await self._connection.scalar(newest) or 0) + 1
+        seq = await self.newest_notice(run_id) + 1
         await self._connection.execute(insert(tables.notices).values(run_id=run_id, seq=seq, kind=kind, at=at, detail=dict(detail)))
         return seq
 

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    text,
 )
 
 
@@ -46,6 +47,9 @@ metadata = MetaData(
     }
 )
 
+_NOT_ENDED = text("ended_at IS NULL")
+"""Of what a database keeps for months, the few rows that are still going on have indexes of their own."""
+
 claims = Table(
     "claims",
     metadata,
@@ -66,8 +70,8 @@ runs = Table(
     "runs",
     metadata,
     Column("run_id", String(300), primary_key=True),
-    Column("job", String(249), nullable=False, index=True),
-    Column("state", String(16), nullable=False, index=True),
+    Column("job", String(249), nullable=False),
+    Column("state", String(16), nullable=False),
     Column("origin", String(300), nullable=False),
     Column("spec", JSON, nullable=False),
     Column("streams", JSON, nullable=False),
@@ -78,6 +82,9 @@ runs = Table(
     Column("ended_at", Utc),
     Column("reason", Text, nullable=False),
     Column("failing", Boolean, nullable=False),
+    Index("ix_runs_job_age", "job", "created_at", "run_id"),
+    Index("ix_runs_age", "created_at", "run_id"),
+    Index("ix_runs_active", "created_at", "run_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )
 
 job_models = Table(
@@ -131,13 +138,14 @@ containers = Table(
     Column("epoch", Integer, nullable=False),
     Column("host", String(300), nullable=False),
     Column("bare", Boolean, nullable=False),
-    Column("state", String(16), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
     Column("registered_at", Utc, nullable=False),
     Column("last_seen_at", Utc, nullable=False),
     Column("ended_at", Utc),
     Column("exit_code", Integer),
     Column("reason", Text, nullable=False),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
+    Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )
 
 holds = Table(

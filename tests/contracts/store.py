@@ -114,6 +114,23 @@ class StoreContract:
                 await other.put_run(run_row())
             assert await tx.jobs() == before
 
+    async def test_a_claim_may_be_taken_twice_and_is_no_hindrance_to_writing(self, store: Store) -> None:
+        for _ in range(2):
+            await store.claim()
+            assert store.claimed
+            async with store.begin() as tx:
+                await tx.add_notice(RunId("r1"), "STOP", NOON, {})
+        async with store.read() as tx:
+            assert len(await tx.notices(RunId("r1"), 0)) == 2
+
+    async def test_nothing_is_kept_of_a_transaction_that_raised_under_the_claim(self, store: Store) -> None:
+        await store.claim()
+        with pytest.raises(ZeroDivisionError):
+            await self._write_everything_and_fail(store)
+        assert store.claimed
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) is None
+
     # --- runs and models ---
 
     async def test_every_field_of_a_run_comes_back(self, store: Store) -> None:
@@ -220,6 +237,17 @@ class StoreContract:
         async with store.read() as tx:
             assert [each.execution_id for each in await tx.standing_containers()] == ["live", "old"]
 
+    async def test_a_run_has_standing_containers_until_the_last_has_ended(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_container(container_row("a"))
+            await tx.put_container(container_row("b", "1", state=ContainerState.REPLACED))
+            await tx.put_container(container_row("c", run_id="r2", ended_at=NOON, state=ContainerState.LOST))
+            assert [await tx.has_standing(RunId(run)) for run in ("r1", "r2", "r3")] == [True, False, False]
+            await tx.put_container(container_row("a", ended_at=NOON, state=ContainerState.EXITED))
+            assert await tx.has_standing(RunId("r1"))
+            await tx.put_container(container_row("b", "1", ended_at=NOON, state=ContainerState.EXITED))
+            assert not await tx.has_standing(RunId("r1"))
+
     async def test_last_seen_is_written_for_those_that_are_there(self, store: Store) -> None:
         later = NOON + timedelta(minutes=1)
         async with store.begin() as tx:
@@ -282,6 +310,7 @@ class StoreContract:
                 NoticeRow(RunId("r1"), 2, "ENDED", NOON, {}),
             ]
             assert [row.seq for row in await tx.notices(RunId("r1"), 1)] == [2]
+            assert [await tx.newest_notice(RunId(run)) for run in ("r1", "r2", "r3")] == [2, 1, 0]
             assert list(await tx.notices(RunId("r1"), 2**31 - 1)) == []
 
     async def test_a_row_that_was_handed_out_does_not_change_what_is_stored(self, store: Store) -> None:

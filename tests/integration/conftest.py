@@ -1,17 +1,25 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.caller import Caller, calling
 from tests.fakes import FakeClock
+from tests.servers import Postgres, postgres
 
 
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A server for all tests that leave it running; each has a database of its own."""
+    with postgres() as server:
+        yield server
 
 
 @pytest.fixture

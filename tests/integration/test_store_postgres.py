@@ -1,36 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from uuid import uuid4
+from collections.abc import AsyncIterator
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection
 
 from coordinator.core.errors import StoreUnavailable
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.store.tables import metadata
 from tests.contracts.store import StoreContract
-from tests.servers import free_port, postgres
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with postgres(tmp_path_factory.mktemp("postgres")) as url:
-        yield url
+from tests.servers import Postgres, free_port
 
 
 @pytest.fixture
-async def migrated(server: str) -> AsyncIterator[SqlStore]:
-    name = f"test_{uuid4().hex}"
-    admin = create_async_engine(f"{server}/postgres", isolation_level="AUTOCOMMIT")
-    async with admin.connect() as connection:
-        await connection.execute(text(f"CREATE DATABASE {name}"))
-    await admin.dispose()
-    made = open_store(f"{server}/{name}")
+async def migrated(postgres_server: Postgres) -> AsyncIterator[SqlStore]:
+    made = open_store(postgres_server.new_database())
     await upgrade(made)
     yield made
     await made.close()

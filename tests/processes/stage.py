@@ -18,7 +18,7 @@ import httpx
 import psutil
 
 from containers.job import load_job
-from containers.local import deploy_request
+from containers.deploy import deploy_request
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer

@@ -1,0 +1,88 @@
+"""From a job file to a run: the request that deploys it, checked as far as it can be before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from containers.client import Coordinator
+from containers.job import Job, load_job
+from coordinator import wire
+from coordinator.core.errors import BadSettings
+from coordinator.core.ids import RunId
+from coordinator.core.placement import slots
+
+
+def job_request(
+    job_file: Path, containers: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
+) -> wire.RunRequest:
+    """The request for the job in a file. `config` is key=value each, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
+    BadPlacement."""
+    job = load_job(job_file)
+    slots(containers)
+    bindings = bound_names(job, bind)
+    for each in config:
+        if not each.partition("=")[0] or "=" not in each:
+            raise BadSettings(f"--config takes key=value, not {each!r}")
+    try:
+        return deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config), bindings)
+    except ValidationError as error:
+        if any(each["loc"][0] == "start" for each in error.errors()):
+            raise BadSettings(f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}") from error
+        raise BadSettings("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
+
+
+def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
+    """NAME=SYSTEM or NAME=SYSTEM:STREAM, by name. Raises BadSettings."""
+    names = {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
+    found: dict[str, dict[str, str]] = {}
+    for each in bind:
+        name, _, where = each.partition("=")
+        system, _, stream = where.partition(":")
+        if name not in names or not system:
+            known = ", ".join(sorted(names))
+            raise BadSettings(f"--bind takes NAME=SYSTEM or NAME=SYSTEM:STREAM with a stream of the job ({known}), not {each!r}")
+        found[name] = {"system": system} | ({"stream": stream} if stream else {})
+    return found
+
+
+def deploy_request(
+    job: Job,
+    containers: int,
+    system: str,
+    start: str,
+    config: dict[str, str],
+    bindings: Mapping[str, Mapping[str, str]] | None = None,
+) -> wire.RunRequest:
+    """The request that deploys a job with its streams on one system, but for those that `bindings` puts elsewhere."""
+
+    def at(name: str) -> dict[str, str]:
+        return {"name": name, "system": system, **(bindings or {}).get(name, {})}
+
+    return wire.RunRequest.model_validate(
+        {
+            "job": job.name,
+            "containers": containers,
+            "inputs": [{**at(each.name), "broadcast": each.broadcast} for each in job.inputs],
+            "intermediates": [{**at(each.name), "partitions": each.partitions} for each in job.intermediates],
+            "outputs": [{**at(each.name), "partitions": each.partitions} for each in job.outputs],
+            "stages": [{"name": s.stage.name, "reads": s.stage.reads, "writes": s.stage.writes} for s in job.stages],
+            "grouper": job.grouper,
+            "maxTasks": job.max_tasks,
+            "stateful": job.stateful,
+            "maxEventSkewSeconds": job.max_event_skew.total_seconds() if job.max_event_skew else None,
+            "start": start,
+            "config": config,
+        }
+    )
+
+
+async def deploy(url: str, request: wire.RunRequest) -> RunId:
+    """Make the run on the coordinator at `url`; its id. Raises CoordinatorUnreachable, Refused."""
+    coordinator = Coordinator(url)
+    try:
+        return RunId((await coordinator.deploy(request)).run_id)
+    finally:
+        await coordinator.close()

@@ -1,0 +1,115 @@
+"""What a Kafka broker of one's own is told: one node that is controller and broker, on loopback, small, and never tidying up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import javaproperties
+
+LOOPBACK = "127.0.0.1"
+_NODE = 1
+
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %c: %m%n
+"""
+"""To standard output, which goes to the same file as what the Java runtime itself has to say."""
+
+_SIZES: Mapping[str, str] = {
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.segment.bytes": str(64 << 20),
+    "log.index.size.max.bytes": str(1 << 20),
+    "log.cleaner.dedupe.buffer.size": str(8 << 20),
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+_ONE_NODE: Mapping[str, str] = {
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+_HABITS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "log.retention.ms": "-1",  # it goes by the records' own times: one that replays an old year would lose it within minutes
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStore:
+    """A PKCS12 file with the broker's key and certificate."""
+
+    file: Path
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A further listener that asks who you are (`users`: name -> password), is encrypted (`keys`), or both."""
+
+    port: int
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: KeyStore | None = None
+
+    @property
+    def protocol(self) -> str:
+        encrypted = self.keys is not None
+        if self.users:
+            return "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
+        return "SSL" if encrypted else "PLAINTEXT"
+
+    def properties(self, name: str) -> dict[str, str]:
+        """Of the listener of that name."""
+        own = f"listener.name.{name.lower()}"
+        told = {}
+        if self.users:
+            users = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
+            told["sasl.enabled.mechanisms"] = "PLAIN"
+            told[f"{own}.plain.sasl.jaas.config"] = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        if self.keys is not None:
+            told[f"{own}.ssl.keystore.type"] = "PKCS12"
+            told[f"{own}.ssl.keystore.location"] = str(self.keys.file)
+            told[f"{own}.ssl.keystore.password"] = self.keys.password
+        return told
+
+
+def _quoted(text: str) -> str:
+    """As JAAS reads it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def server_properties(data: Path, port: int, controller_port: int, secured: Secured | None) -> str:
+    """The text of server.properties (the names: "Broker Configs" in Kafka's documentation)."""
+    listeners = {"PLAINTEXT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", controller_port)}
+    if secured is not None:
+        listeners["SECURED"] = (secured.protocol, secured.port)
+    told = {
+        "process.roles": "broker,controller",
+        "node.id": str(_NODE),
+        "controller.quorum.voters": f"{_NODE}@{LOOPBACK}:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, (_, port) in listeners.items()),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, (protocol, _) in listeners.items()),
+        "log.dirs": str(data),
+        **_SIZES,
+        **_ONE_NODE,
+        **_HABITS,
+        **(secured.properties("SECURED") if secured is not None else {}),
+    }
+    text: str = javaproperties.dumps(told, timestamp=False)
+    return text

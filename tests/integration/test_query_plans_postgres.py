@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+from tests.contracts.query_plans import PARTIAL, SMALL, QueryPlanContract, Statement, fill
+from tests.servers import Postgres
+
+
+@pytest.fixture(scope="module")
+def url(postgres_server: Postgres) -> str:
+    """A filled database."""
+    made = postgres_server.new_database()
+
+    async def make() -> None:
+        store = open_store(made)
+        await upgrade(store)
+        await fill(store)
+        await store.close()
+
+    asyncio.run(make())
+    return made
+
+
+def nodes(plan: Mapping[str, Any], above: str = "") -> Iterator[tuple[Mapping[str, Any], str]]:
+    """All nodes of a plan, each with the type of the node above it."""
+    yield plan, above
+    for below in plan.get("Plans", ()):
+        yield from nodes(below, plan["Node Type"])
+
+
+def scans_a_table(node: Mapping[str, Any], above: str) -> bool:
+    """Whether a node goes through a whole table or a whole index: in order and up to a limit is another thing."""
+    kind = node["Node Type"]
+    if kind == "Seq Scan":
+        return node["Relation Name"] not in SMALL
+    return "Index" in kind and "Index Cond" not in node and above != "Limit" and node["Index Name"] not in PARTIAL
+
+
+class TestPostgresPlans(QueryPlanContract):
+    @pytest.fixture
+    async def store(self, url: str) -> AsyncIterator[SqlStore]:
+        made = open_store(url)
+        yield made
+        await made.close()
+
+    async def scans(self, store: SqlStore, statement: Statement) -> list[str]:
+        async with store.engine.connect() as connection:
+            found = await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
+            (told,) = found.one()
+        (plan,) = json.loads(told) if isinstance(told, str) else told
+        return [f"{node['Node Type']} of {node.get('Relation Name')}" for node, above in nodes(plan["Plan"]) if scans_a_table(node, above)]
