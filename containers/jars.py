@@ -12,6 +12,7 @@ asked for, so that another version is another directory:
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -27,6 +28,8 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from coordinator.core.errors import BadSettings, JarsUnavailable
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = timedelta(minutes=15)
 _LAST_LINES = 12
@@ -141,12 +144,17 @@ def fetched(wanted: JarSet, environment: Mapping[str, str], run: Run | None = No
                 if not complete.is_dir():
                     _fetch(wanted, complete, environment, lock, run or _run)
         except OSError as error:
-            raise JarsUnavailable(f"{directory} cannot be used for jars ({error.strerror or error}): name another by SLUICE_JARS_DIR") from error
-    jars = sorted(complete.glob("*.jar"))
-    names = {jar.name for jar in jars}
-    if lacking := [each for each in wanted.artefacts if f"{each.module}-{each.revision}.jar" not in names]:
-        raise JarsUnavailable(f"{complete} lacks {', '.join(map(str, lacking))}: remove it, and it is fetched anew")
-    return jars
+            raise JarsUnavailable(
+                f"{directory} cannot be used for jars ({error.strerror or error}): name another by SLUICE_JARS_DIR"
+            ) from error
+    if lacking := _lacking(wanted, complete):
+        raise JarsUnavailable(f"{complete} lacks {lacking}: remove it, and it is fetched anew")
+    return sorted(complete.glob("*.jar"))
+
+
+def _lacking(wanted: JarSet, directory: Path) -> str:
+    """What was asked for and is not in the directory; what comes along with it only Ivy knows."""
+    return ", ".join(str(each) for each in wanted.artefacts if not (directory / f"{each.module}-{each.revision}.jar").exists())
 
 
 @contextmanager
@@ -164,8 +172,9 @@ def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock:
     try:
         asked = building / "ivy.xml"
         asked.write_text(wanted.ivy_xml())
+        log.info("fetching %s into %s, once", ", ".join(map(str, wanted.artefacts)), complete)
         code, said = run(_ivy(asked, directory / "ivy", environment), lock)
-        if code != 0:
+        if code != 0 or _lacking(wanted, building):
             raise JarsUnavailable(_refusal(wanted, complete, said))
         building.chmod(0o755)  # other users' containers read an image's
         building.rename(complete)

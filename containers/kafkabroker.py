@@ -123,6 +123,8 @@ class Broker:
                 return await self._start()
             if self._port not in (None, found.port):
                 raise BrokerUnavailable(f"the broker of {self.directory} is up at {found.bootstrap}: stop it first, or leave out the port")
+            if found.secured is None and (self._sasl or self._tls):
+                raise BrokerUnavailable(f"the broker of {self.directory} is up, without users and TLS: stop it first")
             await self._answered(found)
             return found
 
@@ -166,7 +168,7 @@ class Broker:
         if self._log.exists():
             self._log.replace(self._log.with_suffix(".log.1"))
         with self._log.open("wb") as log:
-            started = subprocess.Popen(
+            started = subprocess.Popen(  # noqa: ASYNC220 — asyncio's own would end it together with the loop
                 [*java_command, *_MEMORY, "kafka.Kafka", str(self._properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -273,7 +275,9 @@ async def _answers(bootstrap: str) -> bool:
 async def _finished(command: Sequence[str]) -> None:
     """Run to its end. Raises BrokerUnavailable, with what it said, if it fails."""
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+    )
     try:
         said, _ = await process.communicate()
     except BaseException:
@@ -286,7 +290,8 @@ async def _finished(command: Sequence[str]) -> None:
 
 
 def _last_lines(text: str) -> str:
-    return "\n".join(f"  {line}" for line in text.splitlines()[-_LAST_LINES:])
+    told = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]  # where in Kafka is for its log alone
+    return "\n".join(f"  {line}" for line in told[-_LAST_LINES:])
 
 
 def _free_port() -> int:
@@ -301,7 +306,7 @@ def _checked_free(port: int) -> int:
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            raise BrokerUnavailable(f"it cannot have {LOOPBACK}:{port} ({error.strerror}): name another port") from error
+            raise BrokerUnavailable(f"{LOOPBACK}:{port} is not to be had ({error.strerror}): name another port") from error
     return port
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import javaproperties
 
+from coordinator.core.errors import BadSettings
+
 LOOPBACK = "127.0.0.1"
 _NODE = 1
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 LOG4J = """\
 rootLogger.level = warn
@@ -59,11 +63,16 @@ class KeyStore:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A further listener that asks who you are (`users`: name -> password), is encrypted (`keys`), or both."""
+    """A further listener that asks who you are (`users`: name -> password), is encrypted (`keys`), or both. Raises BadSettings."""
 
     port: int
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     keys: KeyStore | None = None
+
+    def __post_init__(self) -> None:
+        for user in self.users:
+            if not _USER.fullmatch(user):
+                raise BadSettings(f"{user[:80]!r} cannot name a user of the broker: use letters, digits, '.', '_' and '-'")
 
     @property
     def protocol(self) -> str:

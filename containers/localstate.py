@@ -130,7 +130,7 @@ def check_writable(directory: Path) -> None:
 def _unwritable(directory: Path, error: OSError) -> DiskUnwritable:
     where = f" ({error.filename})" if error.filename and str(error.filename) != str(directory) else ""
     return DiskUnwritable(
-        f"{directory}{where}: {error.strerror}: mend it, or choose another with SLUICE_STATE_DIR or SLUICE_HOME, and start the container again"
+        f"{directory}{where}: {error.strerror}: mend it, or choose another with SLUICE_STATE_DIR or SLUICE_HOME, and start again"
     )
 
 

@@ -50,6 +50,8 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stopTimeout": "30s",
+    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|ssl\.keystore",
+    "spark.sql.redaction.options.regex": r"(?i)url|secret|password|token|jaas|ssl\.keystore",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -99,7 +101,7 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     """The driver's one session. Blocks for some seconds while the JVM starts."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     local_dir.mkdir(parents=True, exist_ok=True)
-    readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[misc, attr-defined]
+    readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     local = LOCAL_SETTINGS if master.startswith("local") else {}

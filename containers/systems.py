@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from containers.jars import connector_jars
 from containers.kafkatask import KafkaTaskSystem
 from containers.logtask import LogTaskSystem
 from containers.settings import ContainerSettings
@@ -31,8 +32,6 @@ def jars_for(connections: Connections, spark_conf: Mapping[str, str]) -> dict[st
     named = [spark_conf.get(name, "") for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")]
     if any("spark-sql-kafka" in each for each in named):
         return {}
-    from containers.jars import connector_jars
-
     return {"spark.jars": ",".join([*filter(None, [spark_conf.get("spark.jars", "")]), *map(str, connector_jars())])}
 
 

@@ -16,14 +16,16 @@ from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobNam
 from coordinator.core.ownership import Wait
 from coordinator.fastpaths import ALIVE
 from coordinator.health import Health
-from coordinator.heartbeats import Heartbeats
+from coordinator.heartbeats import Heartbeats, Newcomer
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
+from coordinator.measures import Measures, Told
 from coordinator.notices import Notices
 from coordinator.paces import Paces
-from coordinator.replies import InMemory, container_reply, job_reply, run_detail, run_reply, runs_reply, stage_start
+from coordinator.replies import InMemory, container_reply, job_reply, prometheus_target, run_detail, run_reply, runs_reply, stage_start
 from coordinator.runs import Runs
 from coordinator.streams.port import StreamSystem
+from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 
 
@@ -37,6 +39,8 @@ class Parts:
     heartbeats: Heartbeats
     models: JobModels
     leases: Leases
+    measures: Measures
+    survey: Survey
     notices: Notices
     health: Health
     registry: CollectorRegistry
@@ -94,8 +98,14 @@ async def get_runs(
 @router.get("/runs/{runId}")
 async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
     """A run with its containers and tasks, and what each task has committed."""
-    memory = InMemory(lease_left=parts.leases.left, paces=parts.paces.of_run(RunId(run_id)))
-    return run_detail(await parts.runs.describe(RunId(run_id)), parts.connections, memory)
+    described = await parts.runs.describe(RunId(run_id))
+    memory = InMemory(
+        lease_left=parts.leases.left,
+        paces=parts.paces.of_run(RunId(run_id)),
+        told=parts.measures.of_run(RunId(run_id)),
+        behind=parts.survey.behind(RunId(run_id)),
+    )
+    return run_detail(described, parts.connections, memory)
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
@@ -131,9 +141,10 @@ async def get_notices(
 @router.post("/runs/{runId}/containers", status_code=201)
 async def register_container(run_id: RunIdPath, body: wire.RegisterRequest, parts: Ours) -> wire.RegisterReply:
     """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
-    found = await parts.heartbeats.register(
-        RunId(run_id), ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, bare=body.bare
+    new = Newcomer(
+        ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
+    found = await parts.heartbeats.register(RunId(run_id), new)
     return wire.RegisterReply(
         epoch=found.container.epoch,
         lease_seconds=found.lease.total_seconds(),
@@ -188,16 +199,9 @@ async def acquire_task(run_id: RunIdPath, task: TaskPath, body: wire.AcquireRequ
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
 async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire.ProgressRequest, parts: Ours) -> None:
-    """A stage's last committed batch. An older one than is known changes nothing."""
-    await parts.tasks.progress(
-        RunId(run_id),
-        TaskName(task),
-        Generation(body.generation),
-        StageName(body.stage),
-        Lineage(body.lineage),
-        body.batch_id,
-        wire.offsets_of(body.offsets),
-    )
+    """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
+    told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire.offsets_of(body.offsets), body.measures)
+    await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 
 @router.post("/runs/{runId}/tasks/{task}/pace")
@@ -262,6 +266,12 @@ async def get_locality(
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(parts: Ours) -> Response:
     return Response(metrics.exposition(parts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/prometheus/targets")
+async def get_prometheus_targets(parts: Ours) -> list[wire.PrometheusTarget]:
+    """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
+    return [prometheus_target(row, row.metrics_address) for row in await parts.heartbeats.live() if row.metrics_address]
 
 
 @router.get("/livez", response_class=PlainTextResponse)

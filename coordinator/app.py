@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 
-from coordinator import problems
+from coordinator import metrics, problems
 from coordinator.api import Parts, new_api
 from coordinator.clock import Clock, SystemClock
 from coordinator.core.errors import DatabaseInUse, StreamUnavailable
@@ -24,6 +24,7 @@ from coordinator.heartbeats import Heartbeats
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
 from coordinator.maintenance import ExpireLeases, FlushLastSeen, KeepClaim, Maintenance, TrimStreams
+from coordinator.measures import Measures
 from coordinator.metrics import new_registry
 from coordinator.notices import Notices
 from coordinator.paces import Paces
@@ -35,7 +36,9 @@ from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log_system import LogSystem
 from coordinator.streams.port import StreamSystem
+from coordinator.survey import Survey
 from coordinator.tasks import Tasks
+from coordinator.traffic import Traffic
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
@@ -74,24 +77,37 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings)
+    measures, traffic = Measures(), Traffic(clock)
+    survey = Survey(store, systems, measures, clock, models.decoded)
     maintenance = Maintenance(
         [
             ExpireLeases(store, leases, notices, clock),
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
+            survey,
         ]
     )
     parts = Parts(
         runs=Runs(store, systems, models, notices, clock, new_run_id),
-        tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4()))),
+        tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4())), measures),
         heartbeats=Heartbeats(store, leases, notices, clock),
         paces=Paces(store, systems, clock, models.decoded),
         models=models,
         leases=leases,
+        measures=measures,
+        survey=survey,
         notices=notices,
         health=Health(store, systems, leases, maintenance),
-        registry=new_registry(leases, maintenance),
+        registry=new_registry(
+            [
+                partial(metrics.of_leases, leases),
+                partial(metrics.of_jobs, survey),
+                partial(metrics.of_chores, maintenance),
+                partial(metrics.of_traffic, traffic, models, notices),
+                partial(metrics.of_database, lambda: store.failures),
+            ]
+        ),
         systems=systems,
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
@@ -112,7 +128,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
     problems.install(api)
-    asgi = fast_paths(with_head(problems.limited(api, settings.max_body_bytes)), leases, models)
+    asgi = fast_paths(with_head(traffic.counted(problems.limited(api, settings.max_body_bytes))), leases, models)
     return Coordinator(asgi, api, notices, partial(take, settings, store))
 
 

@@ -97,16 +97,21 @@ def db_upgrade(home: Home = None, database_url: Database = None) -> None:
     typer.echo(f"{settings.database_shown} is at the newest schema")
 
 
-def main() -> None:
-    """The entry point: an error that a person must act on is one line and exit code 1."""
+def whole() -> typer.Typer:
+    """The command with those of the containers."""
     for found in entry_points(group="sluice.commands"):
         command = found.load()
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=found.name)
         else:
             app.command(found.name)(command)
+    return app
+
+
+def main() -> None:
+    """The entry point: an error that a person must act on is one line and exit code 1."""
     try:
-        app()
+        whole()()
     except SluiceError as error:
         logs.last_words(f"{error.title()} {error}")
         raise SystemExit(1) from None

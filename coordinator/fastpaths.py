@@ -47,6 +47,7 @@ def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
             elif path == "/jobModel":
                 served = _unchanged(scope, models)
                 if served is not None:
+                    models.answered_unchanged += 1
                     await send({"type": "http.response.start", "status": 304, "headers": served.unchanged_headers})
                     await send(_EMPTY_BODY)
                     return

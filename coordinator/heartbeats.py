@@ -20,6 +20,17 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Newcomer:
+    """An incarnation of a slot, as it registers; `metrics_address` is "host:port"."""
+
+    processor_id: ProcessorId
+    execution_id: ExecutionContainerId
+    host: str
+    bare: bool
+    metrics_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Registered:
     container: ContainerRow
     lease: timedelta
@@ -54,23 +65,21 @@ class Heartbeats:
             self._leases.remember_condemned(execution_id)
         return len(standing)
 
-    async def register(
-        self, run_id: RunId, processor_id: ProcessorId, execution_id: ExecutionContainerId, host: str, *, bare: bool
-    ) -> Registered:
+    async def register(self, run_id: RunId, new: Newcomer) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
         answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, or LeaseLost for a replaced incarnation."""
         async with self._store.begin() as tx:
-            run = await self._running(tx, run_id, processor_id)
-            known = await tx.container(execution_id)
+            run = await self._running(tx, run_id, new.processor_id)
+            known = await tx.container(new.execution_id)
             if known is None:
-                former = await tx.containers(run_id, processor_id)
-                container = await self._enrol(tx, run, processor_id, execution_id, host, bare=bare, former=former)
+                former = await tx.containers(run_id, new.processor_id)
+                container = await self._enrol(tx, run, new, former)
             else:
-                container, former = _the_same(known, run_id, processor_id), ()
+                container, former = _the_same(known, run_id, new.processor_id), ()
             seq = await tx.newest_notice(run_id)
         for each in former:
             self._leases.condemn(each.execution_id)
-        terms = self._leases.grant(execution_id, container.epoch, run.model_version, bare=container.bare)
+        terms = self._leases.grant(new.execution_id, container.epoch, run.model_version, bare=container.bare)
         return Registered(container, terms.lease, terms.interval, run.model_version, seq)
 
     async def _running(self, tx: Writing, run_id: RunId, processor_id: ProcessorId) -> RunRow:
@@ -81,33 +90,25 @@ class Heartbeats:
             raise UnknownSlot(f"run {run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
         return run
 
-    async def _enrol(
-        self,
-        tx: Writing,
-        run: RunRow,
-        processor_id: ProcessorId,
-        execution_id: ExecutionContainerId,
-        host: str,
-        *,
-        bare: bool,
-        former: Sequence[ContainerRow],
-    ) -> ContainerRow:
+    async def _enrol(self, tx: Writing, run: RunRow, new: Newcomer, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
         for each in former:
             if each.state is ContainerState.LIVE:
-                log.info("container %s of slot %s of run %s is replaced by %s", each.execution_id, processor_id, run.run_id, execution_id)
+                old, slot = each.execution_id, new.processor_id
+                log.info("container %s of slot %s of run %s is replaced by %s", old, slot, run.run_id, new.execution_id)
                 await tx.put_container(replace(each, state=ContainerState.REPLACED))
         container = ContainerRow(
-            execution_id=execution_id,
+            execution_id=new.execution_id,
             run_id=run.run_id,
             job=run.job,
-            processor_id=processor_id,
+            processor_id=new.processor_id,
             epoch=Epoch(1 + max((each.epoch for each in former), default=0)),
-            host=host,
-            bare=bare,
+            host=new.host,
+            bare=new.bare,
             state=ContainerState.LIVE,
             registered_at=now,
             last_seen_at=now,
+            metrics_address=new.metrics_address,
         )
         await tx.put_container(container)
         if run.state is RunState.CREATED:
@@ -123,6 +124,11 @@ class Heartbeats:
         self._leases.drop(execution_id)
         self._notices.ring(container.run_id)
         return gone
+
+    async def live(self) -> Sequence[ContainerRow]:
+        """The valid incarnation of each slot that has one, of all runs."""
+        async with self._store.read() as tx:
+            return [each for each in await tx.standing_containers() if each.state is ContainerState.LIVE]
 
     async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
         """For an invalid container: the state of its run if that has ended or is stopping, so that it can exit as an orderly one."""

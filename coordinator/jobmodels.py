@@ -65,6 +65,8 @@ class JobModels:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.answered_unchanged = 0
+        """Counted by the fast path."""
         self._served: dict[str, Served] = {}
         self._decoded: dict[tuple[JobName, int], JobModel] = {}
 

@@ -54,6 +54,11 @@ class Leases:
     def __len__(self) -> int:
         return len(self._valid)
 
+    @property
+    def ending(self) -> int:
+        """How many containers are not valid and may still act."""
+        return len(self._ending)
+
     def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
         """Make the container valid with a full lease from now."""
         self._ending.pop(execution_id, None)

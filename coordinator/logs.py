@@ -129,12 +129,17 @@ class ToStandardError(logging.Handler):
             self.handleError(record)
 
 
-def configure(settings: LogSettings, **fields: object) -> Stamp:
-    """Set up logging for this process; `fields` are on every record. Once, at its start."""
-    handler, stamp = ToStandardError(), Stamp(fields)
+def new_handler(settings: LogSettings, stamp: Stamp) -> logging.Handler:
+    handler = ToStandardError()
     handler.setFormatter(JsonLines() if settings.log_format == "json" else TextFormatter())
     handler.addFilter(stamp)
-    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    return handler
+
+
+def configure(settings: LogSettings) -> Stamp:
+    """Set up logging for this process, once, at its start; what is put into the answer's fields is on every record from then on."""
+    stamp = Stamp({})
+    logging.basicConfig(level=settings.log_level, handlers=[new_handler(settings, stamp)], force=True)
     for library in QUIET:
         logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLevelName(settings.log_level)))
     if settings.log_format == "json":

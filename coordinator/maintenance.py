@@ -171,6 +171,8 @@ class Maintenance:
         self._chores = chores
         self._loops: list[asyncio.Task[None]] = []
         self.done: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.turns: defaultdict[str, int] = defaultdict(int)
+        """How often each chore had its turn, and came to an end of it."""
 
     async def __aenter__(self) -> Maintenance:
         self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
@@ -201,4 +203,5 @@ class Maintenance:
             except Exception:
                 self.done[chore.name, "failed"] += 1
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)
+            self.turns[chore.name] += 1
             await asyncio.sleep(chore.every.total_seconds())

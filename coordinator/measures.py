@@ -39,8 +39,10 @@ class Measures:
         self._told: defaultdict[RunId, dict[tuple[TaskName, StageName], Told]] = defaultdict(dict)
 
     def tell(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:
-        """Keep what was accepted from the task's holder; the last word stands."""
-        self._told[run_id][task, stage] = told
+        """Keep what was accepted from the task's holder. The last word stands, unless it is a former holder's."""
+        known = self._told[run_id].get((task, stage))
+        if known is None or known.generation <= told.generation:
+            self._told[run_id][task, stage] = told
 
     def told(self, run_id: RunId, task: TaskName, stage: StageName) -> Told | None:
         return self.of_run(run_id).get((task, stage))

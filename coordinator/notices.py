@@ -29,6 +29,11 @@ class Notices:
         """How many polls wait for a notice of the run."""
         return len(self._bells.get(run_id, ()))
 
+    @property
+    def polls(self) -> int:
+        """How many polls wait, for notices of all runs."""
+        return sum(len(bells) for bells in self._bells.values())
+
     def close(self) -> None:
         """End all polls, and later ones at once: the coordinator is going down."""
         self._closed = True

@@ -8,9 +8,12 @@ from datetime import timedelta
 
 from coordinator import wire
 from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
-from coordinator.paces import Told
+from coordinator.core.ownership import Hold
+from coordinator.measures import Stages, Told
+from coordinator.paces import Told as Paced
 from coordinator.runs import Described
 from coordinator.store.port import ContainerRow, JobRow, RunRow, StoreRow
+from coordinator.survey import Behind
 from coordinator.tasks import StageStart
 
 Connections = dict[str, dict[str, str]]
@@ -54,10 +57,13 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What the coordinator knows of a run without its database: how long a container's lease still is, and how stages keep pace."""
+    """What the coordinator knows of a run without its database: how long a container's lease still is, how stages keep pace, what their
+    containers told last, and what they have still to read."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
-    paces: Mapping[tuple[StageName, TaskName], Told]
+    paces: Mapping[tuple[StageName, TaskName], Paced]
+    told: Stages
+    behind: Behind
 
 
 def run_detail(described: Described, connections: Connections, memory: InMemory) -> wire.RunDetail:
@@ -71,7 +77,7 @@ def run_detail(described: Described, connections: Connections, memory: InMemory)
                 processor_id=processor_id,
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
-                stages=tuple(_stage_progress(row, memory) for row in described.stores if row.task == name),
+                stages=tuple(_stage_progress(row, hold, memory) for row in described.stores if row.task == name),
             )
         )
     fields = _run_fields(described.run, connections)
@@ -80,8 +86,9 @@ def run_detail(described: Described, connections: Connections, memory: InMemory)
     return wire.RunDetail.model_validate(fields)
 
 
-def _stage_progress(row: StoreRow, memory: InMemory) -> wire.StageProgress:
+def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire.StageProgress:
     told = memory.paces.get((row.stage, row.task))
+    behind = memory.behind.get((row.task, row.stage))
     return wire.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
@@ -89,10 +96,21 @@ def _stage_progress(row: StoreRow, memory: InMemory) -> wire.StageProgress:
         offsets=wire.offsets_body(row.offsets),
         reported_at=row.reported_at,
         pace=None if told is None else _pace(told),
+        offsets_behind=behind,
+        measures=_measures(memory.told.get((row.task, row.stage)), hold, behind),
     )
 
 
-def _pace(told: Told) -> wire.StagePace:
+def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire.StageMeasures | None:
+    if told is None or told.measures is None:
+        return None
+    now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
+    if hold is None or hold.released or hold.generation != told.generation:
+        now |= {"rows": 0, "rows_per_second": 0.0}
+    return wire.StageMeasures.model_validate(told.measures.model_dump() | now)
+
+
+def _pace(told: Paced) -> wire.StagePace:
     word = told.word
     lead = None if word.lead is None else word.lead.total_seconds()
     return wire.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
@@ -104,6 +122,12 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
     fields["execution_container_id"] = fields.pop("execution_id")
     fields["state"] = row.state.value
     return wire.ContainerReply.model_validate(fields)
+
+
+def prometheus_target(row: ContainerRow, address: str) -> wire.PrometheusTarget:
+    """`job` would be the name of what Prometheus scrapes, so a job of ours is `sluice_job`."""
+    labels = {"sluice_job": row.job, "run": row.run_id, "processor": row.processor_id, "container": row.execution_id}
+    return wire.PrometheusTarget(targets=(address,), labels=labels)
 
 
 def job_reply(row: JobRow) -> wire.JobReply:

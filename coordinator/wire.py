@@ -334,9 +334,9 @@ class MeasuresBody(Body):
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
     batch_millis: Millis
-    batch_millis_by_part: Annotated[
-        dict[BatchPart, Millis], Field(max_length=50, json_schema_extra={"additionalProperties": False})
-    ] = Field(default_factory=dict)
+    batch_millis_by_part: Annotated[dict[BatchPart, Millis], Field(max_length=50, json_schema_extra={"additionalProperties": False})] = (
+        Field(default_factory=dict)
+    )
     offsets_behind: Offset | None = None
     state_rows: Offset | None = None
     state_bytes: Offset | None = None

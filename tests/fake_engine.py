@@ -54,6 +54,7 @@ class FakeEngine:
     on_open: Callable[[], None] = lambda: None
     on_start: Callable[[Start], None] = lambda start: None
     on_stop: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
+    on_check: Callable[[], None] = lambda: None
     ends_told_early: bool = False
     opened: int = 0
     tries: list[Start] = field(default_factory=list)
@@ -87,6 +88,9 @@ class FakeEngine:
         query.stopped = True
         query.callbacks.on_end(query.token, None)
         return orderly
+
+    def check(self) -> None:
+        self.on_check()
 
     def close(self) -> None: ...
 

@@ -57,6 +57,10 @@ class Postgres:
         options = f"-h 127.0.0.1 -p {self.port} -k {self.directory} -c fsync=off"
         self._control("-w", "-l", str(self.directory / "log"), "-o", options, "start")
 
+    @property
+    def running(self) -> bool:
+        return (self.directory / "data" / "postmaster.pid").exists()
+
     def stop(self) -> None:
         """At once, as a crash does: sessions end without a word."""
         self._control("-m", "immediate", "stop")
@@ -95,7 +99,7 @@ def postgres() -> Iterator[Postgres]:
         try:
             yield server
         finally:
-            if (directory / "data" / "postmaster.pid").exists():
+            if server.running:
                 server.stop()
 
 
@@ -104,13 +108,17 @@ def _run(command: list[str], directory: Path) -> None:
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 
 
-@contextmanager
-def kafka(directory: Path) -> Iterator[str]:
-    """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
+def needs_kafka() -> None:
     try:
         broker_jars()
     except JarsUnavailable as error:
         missing(f"Kafka ({error})")
+
+
+@contextmanager
+def kafka(directory: Path) -> Iterator[str]:
+    """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
+    needs_kafka()
     broker = Broker(directory)
     process = asyncio.run(broker.up())
     try:

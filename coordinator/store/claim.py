@@ -29,9 +29,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from coordinator.core.errors import DatabaseInUse, StoreUnavailable
 from coordinator.store import tables
 
-ANSWER_WITHIN = 10.0
-"""Seconds that the session's server may take for the smallest question before the session is given up."""
-
 _NAME = "coordinator"
 _LOCK = 7355609
 _KEEP_ALIVE = ("tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3")
@@ -122,10 +119,11 @@ class _Session:
 
 
 class SessionClaim:
-    """PostgreSQL's."""
+    """PostgreSQL's. `answer_within`: the seconds that the server may take for the smallest question before the session is given up."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, answer_within: float = 10.0) -> None:
         self._engine = engine
+        self._answer_within = answer_within
         self._holder = f"{socket.gethostname()} pid {os.getpid()} {uuid4().hex[:12]}"
         self._wanted = False
         self._signed = False
@@ -163,6 +161,10 @@ class SessionClaim:
         try:
             async with session.connection.begin():
                 yield session.connection
+        except DBAPIError:
+            if not await self._answers(session):  # a driver that was just told of the end may call it something else
+                await self._drop(session)
+            raise
         finally:
             if session.closed:
                 await self._drop(session)
@@ -175,7 +177,7 @@ class SessionClaim:
         if session.closed:
             return False
         try:
-            async with asyncio.timeout(ANSWER_WITHIN), session.connection.begin():
+            async with asyncio.timeout(self._answer_within), session.connection.begin():
                 await session.connection.exec_driver_sql("SELECT 1")
         except (DBAPIError, OSError):
             return False
@@ -189,14 +191,16 @@ class SessionClaim:
     async def _open(self) -> _Session:
         connection = await self._engine.connect()
         try:
+            driver = (await connection.get_raw_connection()).driver_connection
             await connection.run_sync(lambda bound: bound.detach())  # not the pool's any more: closing it ends the session
             async with connection.begin():
-                return await self._locked(connection)
+                return _Session(connection, driver, await self._lock(connection))
         except BaseException:
             await connection.close()
             raise
 
-    async def _locked(self, connection: AsyncConnection) -> _Session:
+    async def _lock(self, connection: AsyncConnection) -> tuple[Any, ...]:
+        """Take the lock for this session; the session's backend."""
         for setting in _KEEP_ALIVE:
             await connection.exec_driver_sql(f"SET {setting}")
         await connection.execute(text("SELECT set_config('application_name', :name, false)"), {"name": f"sluice: {self._holder}"[:63]})
@@ -206,7 +210,7 @@ class SessionClaim:
         backend = tuple((await connection.exec_driver_sql(own)).one())
         if self._signed:
             await self._check_signature(connection)
-        return _Session(connection, (await connection.get_raw_connection()).driver_connection, backend)
+        return backend
 
     async def _refused(self, connection: AsyncConnection) -> None:
         """Somebody has the lock. It may be a session of our own that the server has not missed yet: that one is ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -12,7 +13,19 @@ from typing import Any, TypeVar
 
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
+from coordinator.store.port import (
+    ContainerRow,
+    ContainerState,
+    HoldRow,
+    JobRow,
+    ModelRow,
+    NoticeRow,
+    Reading,
+    RunRow,
+    StoreRow,
+    Tally,
+    Writing,
+)
 
 _STANDING = (ContainerState.LIVE, ContainerState.REPLACED)
 _Row = TypeVar("_Row")
@@ -110,6 +123,11 @@ class MemoryReading:
 
     async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
         return [row for _, row in sorted(self._rows.holds.items()) if row.hold.holder == execution_id and not row.hold.released]
+
+    async def tally(self, run_id: RunId, job: JobName) -> Tally:
+        containers = Counter(row.state for row in self._rows.containers.values() if row.run_id == run_id)
+        held = [row for row in await self.holds(job) if row.run_id == run_id and not row.hold.released]
+        return Tally(dict(containers), len(held))
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
         return [row for key, row in sorted(self._rows.stores.items()) if key[0] == job and task in (None, key[1])]

@@ -101,6 +101,7 @@ class ContainerRow:
     ended_at: datetime | None = None
     exit_code: int | None = None
     reason: str = ""
+    metrics_address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,14 @@ class StoreRow:
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     generation: Generation | None = None
     reported_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of a run: its incarnations by state, and how many tasks are held under it."""
+
+    containers: Mapping[ContainerState, int]
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,10 @@ class Reading(Protocol):
 
     async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
         """The tasks that the container holds and has not released."""
+        ...
+
+    async def tally(self, run_id: RunId, job: JobName) -> Tally:
+        """What there is of a run of the job, counted by the database."""
         ...
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]: ...

@@ -69,6 +69,7 @@ def container_columns(row: ContainerRow) -> Columns:
         "ended_at": row.ended_at,
         "exit_code": row.exit_code,
         "reason": row.reason,
+        "metrics_address": row.metrics_address,
     }
 
 

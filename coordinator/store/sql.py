@@ -19,7 +19,19 @@ from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, Run
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, ModelRow, NoticeRow, Reading, RunRow, StoreRow, Writing
+from coordinator.store.port import (
+    ContainerRow,
+    ContainerState,
+    HoldRow,
+    JobRow,
+    ModelRow,
+    NoticeRow,
+    Reading,
+    RunRow,
+    StoreRow,
+    Tally,
+    Writing,
+)
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
@@ -136,6 +148,13 @@ class SqlReading:
         query = select(table).where(table.c.holder == execution_id, table.c.released.is_(False)).order_by(table.c.job, table.c.task)
         return [rows.hold_row(found) for found in await self._connection.execute(query)]
 
+    async def tally(self, run_id: RunId, job: JobName) -> Tally:
+        states, holds = tables.containers.c.state, tables.holds.c
+        by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
+        held = select(func.count()).where(holds.job == job, holds.run_id == run_id, holds.released.is_(False))
+        found = await self._connection.execute(by_state)
+        return Tally({ContainerState(state): count for state, count in found}, int(await self._connection.scalar(held) or 0))
+
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
         query = select(tables.stores).where(tables.stores.c.job == job)
         if task is not None:
@@ -232,6 +251,8 @@ class SqlStore:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
+        self.failures = 0
+        """How often the database did not do what it was asked."""
         self._writing = asyncio.Lock()
         self._claim: Claim = FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine)
 
@@ -266,6 +287,7 @@ class SqlStore:
             async with asyncio.timeout(within):
                 yield
         except (DBAPIError, OSError) as error:
+            self.failures += 1
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreUnavailable(f"the coordinator's database: {str(cause) or f'no answer within {within} s'}") from error
 

@@ -144,6 +144,7 @@ containers = Table(
     Column("ended_at", Utc),
     Column("exit_code", Integer),
     Column("reason", Text, nullable=False),
+    Column("metrics_address", String(300)),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )

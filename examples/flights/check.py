@@ -9,23 +9,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from coordinator.core.errors import SluiceError
 from coordinator.streams.log import Log, partition_of
-from coordinator.wire import CONTROL_RECORD_HEADER
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, Flight, FlightsMissing, decode, load_flights, seconds_of, time_text
+from examples.playing.compare import Differences, Routed, altered, listed, records
 
 WATERMARK = timedelta(days=30)
 _HOUR = 3600
-
-T = TypeVar("T")
 
 Window = tuple[str, int]
 """Carrier, and when the hour begins in seconds since 1970."""
@@ -61,58 +59,30 @@ class Report:
         return self.different == 0
 
 
-class Differences:
-    """Counts all, keeps the first few."""
-
-    def __init__(self, kept: int) -> None:
-        self.count = 0
-        self.told: list[str] = []
-        self._kept = kept
-
-    def add(self, told: str) -> None:
-        self.count += 1
-        if len(self.told) < self._kept:
-            self.told.append(told)
+ROUTED = Routed(
+    stream=BY_CARRIER,
+    column="carrier",
+    read=decode,
+    id_of=lambda flight: flight.id,
+    named=lambda flight: f"flight {flight.id}",
+    detail=lambda flight: f"{flight.carrier}, {time_text(flight.scheduled)}",
+)
 
 
 def check(log: Log, flights: Sequence[Flight], *, watermark: timedelta = WATERMARK, kept: int = 10) -> Report:
     """Compare both streams with the flights. Raises UnknownStream if one of them is not there."""
     found = Differences(kept)
-    routed = check_routed(log, flights, found)
+    routed = ROUTED.check(log, flights, found)
     windows = plain_totals(flights)
     closed = closed_windows(flights, log.partitions(BY_CARRIER), watermark)
     emitted = check_windows(log, windows, closed, found)
     return Report(len(flights), routed, len(windows), len(closed), emitted, found.count, tuple(found.told))
 
 
-def check_routed(log: Log, flights: Sequence[Flight], found: Differences) -> int:
-    """Every flight once, unaltered, in its carrier's partition; the number of records that are flights."""
-    wanted = {flight.id: flight for flight in flights}
-    partitions, seen, records = log.partitions(BY_CARRIER), set[int](), 0
-    for place, partition, key, got in _records(log, BY_CARRIER, decode, found):
-        records += 1
-        expected = wanted.get(got.id)
-        if expected is None:
-            found.add(f"{place}: flight {got.id} is not one of the input")
-            continue
-        if got.id in seen:
-            found.add(f"{place}: flight {got.id} is there again")
-        seen.add(got.id)
-        if got != expected:
-            found.add(f"{place}: flight {got.id} is altered: {_altered(asdict(expected), asdict(got))}")
-        home = partition_of(expected.carrier.encode(), partitions, 0)
-        if partition != home or key != expected.carrier.encode():
-            found.add(f"{place}: flight {got.id} of carrier {expected.carrier} has key {key!r} and belongs into partition {home}")
-    for flight in flights:
-        if flight.id not in seen:
-            found.add(f"{BY_CARRIER}: flight {flight.id} ({flight.carrier}, {time_text(flight.scheduled)}) is lost")
-    return records
-
-
 def check_windows(log: Log, wanted: Mapping[Window, Totals], closed: set[Window], found: Differences) -> int:
     """Every window once and equal, every closed one there; the number of different windows that are there."""
     seen = set[Window]()
-    for place, _, key, (window, totals) in _records(log, DELAYS, decode_window, found):
+    for place, _, key, (window, totals) in records(log, DELAYS, decode_window, found):
         if window not in wanted:
             found.add(f"{place}: the input has no flight in window {_named(window)}")
             continue
@@ -120,7 +90,7 @@ def check_windows(log: Log, wanted: Mapping[Window, Totals], closed: set[Window]
             found.add(f"{place}: window {_named(window)} is there again")
         seen.add(window)
         if totals != wanted[window]:
-            found.add(f"{place}: window {_named(window)} differs: {_altered(asdict(wanted[window]), asdict(totals))}")
+            found.add(f"{place}: window {_named(window)} differs: {altered(asdict(wanted[window]), asdict(totals))}")
         if key != window[0].encode():
             found.add(f"{place}: window {_named(window)} has key {key!r}")
     for window in sorted(closed - seen, key=lambda each: (each[1], each[0])):
@@ -168,30 +138,6 @@ def decode_window(value: bytes | None) -> tuple[Window, Totals]:
         raise ValueError(f"no window: {value!r:.300} ({error})") from error
 
 
-def _records(log: Log, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
-    """Place, partition, key and what is in the value, of all records but control records."""
-    control = {id_ for id_, entries in log.headers(stream).items() if CONTROL_RECORD_HEADER in entries}
-    earliest, latest = log.earliest(stream), log.latest(stream)
-    for partition in sorted(latest):
-        if earliest[partition]:
-            found.add(
-                f"{stream}.{partition}: records below {earliest[partition]} are trimmed; keep them (SLUICE_LOG_KEEP_SECONDS) to check"
-            )
-        for rows in log.read(stream, partition, earliest[partition], latest[partition]):
-            for offset, _, key, value, headers in rows:
-                if headers in control:
-                    continue
-                place = f"{stream}.{partition} at {offset}"
-                try:
-                    yield place, partition, key, read(value)
-                except ValueError as error:
-                    found.add(f"{place}: {error}")
-
-
-def _altered(wanted: Mapping[str, object], got: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} is {got[name]!r}, not {wanted[name]!r}" for name in wanted if got[name] != wanted[name])
-
-
 def _named(window: Window) -> str:
     return f"{window[0]} {time_text(window[1])}"
 
@@ -202,8 +148,7 @@ def told(report: Report) -> str:
         f"{report.routed:,} of {report.flights:,} flights routed, {report.emitted:,} windows closed, "
         f"{report.windows - report.emitted:,} still open, {report.different:,} differences"
     ]
-    more = report.different - len(report.told)
-    return "\n".join([*lines, *(f"  {each}" for each in report.told), *([f"  and {more:,} more"] if more else [])])
+    return "\n".join([*lines, *listed(report.told, report.different)])
 
 
 def main(

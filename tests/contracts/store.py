@@ -15,6 +15,7 @@ from coordinator.core.grouping import Previous
 from coordinator.core.ids import (
     ExecutionContainerId,
     Generation,
+    JobName,
     RunId,
     Ssp,
     StreamId,
@@ -178,6 +179,26 @@ class StoreContract:
                 await tx.put_run(run_row(run_id, state=RunState(state), created_at=NOON + timedelta(hours=hours)))
         async with store.read() as tx:
             assert [run.run_id for run in await tx.active_runs()] == ["z", "a"]
+
+    async def test_runs_come_newest_first_and_by_id_where_they_are_of_one_moment(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for run_id, job, hours in [("b", JOB, 0), ("a", JOB, 2), ("d", JOB, 1), ("c", JOB, 1), ("z", OTHER, 3)]:
+                await tx.put_run(run_row(run_id, job, created_at=NOON + timedelta(hours=hours)))
+        async with store.read() as tx:
+            assert [run.run_id for run in await tx.runs(JOB, None, 10)] == ["a", "d", "c", "b"]
+            assert [run.run_id for run in await tx.runs(None, None, 10)] == ["z", "a", "d", "c", "b"]
+            assert list(await tx.runs(JobName("nowhere"), None, 10)) == []
+
+    async def test_runs_come_in_pages_that_neither_repeat_nor_leave_out_any(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for n in range(7):
+                await tx.put_run(run_row(f"r{n}", created_at=NOON + timedelta(seconds=n // 3)))
+        async with store.read() as tx:
+            pages, last = [], None
+            while page := await tx.runs(JOB, last, 2):
+                pages.append([run.run_id for run in page])
+                last = page[-1]
+        assert pages == [["r6", "r5"], ["r4", "r3"], ["r2", "r1"], ["r0"]]
 
     async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
         async with store.begin() as tx:

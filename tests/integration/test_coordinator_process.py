@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,45 +11,6 @@ import pytest
 
 from coordinator.streams.log import Log
 from tests.caller import run_body
-
-SLUICE = [sys.executable, "-m", "coordinator.cli", "coordinator"]
-GENEROUS = 30.0
-
-
-def refused(*flags: str, **environment: str) -> str:
-    """The one line with which a coordinator does not start."""
-    command = [*SLUICE, *flags]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=GENEROUS, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
-    )
-    lines = done.stderr.strip().splitlines()
-    assert done.returncode == 1, done.stderr
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("sluice: ")
-    return lines[0]
-
-
-class Running:
-    """A coordinator process, with the address that it told."""
-
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
-        self.process = process
-        self.http = httpx.Client(base_url=url, timeout=GENEROUS)
-        self.port = httpx.URL(url).port
-
-
-@contextmanager
-def running(home: Path, *flags: str) -> Iterator[Running]:
-    command = [*SLUICE, "--home", str(home), "--port", "0", *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL) as process:
-        assert process.stderr is not None
-        told = next(line for line in process.stderr if "coordinator on " in line)
-        made = Running(process, told.split("coordinator on ")[1].split(",")[0])
-        try:
-            yield made
-        finally:
-            made.http.close()
-            process.kill()
 
 
 def test_it_tells_its_address_when_it_may_choose_the_port(tmp_path: Path) -> None:
@@ -157,3 +113,17 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         told = refused("--home", str(tmp_path), "--port", str(port))
     assert f"127.0.0.1, port {port}: Address already in use" in told
+
+
+def test_a_home_has_one_coordinator(tmp_path: Path) -> None:
+    elsewhere = f"sqlite+aiosqlite:///{tmp_path / 'elsewhere.db'}"
+    with running(tmp_path):
+        told = refused("--home", str(tmp_path), "--port", "0", "--database-url", elsewhere)
+    assert f"{tmp_path} is another coordinator's: stop that one, or name another --home" in told
+
+
+def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}"
+    with running(tmp_path / "one", "--database-url", url):
+        told = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
+    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is another coordinator's" in told

@@ -14,7 +14,7 @@ from coordinator.core.errors import RunIsDraining, StaleRun
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from coordinator.core.lease import LeasePolicy
 from coordinator.core.lifecycle import RunState
-from coordinator.heartbeats import Heartbeats
+from coordinator.heartbeats import Heartbeats, Newcomer
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
 from coordinator.notices import Notices
@@ -79,7 +79,7 @@ class World:
         return await self.runs.deploy(wire.RunRequest.model_validate(run_body(**changes)))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
-        return await self.heartbeats.register(run.run_id, ProcessorId(slot), ExecutionContainerId(execution_id), "h", bare=False)
+        return await self.heartbeats.register(run.run_id, Newcomer(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None))
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:

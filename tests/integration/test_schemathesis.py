@@ -69,6 +69,7 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/locality"),
         ("GET", "/metrics"),
         ("GET", "/readyz"),
+        ("GET", "/runs"),
         ("GET", "/runs/{runId}"),
         ("GET", "/runs/{runId}/notices"),
         ("POST", "/containers/{executionContainerId}/exit"),

@@ -41,6 +41,10 @@ def tell(text):
 def lease(seconds):
     tell(f"lease {SystemClock().elapsed() + seconds!r}\\n")
 
+def leave(code, why=""):
+    tell(f"end {code} {why}\\n")
+    os._exit(code)
+
 def child(code="import time; time.sleep(600)", **pipes):
     return subprocess.Popen([sys.executable, "-c", "import signal\\n" + code], **pipes)
 
@@ -50,7 +54,7 @@ def ready():
 """
 
 IGNORES = "for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)\n"
-STOPS_WHEN_TOLD = "signal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), os._exit(0)))\n"
+STOPS_WHEN_TOLD = "signal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), leave(0)))\n"
 HANGS = "while True: time.sleep(600)\n"
 WAITS = "ready()\n" + HANGS
 
@@ -144,16 +148,36 @@ async def exit_code(process: asyncio.subprocess.Process) -> int:
 # --- exit codes ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [(0, ""), (1, "its driver ended with exit code 1"), (3, "its driver ended with exit code 3")],
-)
-async def test_the_driver_s_exit_code_is_the_container_s_and_is_told(
-    kennel: Kennel, coordinator: Coordinator, code: int, reason: str
+@pytest.mark.parametrize("code", [0, 1, 3])
+async def test_the_driver_s_exit_code_is_the_container_s_and_is_told_with_its_last_words(
+    kennel: Kennel, coordinator: Coordinator, code: int
 ) -> None:
-    process = await kennel.start(f"sys.exit({code})")
+    process = await kennel.start(f"leave({code}, 'first line\\0 zweite Zeile: ü')")
     assert await exit_code(process) == code
-    assert coordinator.told.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": reason})
+    assert coordinator.told.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": "first line\n zweite Zeile: ü"})
+
+
+@pytest.mark.parametrize("code", [0, 3, 7])
+async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exit_code(
+    kennel: Kennel, coordinator: Coordinator, code: int
+) -> None:
+    process = await kennel.start(f"lease(600); os._exit({code})")
+    assert await exit_code(process) == 1
+    told = coordinator.told.get(timeout=5)[1]
+    assert told["exitCode"] == 1
+    assert told["reason"].startswith(f"its driver ended with exit code {code} and not by itself: ")
+
+
+async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
+    process = await kennel.start("tell('end 0 told to stop\\n'); os._exit(9)")
+    assert await exit_code(process) == 1
+    assert coordinator.told.get(timeout=5)[1]["reason"].startswith("its driver ended with exit code 9 ")
+
+
+async def test_last_words_are_heard_while_a_forked_child_holds_the_pipe(kennel: Kennel, coordinator: Coordinator) -> None:
+    process = await kennel.start("if not os.fork(): time.sleep(600)\nleave(0, 'told to stop')")
+    assert await exit_code(process) == 0
+    assert coordinator.told.get(timeout=5)[1]["reason"] == "told to stop"
 
 
 async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(kennel: Kennel, coordinator: Coordinator) -> None:
@@ -164,7 +188,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(kenne
 
 
 async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> None:
-    process = await kennel.start("sys.exit(3)", SLUICE_COORDINATOR_URL="http://127.0.0.1:9")
+    process = await kennel.start("leave(3)", SLUICE_COORDINATOR_URL="http://127.0.0.1:9")
     assert await exit_code(process) == 3
 
 
@@ -174,7 +198,7 @@ async def test_the_driver_knows_its_container_s_id(kennel: Kennel) -> None:
 
 
 async def test_what_the_driver_leaves_behind_is_killed(kennel: Kennel) -> None:
-    process, driver = await kennel.ready("child()\nready()\nos._exit(0)\n")
+    process, driver = await kennel.ready("child()\nready()\nleave(0)\n")
     assert await exit_code(process) == 0
     assert session_members(driver) == []
 
@@ -196,7 +220,7 @@ async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kenn
 
 
 async def test_a_driver_that_renews_in_time_is_left_alone(kennel: Kennel) -> None:
-    process = await kennel.start("lease(1.5); lease(600); time.sleep(2); sys.exit(0)")
+    process = await kennel.start("lease(1.5); lease(600); time.sleep(2); leave(0)")
     assert await exit_code(process) == 0
 
 
@@ -207,7 +231,7 @@ async def test_a_renewal_that_arrives_in_pieces_is_understood(kennel: Kennel) ->
 
 
 async def test_a_driver_that_holds_no_lease_yet_is_not_hurried(kennel: Kennel) -> None:
-    process = await kennel.start("tell('hello\\n'); time.sleep(1); sys.exit(7)")
+    process = await kennel.start("tell('hello\\n'); time.sleep(1); leave(7)")
     assert await exit_code(process) == 7
 
 
@@ -242,7 +266,7 @@ async def test_a_stop_reaches_the_driver_s_python_and_not_what_it_started(kennel
     )
     asks = (
         f"jvm = child({counts!r}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\njvm.stdout.readline()\n"
-        "def stop(*_):\n    answer, _ = jvm.communicate('?\\n')\n    print(answer, end='', flush=True)\n    os._exit(0)\n"
+        "def stop(*_):\n    answer, _ = jvm.communicate('?\\n')\n    print(answer, end='', flush=True)\n    leave(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
     )
     process, _ = await kennel.ready(asks + WAITS)
@@ -253,7 +277,7 @@ async def test_a_stop_reaches_the_driver_s_python_and_not_what_it_started(kennel
 
 async def test_each_of_two_stops_is_passed_on(kennel: Kennel) -> None:
     counts = (
-        "told = []\ndef stop(*_):\n    told.append(1)\n    print(len(told), flush=True)\n    if len(told) == 2: os._exit(0)\n"
+        "told = []\ndef stop(*_):\n    told.append(1)\n    print(len(told), flush=True)\n    if len(told) == 2: leave(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
     )
     process, _ = await kennel.ready(counts + WAITS)
@@ -276,14 +300,14 @@ async def test_the_end_of_its_launcher_is_a_stop_where_that_was_agreed(kennel: K
 
 
 async def test_what_comes_on_standard_input_is_no_stop(kennel: Kennel) -> None:
-    process, _ = await kennel.ready(STOPS_WHEN_TOLD + "ready(); time.sleep(0.5); os._exit(5)\n", SLUICE_STOP_WITH_STDIN="1")
+    process, _ = await kennel.ready(STOPS_WHEN_TOLD + "ready(); time.sleep(0.5); leave(5)\n", SLUICE_STOP_WITH_STDIN="1")
     assert process.stdin is not None
     process.stdin.write(b"hello\n")
     assert await exit_code(process) == 5
 
 
 async def test_the_end_of_standard_input_means_nothing_where_nothing_was_agreed(kennel: Kennel) -> None:
-    process = await kennel.start(STOPS_WHEN_TOLD + "time.sleep(0.5); os._exit(5)\n")
+    process = await kennel.start(STOPS_WHEN_TOLD + "time.sleep(0.5); leave(5)\n")
     assert process.stdin is not None
     process.stdin.close()
     assert await exit_code(process) == 5

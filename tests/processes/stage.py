@@ -17,8 +17,8 @@ from uuid import uuid4
 import httpx
 import psutil
 
-from containers.job import load_job
 from containers.deploy import deploy_request
+from containers.job import load_job
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
@@ -70,6 +70,9 @@ class Stage:
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
         self.coordinator: subprocess.Popen[bytes] | None = None
         self.run_id = ""
+        self.system = "log"
+        self.environment: dict[str, str] = {}
+        """For the coordinator and the containers alike."""
         self._started: list[subprocess.Popen[bytes]] = []
         self._fed = 0
 
@@ -80,7 +83,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **environment},
+                env={**os.environ, **self.environment, **environment},
             )
         self._started.append(process)
         return process
@@ -99,7 +102,7 @@ class Stage:
             return False
 
     def deploy(self, containers: int = 1, start: str = "checkpoint") -> str:
-        request = deploy_request(load_job(self.job_file), containers, "log", start, {})
+        request = deploy_request(load_job(self.job_file), containers, self.system, start, {})
         answer = self.http.post("/runs", content=request.model_dump_json(by_alias=True), headers={"Content-Type": "application/json"})
         assert answer.status_code == 201, answer.text
         self.run_id = str(answer.json()["runId"])
@@ -134,7 +137,8 @@ class Stage:
         return all(task.holder == execution_id for task in tasks)
 
     def feed(self, count: int) -> None:
-        values = [Record(str(n).encode(), partition=n % 2) for n in range(self._fed, self._fed + count)]
+        partitions = self.log.partitions("numbers")
+        values = [Record(str(n).encode(), partition=n % partitions) for n in range(self._fed, self._fed + count)]
         writer = Writer(Lineage("feeder"), "feeder", Generation(1))
         assert self.log.append("numbers", values, writer=writer, batch=self._fed, now_micros=1)
         self._fed += count

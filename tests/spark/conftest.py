@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.jars import connector_jars
 from containers.localstate import Stores
 from containers.logtask import LogTaskSystem
 from containers.spark import start_query, start_session, stop_between_batches
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
 from coordinator.clock import SystemClock
-from coordinator.core.errors import LeaseLost
+from coordinator.core.errors import LeaseLost, SluiceError
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.streams.log import Log, Record, Writer
 
@@ -29,7 +30,11 @@ SOON = timedelta(seconds=60)
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), {})
+    try:
+        jars = {"spark.jars": ",".join(map(str, connector_jars()))}
+    except SluiceError:  # tests of Kafka then say what is missing
+        jars = {}
+    session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), jars)
     yield session
     session.stop()
 

@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 from examples.flights import data
-from examples.flights.data import ALL_FLIGHTS, PARTITIONS, Flight, days_of, decode, encode, load_flights, partition_of_flight, time_text
+from examples.flights.data import (
+    ALL_FLIGHTS,
+    PARTITIONS,
+    YEAR_STARTS,
+    Flight,
+    decode,
+    encode,
+    load_flights,
+    partition_of_flight,
+    scheduled_of,
+    time_text,
+)
+from examples.playing.replay import days_of
 
 LATE = Flight(7, 1357017300, "UA", 1545, None, "EWR", "IAH", None, None)
 
@@ -32,7 +44,7 @@ def test_flights_of_the_same_minute_keep_the_order_of_the_table(flights: list[Fl
 
 
 def test_every_partition_has_flights_of_every_day(flights: list[Flight]) -> None:
-    days = days_of(flights)
+    days = days_of(flights, scheduled_of, YEAR_STARTS)
     assert list(days) == list(range(365))
     assert all({partition_of_flight(flight) for flight in rows} == set(range(PARTITIONS)) for rows in days.values())
 
@@ -73,7 +85,7 @@ def test_what_is_no_flight_is_refused(value: bytes | None) -> None:
 
 
 def test_the_first_months_are_a_beginning_of_the_year(flights: list[Flight]) -> None:
-    january = days_of(flights)
+    january = days_of(flights, scheduled_of, YEAR_STARTS)
     assert [flight for day in range(31) for flight in january[day]] == flights[: sum(len(january[day]) for day in range(31))]
 
 
@@ -88,7 +100,7 @@ def test_a_row_without_a_valid_time_is_an_error_that_names_it(monkeypatch: pytes
     row = "2013,1,1,{},1,1,1,UA,N1,EWR,IAH\n"
     head = "year,month,day,sched_dep_time,flight,dep_delay,arr_delay,carrier,tailnum,origin,dest\n"
     table.write_text(head + row.format(515) + row.format(2400))
-    monkeypatch.setattr(data, "_table_file", lambda: table)
+    monkeypatch.setattr(data, "table_file", lambda _: table)
     with pytest.raises(ValueError, match="first in row 1"):
         load_flights()
     table.write_text(head + row.format(2359))

@@ -11,8 +11,9 @@ from containers.job import load_job
 from coordinator.core.lifecycle import RunState
 from coordinator.wire import RunDetail, SspOffset, StageBody, StageProgress, StreamReply, TaskReply
 from examples.flights import data
-from examples.flights.demo import JOB_FILE, fresh
-from examples.flights.watch import is_held, is_started, offsets_read
+from examples.flights.demo import JOB_FILE, MARK, READERS
+from examples.playing.scene import fresh
+from examples.playing.watch import is_held, is_started, offsets_read
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,6 +25,7 @@ def test_the_job_file_holds_the_chain_that_the_demo_speaks_of() -> None:
         ("hourly", (data.BY_CARRIER,), (data.DELAYS,)),
     ]
     assert job.intermediates[0].partitions == data.PARTITIONS
+    assert {stream: str(each.stage.name) for each in job.chain() for stream in each.stage.reads} == READERS
 
 
 def progress(stage: str, stream: str, partition: int, offset: int | None) -> StageProgress:
@@ -68,9 +70,9 @@ def test_a_run_is_started_when_every_stage_of_every_held_task_has_run_a_batch() 
 
 def test_only_a_directory_of_the_demo_is_emptied(tmp_path: Path) -> None:
     home = tmp_path / "demo"
-    (fresh(home) / "old").touch()
-    assert {file.name for file in fresh(home).iterdir()} == {".flights-demo"}
+    (fresh(home, MARK) / "old").touch()
+    assert {file.name for file in fresh(home, MARK).iterdir()} == {".flights-demo"}
     (tmp_path / "precious").mkdir()
     with pytest.raises(ValueError, match="not this demo's"):
-        fresh(tmp_path)
+        fresh(tmp_path, MARK)
     assert (tmp_path / "precious").exists()

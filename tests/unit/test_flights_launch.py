@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.flights.launch import EndedEarly, SluiceRun
+from examples.playing.launch import EndedEarly, SluiceRun
 
 SAYS = "print('coordinator http://127.0.0.1:1', flush=True); print('run r-1', flush=True)"
 WAITS = "import os, signal; signal.signal(signal.SIGINT, lambda *_: os._exit(0)); {says}; signal.pause()"

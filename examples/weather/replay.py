@@ -1,0 +1,70 @@
+"""The producer of both inputs: `examples/playing/replay.py` with the departures and the weather, a day of each at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from coordinator.core.errors import SluiceError
+from coordinator.streams.log import Log
+from examples.flights.data import YEAR_STARTS, Flight, FlightsMissing, scheduled_of, time_text
+from examples.flights.data import encode as encode_flight
+from examples.playing.replay import Feed, Replay, StreamNotOurs, run_until_told
+from examples.playing.watch import RunWatch
+from examples.weather.data import (
+    DEPARTURES,
+    PARTITIONS,
+    WEATHER,
+    Weather,
+    encode,
+    hour_of,
+    load_departures,
+    load_weather,
+    partition_of_departure,
+    partition_of_weather,
+)
+
+READERS = {DEPARTURES: "route_departures", WEATHER: "route_weather"}
+
+
+def feeds_of(departures: Sequence[Flight], weather: Sequence[Weather]) -> list[Feed[Any]]:
+    return [
+        Feed(DEPARTURES, PARTITIONS, departures, scheduled_of, partition_of_departure, encode_flight),
+        Feed(WEATHER, PARTITIONS, weather, hour_of, partition_of_weather, encode),
+    ]
+
+
+def main(
+    log_dir: Annotated[Path, typer.Option(help="Directory of the embedded log.")],
+    seconds_per_month: Annotated[float, typer.Option(min=0, help="0 = as fast as the readers allow.")] = 5.0,
+    month_limit: Annotated[int, typer.Option(min=1, max=12, help="Replay only the first N months.")] = 12,
+    max_lead_days: Annotated[int, typer.Option(min=1, help="Never be further ahead of the slowest reader. Needs --run.")] = 7,
+    coordinator: Annotated[str, typer.Option(help="URL of the coordinator.")] = "http://127.0.0.1:8180",
+    run: Annotated[str | None, typer.Option(help="The run that reads the streams; without it the lead is not bounded.")] = None,
+) -> None:
+    """Replay departures and weather into the log. Stopped or killed, it goes on where it was when it is started again."""
+    try:
+        replay = Replay(
+            Log(log_dir),
+            feeds_of(load_departures(month_limit), load_weather(month_limit)),
+            begins=YEAR_STARTS,
+            seconds_per_month=seconds_per_month,
+            max_lead=timedelta(days=max_lead_days),
+            consumed=partial(RunWatch(coordinator, run).read, READERS) if run else None,
+        )
+        done = run_until_told(replay)
+    except (FlightsMissing, StreamNotOurs, SluiceError, httpx.HTTPStatusError) as error:
+        typer.echo(f"replay: {error}", err=True)
+        raise SystemExit(1) from None
+    typer.echo(f"{done.appended:,} of {done.rows:,} rows appended, up to {time_text(done.reached)}", nl=False)
+    typer.echo(f", {done.held_seconds:.1f} s waited for readers{'' if done.complete else '; stopped, start again to go on'}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,128 @@
+"""What real processes write to standard error with SLUICE_LOG_FORMAT=json: one JSON object a line, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import free_port
+
+GENEROUS = 30.0
+SECRET = "hunter2"
+JOB = """
+from containers import Job
+job = Job("delays")
+read, out = job.input("in"), job.output("out")
+@job.stage(reads=read, writes=out)
+def copy(task): ...
+"""
+TALKS = """
+import logging, threading, warnings
+from coordinator import logs
+logs.configure(logs.read_log_settings())
+for library in ("httpx", "py4j.clientserver", "sqlalchemy.engine", "botocore.auth", "uvicorn.access"):
+    logging.getLogger(library).info("it holds %s", "hunter2")
+logging.getLogger("sluice.own").debug("ours")
+logging.getLogger("uvicorn.error").error("a server's\\ntrouble")
+warnings.warn("old\\nthing")
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+raise ValueError("of two\\nlines")
+"""
+
+
+def records(*command: str, code: int, **variables: str) -> list[dict[str, Any]]:
+    """What the process wrote to standard error, each line one record."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS,
+        check=False,
+        env={**os.environ, "SLUICE_LOG_FORMAT": "json", **variables},
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == code, done.stderr
+    return [json.loads(line) for line in done.stderr.splitlines()]
+
+
+def test_warnings_uncaught_exceptions_and_other_libraries_are_records_too() -> None:
+    found = records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug")
+    assert [(each["logger"], each["level"]) for each in found] == [
+        ("sluice.own", "DEBUG"),
+        ("uvicorn.error", "ERROR"),
+        ("py.warnings", "WARNING"),
+        ("sluice", "CRITICAL"),
+        ("sluice", "CRITICAL"),
+    ]
+    assert found[1]["message"] == "a server's\ntrouble"
+    assert found[3]["exception"].endswith("ZeroDivisionError: division by zero")
+    assert found[4]["exception"].endswith("ValueError: of two\nlines")
+
+
+def test_what_libraries_tell_in_detail_is_not_logged_at_any_level() -> None:
+    assert SECRET not in json.dumps(records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug"))
+
+
+def test_a_coordinator_that_cannot_start_says_so_in_a_record(tmp_path: Path) -> None:
+    url = f"postgresql+asyncpg://sluice:{SECRET}@127.0.0.1:{free_port()}/sluice"
+    found = records("-m", "coordinator.cli", "coordinator", "--home", str(tmp_path), "--database-url", url, "--port", "0", code=1)
+    assert found[-1]["level"] == "ERROR"
+    assert "database" in found[-1]["message"]
+    assert SECRET not in json.dumps(found)
+
+
+@pytest.mark.parametrize("command", [["coordinator"], ["container", "job.py"]])
+def test_a_bad_format_is_refused_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "coordinator.cli", *command],
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "SLUICE_LOG_FORMAT": "xml", "SLUICE_RUN_ID": "r1"},
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("sluice: The settings cannot be used. SLUICE_LOG_FORMAT: ")
+
+
+def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_path: Path) -> None:
+    """The watchdog and its driver, which gives up since there is no coordinator."""
+    (tmp_path / "job.py").write_text(JOB)
+    found = records(
+        *("-m", "coordinator.cli", "container", str(tmp_path / "job.py")),
+        code=1,
+        SLUICE_RUN_ID="r1",
+        SLUICE_PROCESSOR_ID="3",
+        SLUICE_HOME=str(tmp_path),
+        SLUICE_COORDINATOR_URL=f"http://127.0.0.1:{free_port()}",
+        SLUICE_CONNECT_TIMEOUT_SECONDS="0",
+        EXECUTION_ENV_CONTAINER_ID="c-7",
+    )
+    assert found
+    for each in found:
+        assert (each["job"], each["run"], each["processor"], each["container"]) == ("delays", "r1", "3", "c-7")
+
+
+def test_a_job_file_that_does_not_import_is_told_before_the_job_is_known(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("1 / 0\n")
+    (record,) = records(
+        *("-m", "coordinator.cli", "container", str(tmp_path / "job.py")),
+        code=1,
+        SLUICE_RUN_ID="r1",
+        SLUICE_HOME=str(tmp_path),
+        SLUICE_COORDINATOR_URL=f"http://127.0.0.1:{free_port()}",
+        EXECUTION_ENV_CONTAINER_ID="c-7",
+    )
+    assert "ZeroDivisionError" in record["message"]
+    assert (record["run"], record["container"]) == ("r1", "c-7")

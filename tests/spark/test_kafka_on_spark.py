@@ -1,0 +1,196 @@
+"""Kafka under real Spark: exact offsets, restarts, headers, keys, and histories kept apart, on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.job import Input, Intermediate, Output
+from containers.kafkatask import KafkaTaskSystem
+from containers.localstate import Stores
+from containers.spark import start_query, stop_between_batches
+from containers.stagetask import Bound, StageTask, positions_of
+from containers.tasksystem import Grant
+from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.log import Record, Writer
+from examples.playing.topics import Topics, topic_partition_of
+
+pytestmark = pytest.mark.spark
+
+IN, MID, OUT = Input("in"), Intermediate("mid", 2), Output("out")
+NOBODY = Writer(Lineage("feeder"), "feeder", Generation(1))
+
+
+@dataclass
+class KafkaBench:
+    """The topics of the streams "in" (2 partitions), "mid" (2) and "out" (1), under names of their own, and stages over them."""
+
+    spark: SparkSession
+    root: Path
+    topics: Topics
+    name: str = field(default_factory=lambda: uuid4().hex[:10])
+    queries: list[StreamingQuery] = field(default_factory=list)
+    max_rows: int = 1000
+
+    def __post_init__(self) -> None:
+        for stream, partitions in (("in", 2), ("mid", 2), ("out", 1)):
+            self.topics.create(self.topic(stream), partitions)
+        self.stores = Stores(self.root / "state", "job")
+
+    def topic(self, stream: str) -> str:
+        return f"{self.name}.{stream}"
+
+    def feed(self, values: Sequence[object], stream: str = "in", headers: dict[str, str] | None = None) -> None:
+        records = [Record(json.dumps(value).encode(), partition=i % 2) for i, value in enumerate(values)]
+        self.topics.append(self.topic(stream), records, writer=NOBODY, batch=0, headers=headers, now_micros=1_772_366_400_000_000)
+
+    def rows(self, stream: str) -> list[tuple[int, bytes | None, bytes, dict[str, str]]]:
+        """Partition, key, value and headers of all records."""
+        found = []
+        for partition, end in self.topics.latest(self.topic(stream)).items():
+            for rows in self.topics.read(self.topic(stream), partition, 0, end):
+                found += [(partition, key, value or b"", dict(self.topics.headers("")[headers])) for _, _, key, value, headers in rows]
+        return found
+
+    def numbers(self, stream: str) -> list[int]:
+        return sorted(int(value) for _, _, value, _ in self.rows(stream))
+
+    def grant(self, reads: str, partitions: Sequence[int] = (0, 1), start: int = 0) -> Grant:
+        starts = {Ssp("kafka", self.topic(reads), partition): start for partition in partitions}
+        lineage = Lineage("6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01")
+        return Grant("job", TaskName("Partition 0"), StageName("stage"), Generation(1), lineage, RunId("origin"), starts)
+
+    def task(self, grant: Grant) -> StageTask:
+        streams = {name: Bound(StreamId("kafka", self.topic(name)), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        system = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
+        return StageTask(self.spark, grant, streams, {"kafka": system}, {}, self.max_rows)
+
+    def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> StreamingQuery:
+        """Start the stage, let it read all that is there, and stop it between batches."""
+        directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        writer = stage(self.task(grant))
+        query = start_query(self.spark, writer, f"{self.name}/{len(self.queries)}", directory, timedelta(seconds=0.1))
+        self.queries.append(query)
+        query.processAllAvailable()
+        assert stop_between_batches(self.spark, query, timedelta(seconds=60), Event())
+        return query
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path, kafka_server: str) -> Iterator[KafkaBench]:
+    topics = Topics(kafka_server)
+    made = KafkaBench(spark, tmp_path, topics)
+    yield made
+    for query in made.queries:
+        query.stop()
+    topics.close()
+
+
+def copy(task: StageTask) -> DataStreamWriter:
+    return task.write(task.read(IN).selectExpr("cast(value as string) v"), OUT, value="v")
+
+
+def route(task: StageTask) -> DataStreamWriter:
+    rows = task.read(IN).selectExpr("cast(value as string) n").selectExpr("n", "cast(n as int) % 7 as k")
+    return task.write(rows, MID, key="k", value="n")
+
+
+def test_every_record_is_read_once_across_a_restart(bench: KafkaBench) -> None:
+    bench.feed(range(500))
+    bench.run_until_read(bench.grant("in"), copy)
+    bench.feed(range(500, 900))
+    bench.run_until_read(bench.grant("in"), copy)
+    assert bench.numbers("out") == list(range(900))
+
+
+def test_a_task_reads_its_own_partitions_from_where_it_is_told(bench: KafkaBench) -> None:
+    bench.feed(range(100))
+    bench.run_until_read(bench.grant("in", partitions=[1], start=10), copy)
+    assert bench.numbers("out") == list(range(21, 100, 2))
+
+
+def test_a_topic_that_grew_is_read_from_the_beginning_of_its_new_partitions(bench: KafkaBench) -> None:
+    bench.feed(range(100))
+    bench.run_until_read(bench.grant("in", partitions=[0]), copy)
+    bench.run_until_read(bench.grant("in", partitions=[0, 1]), copy)
+    assert bench.numbers("out") == list(range(100))
+
+
+def test_no_batch_reads_more_than_max_rows(bench: KafkaBench) -> None:
+    bench.max_rows = 100
+    bench.feed(range(450))
+    query = bench.run_until_read(bench.grant("in"), copy)
+    sizes = [progress.numInputRows for progress in query.recentProgress]
+    assert sum(sizes) == 450
+    assert max(sizes) <= 100
+
+
+def test_the_columns_are_those_that_every_system_has(bench: KafkaBench) -> None:
+    rows = bench.task(bench.grant("in")).read(IN)
+    assert rows.columns == ["key", "value", "stream", "partition", "offset", "timestamp", "headers"]
+    assert dict(rows.dtypes)["headers"] == "array<struct<key:string,value:binary>>"
+    assert rows.isStreaming
+
+
+def test_records_with_one_key_share_the_partition_that_any_kafka_producer_chooses(bench: KafkaBench) -> None:
+    bench.feed(range(70))
+    bench.run_until_read(bench.grant("in"), route)
+    rows = bench.rows("mid")
+    assert len(rows) == 70
+    for partition, key, value, headers in rows:
+        assert key == str(int(value) % 7).encode()
+        assert partition == topic_partition_of(key, 2)
+        assert headers == {"sluice-run": "origin"}
+
+
+def test_records_of_other_runs_and_control_records_never_reach_user_code(bench: KafkaBench) -> None:
+    bench.feed(range(10), "mid", {"sluice-run": "origin"})
+    bench.feed(range(10, 20), "mid", {"sluice-run": "another"})
+    bench.feed(range(20, 30), "mid", {"sluice-run": "origin", "sluice-control": "drain"})
+    bench.feed(range(30, 40), "mid")
+
+    def from_mid(task: StageTask) -> DataStreamWriter:
+        return task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v")
+
+    bench.run_until_read(bench.grant("mid"), from_mid)
+    assert bench.numbers("out") == list(range(10))
+
+
+def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:
+    bench.feed(range(30))
+    query = bench.run_until_read(bench.grant("in"), copy)
+    spelled = [str(source.endOffset) for source in query.lastProgress.sources]
+    stream = StreamId("kafka", bench.topic("in"))
+    assert positions_of(spelled, [stream]) == {Ssp("kafka", stream.stream, 0): 15, Ssp("kafka", stream.stream, 1): 15}
+
+
+def test_records_that_are_gone_fail_the_query_instead_of_being_passed_over(bench: KafkaBench) -> None:
+    bench.feed(range(100))
+    grant = bench.grant("in")
+    bench.run_until_read(grant, copy)
+    bench.feed(range(100, 200))
+    bench.topics._run(bench.topics._system.trim(bench.topic("in"), {0: 80, 1: 80}))
+    with pytest.raises(Exception, match=r"(?i)offset"):
+        bench.run_until_read(replace(grant), copy)
+    assert max(bench.numbers("out")) < 100
+
+
+def test_an_error_of_spark_that_shows_the_plan_does_not_show_how_to_log_in(bench: KafkaBench) -> None:
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="sluice" password="open-sesame";'
+    properties = KafkaProperties({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": login})
+    rows = KafkaTaskSystem(bench.spark, bench.topics.bootstrap, properties).read(bench.grant("in"), bench.topic("in"), {0: 0}, 10)
+    with pytest.raises(Exception, match="lost_column") as failed:
+        rows.selectExpr("lost_column")
+    assert "kafka.bootstrap.servers" in str(failed.value), "the plan is shown"
+    assert "open-sesame" not in str(failed.value)

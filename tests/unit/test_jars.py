@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, fetched, jars_directory, java
+from coordinator.core.errors import BadSettings, JarsUnavailable
+from coordinator.store.claim import lock_file
+
+ONE = JarSet("one", (Artefact("org.example", "thing_2.13", "1.0"),))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    """With a directory for jars that does not exist, and a Java that is never run."""
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    return {"JAVA_HOME": str(tmp_path / "jdk"), "SLUICE_JARS_DIR": str(tmp_path / "cache" / "jars")}
+
+
+def target(command: Sequence[str]) -> Path:
+    """The directory that Ivy is told to fill."""
+    return Path(command[command.index("-retrieve") + 1]).parent
+
+
+class FakeIvy:
+    """Puts jars of these names where Ivy is told to, or fails with what it `says`."""
+
+    def __init__(self, *names: str, says: str | None = None) -> None:
+        self.names = names
+        self.says = says
+        self.commands: list[Sequence[str]] = []
+
+    def __call__(self, command: Sequence[str], lock: int) -> tuple[int, str]:
+        self.commands.append(command)
+        for name in self.names:
+            (target(command) / name).write_bytes(b"PK")
+        return (0, "") if self.says is None else (1, self.says)
+
+
+GOOD = ("thing_2.13-1.0.jar", "needed-by-thing-7.jar")
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def asked(wanted: JarSet) -> dict[str, Xml.Element]:
+    root = Xml.fromstring(wanted.ivy_xml())
+    assert root.tag == "ivy-module"
+    return {each.attrib["name"]: each for each in root.findall("dependencies/dependency")}
+
+
+def test_the_connector_comes_with_a_token_provider_that_mirrors_have() -> None:
+    connector, provider = asked(CONNECTOR).values()
+    assert connector.attrib["rev"] == "4.2.0"
+    assert {each.attrib["module"] for each in connector.findall("exclude")} == {"spark-token-provider-kafka-0-10_2.13", "spark-tags_2.13"}
+    assert (provider.attrib["name"], provider.attrib["rev"]) == ("spark-token-provider-kafka-0-10_2.13", "4.0.0")
+    assert provider.attrib["transitive"] == "false"
+
+
+def test_what_spark_has_itself_does_not_come_a_second_time() -> None:
+    without = {each.attrib["org"] for each in Xml.fromstring(CONNECTOR.ivy_xml()).findall("dependencies/exclude")}
+    assert {"org.scala-lang", "org.slf4j"} <= without
+    assert not {each.organisation for each in CONNECTOR.artefacts} & without
+
+
+def test_a_broker_can_say_why_it_ends() -> None:
+    assert set(asked(BROKER)) == {"kafka_2.13", "log4j-slf4j-impl"}
+
+
+def test_another_version_is_another_directory() -> None:
+    other = JarSet("one", (Artefact("org.example", "thing_2.13", "1.1"),))
+    assert other.directory_name != ONE.directory_name
+    assert JarSet("one", ONE.artefacts).directory_name == ONE.directory_name
+
+
+# --- where it is kept ------------------------------------------------------------------------------------------------
+
+
+def test_jars_are_where_they_are_told_to_be(tmp_path: Path) -> None:
+    assert jars_directory({"SLUICE_JARS_DIR": str(tmp_path), "XDG_CACHE_HOME": "/elsewhere"}) == tmp_path
+    assert jars_directory({"SLUICE_JARS_DIR": "here"}) == Path.cwd() / "here"
+
+
+def test_jars_are_in_the_users_cache_unless_told_otherwise(tmp_path: Path) -> None:
+    assert jars_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "sluice" / "jars"
+    for relative_or_none in ({}, {"XDG_CACHE_HOME": ""}, {"XDG_CACHE_HOME": "relative"}):
+        assert jars_directory(relative_or_none) == Path.home() / ".cache" / "sluice" / "jars"
+
+
+def test_nothing_is_put_into_ivys_directory_in_the_home(environment: Mapping[str, str]) -> None:
+    ivy = FakeIvy(*GOOD)
+    fetched(ONE, environment, ivy)
+    (command,) = ivy.commands
+    ours = environment["SLUICE_JARS_DIR"]
+    assert f"-Divy.default.ivy.user.dir={ours}/ivy" in command
+    assert command[command.index("-cache") + 1].startswith(ours)
+
+
+# --- fetching --------------------------------------------------------------------------------------------------------
+
+
+def test_jars_are_fetched_once(environment: Mapping[str, str]) -> None:
+    ivy = FakeIvy(*GOOD)
+    first, second = fetched(ONE, environment, ivy), fetched(ONE, environment, ivy)
+    assert [jar.name for jar in first] == sorted(GOOD)
+    assert second == first
+    assert len(ivy.commands) == 1
+
+
+def test_a_complete_set_needs_neither_java_nor_a_directory_that_can_be_written(environment: Mapping[str, str]) -> None:
+    jars = fetched(ONE, environment, FakeIvy(*GOOD))
+    (jars[0].parent.parent / "lock").unlink()
+    assert fetched(ONE, {"SLUICE_JARS_DIR": environment["SLUICE_JARS_DIR"], "PATH": ""}) == jars
+    assert not (jars[0].parent.parent / "lock").exists()
+
+
+def test_jars_put_there_by_hand_will_do(environment: Mapping[str, str]) -> None:
+    by_hand = Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name
+    by_hand.mkdir(parents=True)
+    (by_hand / GOOD[0]).touch()
+    assert fetched(ONE, environment, FakeIvy(says="no network")) == [by_hand / GOOD[0]]
+
+
+def test_a_directory_that_lacks_what_was_asked_for_is_refused(environment: Mapping[str, str]) -> None:
+    by_hand = Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name
+    by_hand.mkdir(parents=True)
+    (by_hand / "thing_2.13-0.9.jar").touch()
+    with pytest.raises(JarsUnavailable, match=r"lacks org\.example:thing_2\.13:1\.0"):
+        fetched(ONE, environment)
+
+
+SAID = """\
+.................. (876kB)
+:: problems summary ::
+:::: WARNINGS
+		module not found: org.example#thing_2.13;1.0
+		::::::::::::::::::::::::::::::::::::::::::::::
+		:: org.example#thing_2.13;1.0: not found
+		::::::::::::::::::::::::::::::::::::::::::::::
+:::: ERRORS
+	Server access error (java.net.ConnectException: Connection refused)
+"""
+
+
+def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping[str, str]) -> None:
+    with pytest.raises(JarsUnavailable) as caught:
+        fetched(ONE, environment, FakeIvy(GOOD[1], says=SAID))
+    told = str(caught.value)
+    assert "org.example:thing_2.13:1.0" in told
+    assert "of them: org.example#thing_2.13;1.0" in told
+    assert "SLUICE_IVY_SETTINGS" in told
+    assert str(Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name) in told
+    assert "Connection refused" in told
+    assert "876kB" not in told
+
+
+@pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy gets half and is content"])
+def test_a_failed_fetch_leaves_nothing_that_the_next_would_take_for_jars(environment: Mapping[str, str], ivy: FakeIvy) -> None:
+    with pytest.raises(JarsUnavailable):
+        fetched(ONE, environment, ivy)
+    assert {each.name for each in Path(environment["SLUICE_JARS_DIR"]).iterdir()} <= {"lock", "ivy"}
+    assert [jar.name for jar in fetched(ONE, environment, FakeIvy(*GOOD))] == sorted(GOOD)
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(environment: Mapping[str, str]) -> None:
+    directory = Path(environment["SLUICE_JARS_DIR"])
+    left = directory / "building-left"
+    left.mkdir(parents=True)
+    (left / GOOD[0]).touch()
+    (directory / "ivy").mkdir()
+    jars = fetched(ONE, environment, FakeIvy(*GOOD))
+    assert len(jars) == 2
+    assert {each.name for each in directory.iterdir()} == {"lock", ONE.directory_name}
+
+
+def locked_by_another(file: Path) -> bool:
+    ours = lock_file(file)
+    if ours is not None:
+        ours.close()
+    return ours is None
+
+
+def meanwhile(look: Callable[[int], None]) -> Run:
+    def run(command: Sequence[str], lock: int) -> tuple[int, str]:
+        look(lock)
+        return FakeIvy(*GOOD)(command, lock)
+
+    return run
+
+
+def test_while_jars_are_fetched_no_other_fetches(environment: Mapping[str, str]) -> None:
+    file = Path(environment["SLUICE_JARS_DIR"]) / "lock"
+    seen: list[tuple[bool, bool]] = []
+    fetched(ONE, environment, meanwhile(lambda lock: seen.append((locked_by_another(file), lock > 2))))
+    assert seen == [(True, True)]
+    assert not locked_by_another(file)
+
+
+# --- what can be missing ---------------------------------------------------------------------------------------------
+
+
+def test_without_java_the_error_says_so(tmp_path: Path) -> None:
+    for environment in ({"PATH": ""}, {"JAVA_HOME": str(tmp_path), "PATH": ""}):
+        with pytest.raises(JarsUnavailable, match="Java is needed"):
+            fetched(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "jars")})
+
+
+def test_the_java_of_java_home_comes_before_that_of_the_path(environment: Mapping[str, str]) -> None:
+    assert java({**environment, "PATH": "/elsewhere"}) == f"{environment['JAVA_HOME']}/bin/java"
+
+
+def test_a_mirror_is_named_by_a_settings_file(environment: Mapping[str, str], tmp_path: Path) -> None:
+    settings = tmp_path / "ivysettings.xml"
+    with pytest.raises(BadSettings, match=r"SLUICE_IVY_SETTINGS.*ivysettings\.xml"):
+        fetched(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)})
+    settings.touch()
+    ivy = FakeIvy(*GOOD)
+    fetched(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)}, ivy)
+    assert ["-settings", str(settings)] == list(ivy.commands[0][7:9])
+
+
+def test_a_directory_that_cannot_be_made_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JarsUnavailable, match="name another by SLUICE_JARS_DIR"):
+        fetched(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")})

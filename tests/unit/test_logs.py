@@ -1,0 +1,132 @@
+"""What is logged, as text and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+
+from coordinator.core.errors import BadSettings
+from coordinator.logs import LogSettings, Stamp, about, new_handler, read_log_settings
+
+New = Callable[..., logging.Logger]
+JSON = LogSettings(log_format="json", log_level="INFO")
+TEXT = LogSettings(log_format="text", log_level="INFO")
+
+
+@pytest.fixture
+def new_log(request: pytest.FixtureRequest) -> Iterator[New]:
+    """A logger of the test's own, which nothing else hears."""
+    log = logging.getLogger(f"tests.{request.node.name}")
+    log.propagate = False
+    log.setLevel("INFO")
+
+    def of(settings: LogSettings = JSON, **fields: object) -> logging.Logger:
+        log.addHandler(new_handler(settings, Stamp(fields)))
+        return log
+
+    yield of
+    log.handlers.clear()
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+
+def test_a_record_is_one_object_on_one_line_whatever_its_message_holds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    new_log().warning('two\nlines, a "quote", %s and \x1b[31m\udcff', "é")
+    (record,) = told(capsys)
+    assert record["message"] == 'two\nlines, a "quote", é and \x1b[31m\udcff'
+    assert record["level"] == "WARNING"
+    assert record["logger"].startswith("tests.")
+
+
+def test_times_are_utc_with_milliseconds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    log = new_log()
+    record = log.makeRecord(log.name, logging.INFO, "f", 1, "noon", (), None)
+    record.created, record.msecs = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() + 0.0071, 7.1
+    log.handle(record)
+    assert told(capsys)[0]["time"] == "2026-03-01T12:00:00.007Z"
+
+
+def test_an_exception_is_one_field(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    log = new_log()
+    try:
+        raise ValueError("of two\nlines")
+    except ValueError:
+        log.exception("it failed")
+    (record,) = told(capsys)
+    assert record["message"] == "it failed"
+    assert record["exception"].startswith("Traceback (most recent call last):\n")
+    assert record["exception"].endswith("ValueError: of two\nlines")
+
+
+def test_what_is_passed_as_extra_is_told_and_cannot_pass_for_what_is_ours(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    new_log(run="r1").info("hello", extra={"rows": 3, "odd": object(), "time": "never", "level": "none"})
+    (record,) = told(capsys)
+    assert record["rows"] == 3
+    assert "object object" in record["odd"]
+    assert record["level"] == "INFO"
+    assert record["time"].startswith("20")
+
+
+def test_every_record_carries_the_fields_of_its_process_and_what_it_is_about(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    log = new_log(run="r1", processor="0")
+    with about(task="Partition 0"):
+        with about(stage="route", generation=3):
+            log.info("inner")
+        log.info("outer", extra={"task": "Partition 7"})
+    log.info("none")
+    inner, outer, none = told(capsys)
+    assert {"run": "r1", "processor": "0", "task": "Partition 0", "stage": "route", "generation": 3}.items() <= inner.items()
+    assert (outer["task"], "stage" in outer) == ("Partition 7", False)
+    assert none.keys() == {"time", "level", "logger", "message", "run", "processor"}
+
+
+async def test_asyncio_tasks_are_about_what_their_maker_was_about(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    log = new_log()
+
+    async def work(stage: str) -> None:
+        with about(stage=stage):
+            await asyncio.sleep(0)
+            log.info("working")
+
+    with about(task="Partition 0"):
+        await asyncio.gather(work("route"), work("hourly"))
+    assert {(each["task"], each["stage"]) for each in told(capsys)} == {("Partition 0", "route"), ("Partition 0", "hourly")}
+
+
+def test_text_is_a_line_for_people(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
+    with about(task="Partition 0"):
+        new_log(TEXT).info("hello %s", "you")
+    time, level, logger, *rest = capsys.readouterr().err.split()
+    assert datetime.fromisoformat(time).utcoffset() is not None
+    assert (level, logger.startswith("tests."), rest) == ("INFO", True, ["hello", "you"])
+
+
+def test_what_takes_the_place_of_standard_error_gets_the_record(new_log: New, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(TEXT)
+    monkeypatch.setattr(sys, "stderr", StringIO())
+    log.info("hello")
+    assert isinstance(sys.stderr, StringIO)
+    assert sys.stderr.getvalue().endswith("hello\n")
+
+
+def test_settings_may_be_spelled_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_LOG_FORMAT", "JSON")
+    monkeypatch.setenv("SLUICE_LOG_LEVEL", "debug")
+    assert read_log_settings() == LogSettings(log_format="json", log_level="DEBUG")
+
+
+@pytest.mark.parametrize(("variable", "value"), [("SLUICE_LOG_FORMAT", "xml"), ("SLUICE_LOG_LEVEL", "LOUD"), ("SLUICE_LOG_LEVEL", "")])
+def test_a_bad_value_is_refused_by_the_variables_name(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(BadSettings, match=f"{variable}.*not '{value}'"):
+        read_log_settings()
