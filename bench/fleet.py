@@ -24,6 +24,7 @@ from coordinator.app import new_run_id, prepare
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from coordinator.core.lifecycle import RunState
+from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
 from coordinator.notices import Notices
 from coordinator.runs import Runs
@@ -70,7 +71,7 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         await prepare(settings, store)
         make_stream(home, partitions)
         systems = {"log": LogSystem(settings.log_directory)}
-        runs = Runs(store, systems, JobModels(store), Notices(store), SystemClock(), new_run_id)
+        runs = Runs(store, systems, JobModels(store), Notices(store), SystemClock(), new_run_id, Groupers())
         await _register_all(store, await runs.deploy(run_request(containers)), containers)
     finally:
         await store.close()

@@ -18,7 +18,7 @@ from bench.harness import BenchFailed, Result, Server, coordinator, free_port, g
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
 from coordinator import wire
-from coordinator.core.grouping import Previous
+from coordinator.core.grouping import GroupByPartition, Previous
 from coordinator.core.ids import StreamId
 from coordinator.jobmodels import plan_model
 
@@ -62,10 +62,11 @@ def _making() -> dict[str, float]:
     """Milliseconds, medians of several: plan, spell, hash; and the size of what is spelled."""
     request = run_request(CONTAINERS)
     bindings, counts = {STREAM: StreamId("log", STREAM)}, {STREAM: PARTITIONS}
-    first = plan_model(request, bindings, counts, Previous(), None)
+    grouper = GroupByPartition()
+    first = plan_model(request, grouper, bindings, counts, Previous(), None)
     return {
-        "plan_ms": _milliseconds(lambda: plan_model(request, bindings, counts, Previous(), None)),
-        "plan_again_ms": _milliseconds(lambda: plan_model(request, bindings, counts, first.assignment, first.model)),
+        "plan_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, Previous(), None)),
+        "plan_again_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, first.assignment, first.model)),
         "spell_ms": _milliseconds(lambda: wire.job_model_bytes(first.model)),
         "hash_ms": _milliseconds(first.model.content_hash),
         "model_bytes": len(wire.job_model_bytes(first.model)),

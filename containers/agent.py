@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 
 from containers.client import Coordinator, Refused
 from containers.engine import Engine, Start
+from containers.exposition import ContainerCollector, Exposition, expose
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
 from containers.job import Job
+from containers.meters import Meters
 from containers.pacing import Pacer
 from containers.queries import Queries
 from containers.reports import Reports
@@ -43,6 +45,9 @@ T = TypeVar("T")
 EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
 
 RETRY = timedelta(seconds=1)
+EXPOSE_WITHIN = timedelta(seconds=10)
+"""The machine's name is looked up on the way."""
+
 POLL = timedelta(seconds=20)
 """How long one poll for notices is held."""
 
@@ -87,6 +92,9 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
         self._held: list[Held] = []
         self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
+        self._meters = Meters(settings.trigger, clock)
+        self._heart: Heart | None = None
+        self._exposition: Exposition | None = None
 
     # --- what may end it -------------------------------------------------------------------------------------------
 
@@ -137,6 +145,7 @@ class Agent:
             if run.state.ended:
                 return Ending(EXIT_OK, f"the run is over: {run.state}")
             check_job(self._job, run)
+            await self._expose()
             epoch = await self._register(run)
             tell = True
             await self._work(run, epoch)
@@ -152,6 +161,8 @@ class Agent:
             ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
         finally:
             await self._end_background()
+            if self._exposition is not None:
+                self._exposition.close()
         if tell:
             await self._say_goodbye(ending)
         return ending
@@ -183,9 +194,29 @@ class Agent:
         """Wait, but not beyond the end."""
         await asyncio.wait([self._ending], timeout=duration.total_seconds())
 
+    async def _expose(self) -> None:
+        """Show metrics. Without them the container works just as well."""
+        host, port, name = self._settings.metrics_host, self._settings.metrics_port, self._settings.host
+        collector = ContainerCollector(self._meters, self._settings.trigger, self._lease_left, lambda: len(self._held), self._clock)
+        try:
+            async with asyncio.timeout(EXPOSE_WITHIN.total_seconds()):
+                self._exposition = await asyncio.to_thread(expose, collector, host, port, name)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            log.warning(
+                "no metrics are shown: %s, port %d: %s (SLUICE_METRICS_HOST, SLUICE_METRICS_PORT)", host, port, error or "no answer"
+            )
+            return
+        log.info("metrics on %s", self._exposition.address or f"port {self._exposition.port}")
+
+    def _lease_left(self) -> timedelta | None:
+        return self._heart.left if self._heart else None
+
     async def _register(self, run: wire.RunDetail) -> Epoch:
         request = wire.RegisterRequest(
-            processor_id=self._settings.processor_id, execution_container_id=self._settings.id, host=self._settings.host
+            processor_id=self._settings.processor_id,
+            execution_container_id=self._settings.id,
+            host=self._settings.host,
+            metrics_address=self._exposition.address if self._exposition else None,
         )
         sent = self._clock.elapsed()
 
@@ -197,7 +228,7 @@ class Agent:
         reply = await self._reach(ask)
         epoch = Epoch(reply.epoch)
         trust = Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
-        heart = Heart(
+        self._heart = heart = Heart(
             self._coordinator,
             self._settings.id,
             epoch,
@@ -246,7 +277,7 @@ class Agent:
             raise StaleRun(f"job {self._job.name} has a newer run, {model_run}")
         slot = model.containers.get(self._settings.processor)
         policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
-        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost, self._pacer_of(run))
+        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost, self._pacer_of(run), self._meters)
         self._queries = queries
         await self._unless_ending(queries.open())
         if not self._ending.done():

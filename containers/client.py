@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from coordinator import wire
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, Ssp, TaskName
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
 
@@ -147,10 +147,7 @@ class Coordinator:
         model = wire.WaitReply if answer.status_code == 202 else wire.AcquireReply
         return model.model_validate_json(answer.content)
 
-    async def progress(
-        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, lineage: str, batch: int, offsets: Mapping[Ssp, int]
-    ) -> None:
-        body = wire.ProgressRequest(generation=generation, stage=stage, lineage=lineage, batch_id=batch, offsets=wire.offsets_body(offsets))
+    async def progress(self, run_id: RunId, task: TaskName, body: wire.ProgressRequest) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
 
     async def pace(self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None) -> wire.PaceReply:

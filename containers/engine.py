@@ -1,13 +1,13 @@
 """What the agent needs of Spark, as a port: `containers/spark_engine.py` is the real one, and tests have one that is simpler.
 
-Methods block and run on the engine's own threads, never on the agent's event loop. `on_batch` and `on_end` are called on any thread.
+Methods block and run on the engine's own threads, never on the agent's event loop. What it calls back is called on any thread.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -37,6 +37,16 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSize:
+    """What a batch left in the stage's state stores, and how many rows it dropped because they came too late."""
+
+    rows: int
+    memory_bytes: int
+    disk_bytes: int
+    dropped_late: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A committed batch of the query of that name."""
 
@@ -47,15 +57,23 @@ class Batch:
     offsets: Mapping[Ssp, int]
     event_time_max: datetime | None = None
     """The newest event time in the batch, of a query with a watermark."""
+    parts_ms: Mapping[str, int] = field(default_factory=dict)
+    """What the time went to, by Spark's names."""
+    behind: int | None = None
+    """What the sources held beyond the batch when it was planned; None where they do not tell."""
+    state: StateSize | None = None
+    watermark: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """`on_end` gets the query's token (from `start`) and its error, None for an orderly end."""
+    """`on_end` gets the query's token (from `start`) and its error, None for an orderly end; `on_idle`, every ten seconds or so, the name
+    of a query that finds nothing to read."""
 
     on_batch: Callable[[Batch], None]
     on_end: Callable[[str, str | None], None]
     on_lease_lost: Callable[[LeaseLost], None]
+    on_idle: Callable[[str], None]
 
 
 class Engine(Protocol):

@@ -239,19 +239,26 @@ class Broker:
     async def _stop(self) -> bool:
         found = self.running()
         if found is not None:
-            with suppress(psutil.NoSuchProcess):
-                await asyncio.to_thread(_end, psutil.Process(found.pid))
+            await _end(found)
         self._record.unlink(missing_ok=True)
         return found is not None
 
 
-def _end(process: psutil.Process) -> None:
-    process.terminate()
-    try:
-        process.wait(_ORDERLY_END.total_seconds())
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait()
+async def _end(process: Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(process.pid).terminate()
+        try:
+            async with asyncio.timeout(_ORDERLY_END.total_seconds()):
+                await _gone(process)
+        except TimeoutError:
+            psutil.Process(process.pid).kill()
+            await _gone(process)
+
+
+async def _gone(process: Process) -> None:
+    """Wait for its end. It is somebody else's child, or a dead one that its parent does not ask after: no event tells of that."""
+    while process.lives():
+        await asyncio.sleep(_LOOK_AGAIN.total_seconds())
 
 
 async def _answers(bootstrap: str) -> bool:

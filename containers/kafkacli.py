@@ -99,10 +99,10 @@ def down(
 
 
 @app.command()
-def jars() -> None:
+def jars(connector: Annotated[bool, typer.Option("--connector", help="Only the connector's: all that containers need.")] = False) -> None:
     """Fetch the jars of Spark's Kafka connector and of the broker, and print their directories. For images, and for machines that reach no
     Maven repository: give them these directories under SLUICE_JARS_DIR."""
     from containers.jars import broker_jars, connector_jars
 
-    for fetched in (connector_jars, broker_jars):
+    for fetched in [connector_jars] if connector else [connector_jars, broker_jars]:
         typer.echo(fetched()[0].parent)

@@ -6,6 +6,7 @@ Every process is started by us with a pipe as its standard input that carries no
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -112,9 +113,14 @@ class LocalRun:
         ]
 
     def _coordinator_environment(self) -> dict[str, str]:
-        """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts."""
+        """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job
+        names is looked for beside the job file and allowed: whoever runs the file runs its code anyway."""
         kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in self._options.request.streams) else {}
-        return {**kafka, **os.environ}
+        grouper = self._options.request.grouper
+        if ":" not in grouper:
+            return {**kafka, **os.environ}
+        path = os.pathsep.join(filter(None, [str(self._options.job_file.parent), os.environ.get("PYTHONPATH")]))
+        return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper]), "PYTHONPATH": path}
 
     async def run(self) -> int:
         """Until Ctrl-C, the end of the run, or a failure; the exit code."""
@@ -132,8 +138,9 @@ class LocalRun:
             self._failure = self._failure or f"{error.title()} {error}"
         finally:
             display.ending("stopping between batches; Ctrl-C again interrupts them")
-            await self._end_all()
+            await self._end_containers()
             await display.stop()
+            await self._end_coordinator()
             await self._client.close()
         if self._failure:
             print(f"sluice: {self._failure}", file=sys.stderr)
@@ -263,8 +270,8 @@ class LocalRun:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    async def _end_all(self) -> None:
-        """Stop the run, wait for its containers, and then for the coordinator, whose word they need."""
+    async def _end_containers(self) -> None:
+        """Stop the run and wait for its containers."""
         with suppress(SluiceError):
             if self._run_id and self._coordinator.up:
                 await self._client.stop_run(self._run_id, self._failure or "sluice run ends", failed=bool(self._failure))
@@ -273,6 +280,9 @@ class LocalRun:
             for slot in waited:
                 self._signal(slot, signal.SIGTERM)
         await self._wait_for(waited, STOP_WITHIN)
+
+    async def _end_coordinator(self) -> None:
+        """After the containers, which need its word."""
         if self._coordinator.up:
             self._signal(self._coordinator, signal.SIGTERM)
             await self._wait_for([self._coordinator], START_WITHIN)

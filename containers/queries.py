@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -15,13 +15,15 @@ from functools import partial
 from typing import TypeVar
 
 from containers.engine import Batch, Callbacks, Engine, Start
+from containers.meters import Meters
 from containers.pacing import Pacer
 from containers.pulse import Pulse
 from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
+from coordinator import wire
 from coordinator.clock import Clock
 from coordinator.core.errors import LeaseLost
-from coordinator.core.ids import TaskName
+from coordinator.core.ids import Ssp, TaskName
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Queries:
         reports: Reports,
         on_lease_lost: Callable[[str], None],
         pacer_of: Callable[[Start], Pacer | None],
+        meters: Meters,
     ) -> None:
         self._engine = engine
         self._policy = policy
@@ -57,6 +60,8 @@ class Queries:
         self._reports = reports
         self._on_lease_lost = on_lease_lost
         self._pacer_of = pacer_of
+        self._meters = meters
+        self._last: dict[str, Report] = {}
         self._pacers: dict[str, Pacer] = {}
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
@@ -71,6 +76,7 @@ class Queries:
         """Start the engine; seconds."""
         callbacks = Callbacks(
             on_batch=lambda batch: self._from_thread(self._on_batch, batch),
+            on_idle=lambda query: self._from_thread(self._on_idle, query),
             on_end=lambda token, error: self._from_thread(self._on_query_end, token, error),
             on_lease_lost=lambda lost: self._from_thread(self._lost, lost),
         )
@@ -87,6 +93,7 @@ class Queries:
             self._pacers[start.query] = pacer
             start = replace(start, gate=pacer.gate)
         runner = self._runners[start.query] = StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of)
+        self._meters.begin(start, lambda: runner.restarts)
         works = [asyncio.ensure_future(work) for work in (runner.run(), *([pacer.run()] if pacer else []))]
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
@@ -94,6 +101,7 @@ class Queries:
         finally:
             for work in works:
                 work.cancel()
+            self._meters.forget(start)
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
@@ -128,8 +136,23 @@ class Queries:
             pacer.committed(batch.batch, batch.event_time_max)
         runner = self._runners.get(batch.query)
         if runner is not None:
-            start = runner.start
-            self._reports.put(Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch.batch, batch.offsets))
+            self._report(runner.start, batch.batch, batch.offsets, self._meters.committed(batch))
+
+    def _on_idle(self, query: str) -> None:
+        """Tell the last batch again, with what it is like without a new one. Before the first there is none to tell."""
+        runner = self._runners.get(query)
+        if runner is None:
+            return
+        measures, start, last = self._meters.idle(query), runner.start, self._last.get(query)
+        if last is not None:
+            self._report(start, last.batch, last.offsets, measures)
+        elif start.reported is not None:
+            self._report(start, start.reported, {}, measures)
+
+    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire.MeasuresBody | None) -> None:
+        report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
+        self._last[start.query] = report
+        self._reports.put(report)
 
     def hurry(self) -> None:
         """Interrupt running batches instead of waiting for them."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.client import Coordinator
+from coordinator import wire
 from coordinator.core.errors import OurTrouble, YourRequest
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
@@ -23,6 +24,18 @@ class Report:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int]
+    measures: wire.MeasuresBody | None = None
+
+
+def _body(report: Report) -> wire.ProgressRequest:
+    return wire.ProgressRequest(
+        generation=report.generation,
+        stage=report.stage,
+        lineage=report.lineage,
+        batch_id=report.batch,
+        offsets=wire.offsets_body(report.offsets),
+        measures=report.measures,
+    )
 
 
 class Reports:
@@ -57,9 +70,7 @@ class Reports:
         async with self._sending:
             for key, report in list(self._newest.items()):
                 try:
-                    await self._coordinator.progress(
-                        self._run_id, report.task, report.generation, report.stage, report.lineage, report.batch, report.offsets
-                    )
+                    await self._coordinator.progress(self._run_id, report.task, _body(report))
                 except YourRequest as refused:
                     about = {"task": report.task, "stage": report.stage, "generation": report.generation}
                     log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)

@@ -42,6 +42,8 @@ class ContainerSettings(BaseSettings):
     max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
     restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
     report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
+    metrics_host: str = Field("127.0.0.1", max_length=255, description="the address where Prometheus finds this container's metrics")
+    metrics_port: int = Field(0, ge=0, le=65535, description="the port for that; 0 chooses a free one")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they win over Sluice's")
 
     @property
@@ -69,6 +71,10 @@ class ContainerSettings(BaseSettings):
     def scratch_directory(self) -> Path:
         """Spark's own temporary files of this incarnation; the watchdog deletes it when the last of its processes is gone."""
         return (self.home / "spark" / directory_name(self.id)).absolute()
+
+    @property
+    def trigger(self) -> timedelta:
+        return timedelta(seconds=self.trigger_seconds)
 
     @property
     def spark_timeout(self) -> timedelta:

@@ -9,7 +9,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,17 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    StateOperatorProgress,
     StreamingQueryListener,
 )
 from pyspark.sql.utils import ForeachBatchFunction
 
+from containers.engine import StateSize
 from coordinator.core.errors import SparkGone
 
 if TYPE_CHECKING:
@@ -77,11 +80,16 @@ LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.dr
 
 class BatchFunction(ForeachBatchFunction):
     """A user's foreachBatch function, as the JVM calls it. Py4J answers for an Exception; anything else that is raised (sys.exit) would end
-    its thread without an answer, for which the query would wait for ever."""
+    its thread without an answer, for which the query would wait for ever. That thread is Py4J's: what is logged on it is about what the
+    stage's function, which made this, was about."""
+
+    def __init__(self, session: SparkSession, func: Callable[[DataFrame, int], None]) -> None:
+        super().__init__(session, func)
+        self._about = copy_context()
 
     def call(self, jdf: Any, batch_id: int) -> None:
         try:
-            super().call(jdf, batch_id)
+            self._about.copy().run(super().call, jdf, batch_id)
         except Exception:
             raise
         except BaseException as error:
@@ -93,6 +101,9 @@ LAST_BREATH = timedelta(seconds=5)
 
 OUT_OF_MEMORY = 3
 """How a JVM with ExitOnOutOfMemoryError exits."""
+
+WHOLE_BATCH = "triggerExecution"
+"""Among the parts of a batch's duration, the sum of the others."""
 
 TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
@@ -146,14 +157,19 @@ def pickle_whole(module: ModuleType) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """One committed batch of a query. `positions` is by source, {"stream": {"partition": next offset}}."""
+    """One committed batch of a query. `positions` is by source, {"stream": {"partition": next offset}}; `latest` the same of what there
+    was to read when the batch was planned."""
 
     query: str
     batch: int
     rows: int
     duration_ms: int
     positions: tuple[str, ...]
+    latest: tuple[str, ...]
     event_time_max: datetime | None
+    watermark: datetime | None
+    parts_ms: Mapping[str, int]
+    state: StateSize | None
 
 
 def _event_time(told: str | None) -> datetime | None:
@@ -162,6 +178,29 @@ def _event_time(told: str | None) -> datetime | None:
         return datetime.fromisoformat(told) if told else None
     except ValueError:
         return None
+
+
+def _count(told: int) -> int:
+    """Durations are differences of the time of day, which may be set back, and what Spark does not know of a store is -1."""
+    return max(0, int(told))
+
+
+def _watermark(told: str | None) -> datetime | None:
+    """1970 is Spark's word for none yet."""
+    found = _event_time(told)
+    return None if found is None or found.timestamp() == 0 else found
+
+
+def _state(operators: Sequence[StateOperatorProgress]) -> StateSize | None:
+    """Of all stateful operators of a query together."""
+    if not operators:
+        return None
+    return StateSize(
+        rows=sum(_count(each.numRowsTotal) for each in operators),
+        memory_bytes=sum(_count(each.memoryUsedBytes) for each in operators),
+        disk_bytes=sum(_count(each.customMetrics.get("rocksdbSstFileSize", 0)) for each in operators),
+        dropped_late=sum(_count(each.numRowsDroppedByWatermark) for each in operators),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +212,16 @@ class QueryEnded:
 class Listener(StreamingQueryListener):
     """Passes on what the JVM tells of queries. It is called on a thread of Py4J, so the callbacks must only hand over."""
 
-    def __init__(self, on_batch: Callable[[BatchDone], None], on_end: Callable[[QueryEnded], None]) -> None:
+    def __init__(
+        self,
+        on_batch: Callable[[BatchDone], None],
+        on_end: Callable[[QueryEnded], None],
+        on_idle: Callable[[str], None] = lambda run_id: None,
+    ) -> None:
+        """`on_idle` gets the id of a query's run."""
         self._on_batch = on_batch
         self._on_end = on_end
+        self._on_idle = on_idle
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing: the one who started it knows."""
@@ -186,15 +232,19 @@ class Listener(StreamingQueryListener):
             BatchDone(
                 query=str(progress.name),
                 batch=int(progress.batchId),
-                rows=int(progress.numInputRows),
-                duration_ms=int(progress.batchDuration),
+                rows=_count(progress.numInputRows),
+                duration_ms=_count(progress.batchDuration),
                 positions=tuple(str(source.endOffset) for source in progress.sources),
+                latest=tuple(str(source.latestOffset) for source in progress.sources),
                 event_time_max=_event_time(progress.eventTime.get("max")),
+                watermark=_watermark(progress.eventTime.get("watermark")),
+                parts_ms={part: _count(millis) for part, millis in progress.durationMs.items() if part != WHOLE_BATCH},
+                state=_state(progress.stateOperators),
             )
         )
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing: no batch was run."""
+        self._on_idle(str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self._on_end(QueryEnded(str(event.runId), event.exception))

@@ -54,6 +54,7 @@ class SparkEngine:
         self._clock = clock
         self._stores = Stores(settings.state_directory, job.name)
         self._reads: dict[str, list[StreamId]] = {}
+        self._names: dict[str, str] = {}
         self._spark: SparkSession | None = None
         self._callbacks: Callbacks | None = None
 
@@ -65,7 +66,7 @@ class SparkEngine:
         self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
-        self._spark.streams.addListener(Listener(self._on_batch, self._on_end))
+        self._spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle))
 
     def _spark_conf(self) -> dict[str, str]:
         """Settings of the run ("spark.…" in its config), then the container's own."""
@@ -74,11 +75,31 @@ class SparkEngine:
 
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
-        offsets = positions_of(done.positions, self._reads.get(done.query, []))
-        self._callbacks.on_batch(Batch(done.query, done.batch, done.rows, done.duration_ms, offsets, done.event_time_max))
+        reads = self._reads.get(done.query, [])
+        offsets, latest = positions_of(done.positions, reads), positions_of(done.latest, reads)
+        self._callbacks.on_batch(
+            Batch(
+                query=done.query,
+                batch=done.batch,
+                rows=done.rows,
+                duration_ms=done.duration_ms,
+                offsets=offsets,
+                event_time_max=done.event_time_max,
+                parts_ms=done.parts_ms,
+                behind=sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None,
+                state=done.state,
+                watermark=done.watermark,
+            )
+        )
+
+    def _on_idle(self, run_id: str) -> None:
+        assert self._callbacks is not None
+        if run_id in self._names:
+            self._callbacks.on_idle(self._names[run_id])
 
     def _on_end(self, ended: QueryEnded) -> None:
         assert self._callbacks is not None
+        self._names.pop(ended.run_id, None)
         self._callbacks.on_end(ended.run_id, ended.error)
 
     def start(self, start: Start) -> tuple[str, Any]:
@@ -108,6 +129,7 @@ class SparkEngine:
         if not isinstance(writer, DataStreamWriter):
             raise BadJobFile(f"stage {stage.name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
         query = start_query(self._spark, writer, start.query, directory, timedelta(seconds=self._settings.trigger_seconds))
+        self._names[str(query.runId)] = start.query
         return str(query.runId), query
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:

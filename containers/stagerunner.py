@@ -74,6 +74,7 @@ class StageRunner:
         self._token = ""
         self._changing = asyncio.Lock()
         self._failures: deque[Instant] = deque()
+        self.restarts = 0
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -113,6 +114,7 @@ class StageRunner:
         failures = len(self._failures)
         if failures > self._policy.limit:
             raise StageFailed(f"{self.start.query} failed {failures} times within {WINDOW}; the last error: {error}")
+        self.restarts += 1
         pause = self._policy.pause_after(failures)
         log.warning("%s failed (%d of %d), again in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
         return pause

@@ -18,6 +18,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.core.errors import DatabaseInUse, StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.fastpaths import App, fast_paths
+from coordinator.groupers import Groupers
 from coordinator.head import with_head
 from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats
@@ -89,7 +90,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         ]
     )
     parts = Parts(
-        runs=Runs(store, systems, models, notices, clock, new_run_id),
+        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers)),
         tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4())), measures),
         heartbeats=Heartbeats(store, leases, notices, clock),
         paces=Paces(store, systems, clock, models.decoded),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator import wire
 from coordinator.core.errors import NoJobModel
-from coordinator.core.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
+from coordinator.core.grouping import Assignment, Grouper, Previous, assign, check_co_partitioned
 from coordinator.core.ids import JobName, RunId, StreamId
 from coordinator.core.model import JobModel, job_model
 from coordinator.core.placement import place, slots
@@ -24,16 +24,21 @@ class Plan:
 
 
 def plan_model(
-    request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int], previous: Previous, former: JobModel | None
+    request: wire.RunRequest,
+    grouper: Grouper,
+    bindings: Mapping[str, StreamId],
+    counts: Mapping[str, int],
+    previous: Previous,
+    former: JobModel | None,
 ) -> Plan:
-    """The job model of a deployment. `bindings` and `counts` are by the job's names of its streams; `former` is the job's last model.
+    """The job model of a deployment. `grouper` is the one that the request names; `bindings` and `counts` are by the job's names of its
+    streams; `former` is the job's last model.
 
     Raises the errors of grouping, co-partitioning and placement; nothing is changed.
     """
     read = {name for stage in request.stages for name in stage.reads}
     streams = {bindings[name]: counts[name] for name in sorted(read)}
     broadcast = frozenset(bindings[each.name] for each in request.inputs if each.broadcast and each.name in read)
-    grouper = grouper_named(request.grouper, request.max_tasks)
     grouping = request.grouper + (f"/{request.max_tasks}" if request.max_tasks else "")
     made: Assignment = assign(grouper, previous, streams, broadcast, grouping=grouping, stateful=request.stateful)
     for stage in request.stages:

@@ -24,9 +24,9 @@ class Told:
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     measures: wire.MeasuresBody | None = None
 
-    def repeats(self, other: Told | None) -> bool:
+    def repeats(self, other: Told) -> bool:
         """Whether both are of the same batch under the same grant."""
-        return other is not None and (self.generation, self.lineage, self.batch) == (other.generation, other.lineage, other.batch)
+        return (self.generation, self.lineage, self.batch) == (other.generation, other.lineage, other.batch)
 
 
 Stages = Mapping[tuple[TaskName, StageName], Told]

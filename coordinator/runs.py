@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from coordinator import wire
 from coordinator.clock import Clock
-from coordinator.core.errors import BadGraph, RunIsDraining, StreamConflict, UnknownJob, UnknownStream, UnknownSystem
+from coordinator.core.errors import BadGraph, BadGrouping, RunIsDraining, StreamConflict, UnknownJob, UnknownStream, UnknownSystem
 from coordinator.core.graph import Graph, Stage, chain
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
 from coordinator.endings import ask_to_stop, the_run
+from coordinator.groupers import Groupers, apart
 from coordinator.jobmodels import JobModels, Plan, plan_model
 from coordinator.notices import Notices
 from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, RunRow, Store, StoreRow, Writing
 from coordinator.streams.port import Offsets, StreamSystem
+
+PLAN_WITHIN = timedelta(seconds=30)
+"""How long the making of a job model may take, its grouper included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Runs:
         notices: Notices,
         clock: Clock,
         new_run_id: Callable[[JobName, datetime], RunId],
+        groupers: Groupers,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -52,6 +57,7 @@ class Runs:
         self._notices = notices
         self._clock = clock
         self._new_run_id = new_run_id
+        self._groupers = groupers
         self._deploying = asyncio.Lock()
 
     async def deploy(self, request: wire.RunRequest) -> RunRow:
@@ -73,7 +79,7 @@ class Runs:
             if former is not None:
                 _not_draining(former)
             going_on = former if request.start == "checkpoint" else None
-            plan = plan_model(request, bindings, counts, previous if going_on else Previous(), last)
+            plan = await self._plan(request, bindings, counts, previous if going_on else Previous(), last)
             intermediate = {bindings[each.name] for each in request.intermediates}
             for name, stream in bindings.items():
                 if stream in missing:
@@ -108,6 +114,25 @@ class Runs:
                 )
             counts[wanted.name] = present
         return counts, missing
+
+    async def _plan(
+        self,
+        request: wire.RunRequest,
+        bindings: Mapping[str, StreamId],
+        counts: Mapping[str, int],
+        previous: Previous,
+        last: JobModel | None,
+    ) -> Plan:
+        """Beside the event loop: ten thousand tasks take a while, and a grouper may be anybody's code."""
+
+        def planned() -> Plan:
+            grouper = self._groupers.named(request.grouper, request.max_tasks)
+            return plan_model(request, grouper, bindings, counts, previous, last)
+
+        try:
+            return await apart(planned, PLAN_WITHIN)
+        except TimeoutError as error:
+            raise BadGrouping(f"the grouper {request.grouper} has not answered within {PLAN_WITHIN.total_seconds():g} s") from error
 
     async def _starts(
         self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None

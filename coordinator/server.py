@@ -69,7 +69,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server(settings: Settings) -> Server:
-    coordinator = build(settings, usurped=lambda error: running.give_up(error))
+    def give_up(error: SluiceError) -> None:
+        running.give_up(error)
+
+    coordinator = build(settings, usurped=give_up)
     config = uvicorn.Config(
         coordinator.asgi,
         host=settings.host,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from coordinator.core.custom_grouping import is_allowance
 from coordinator.core.errors import BadSettings
 from coordinator.core.lease import LeasePolicy
 
@@ -27,6 +30,7 @@ class Settings(BaseSettings):
     kafka_bootstrap: str = Field("", max_length=2000, description="host:port,host:port of the Kafka cluster that is the system `kafka`")
     kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
     kafka_replication: int = Field(-1, ge=-1, description="replicas of the topics that the coordinator makes; -1 = the brokers' default")
+    groupers: Annotated[tuple[str, ...], NoDecode] = Field((), description="classes of users, module:Class or module:*, that runs may name")
     lease_seconds: float = 40
     heartbeat_seconds: float = 5
     margin_seconds: float = Field(3, description="how much before its lease's end a container stops")
@@ -35,6 +39,25 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="the longest that a poll for notices is held")
     log_keep_seconds: float = Field(3600, ge=0, description="how long records of intermediate streams are kept at least")
+
+    @field_validator("groupers", mode="before")
+    @classmethod
+    def _listed(cls, given: object) -> object:
+        """A variable holds the list as JSON."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except ValueError as error:
+            raise ValueError('a JSON list is needed, as in ["module:Class"]') from error
+
+    @field_validator("groupers")
+    @classmethod
+    def _allowances(cls, groupers: tuple[str, ...]) -> tuple[str, ...]:
+        for each in groupers:
+            if not is_allowance(each):
+                raise ValueError(f"{each!r} allows nothing: name a class as module:Class, or a module's as module:*")
+        return groupers
 
     @classmethod
     def settings_customise_sources(

@@ -106,25 +106,29 @@ class Tasks:
         """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
         nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
         Raises UnknownRun, UnknownTask, LeaseLost."""
-        if told.repeats(self._measures.told(run_id, task, stage)):
+        known = self._measures.told(run_id, task, stage)
+        if known is not None and told.repeats(known):
             async with self._store.read() as tx:
                 await held(tx, await the_run(tx, run_id), task, told.generation)
-        elif not await self._keep(run_id, task, stage, told):
-            return
-        self._measures.tell(run_id, task, stage, told)
+            self._measures.tell(run_id, task, stage, replace(known, measures=told.measures))
+        else:
+            kept = await self._keep(run_id, task, stage, told)
+            if kept is not None:
+                self._measures.tell(run_id, task, stage, replace(told, offsets=kept.offsets))
 
-    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> bool:
-        """Write the batch; False for one that is not to be kept."""
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> StoreRow | None:
+        """Write the batch unless it is written; the stage's row, None when the batch is not to be kept. The offsets of a batch that was
+        reported before are those of that report."""
         async with self._store.begin() as tx:
             run = await the_run(tx, run_id)
             await held(tx, run, task, told.generation)
             row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
             if row is None or row.lineage != told.lineage or (row.batch_id is not None and row.batch_id > told.batch):
-                return False
+                return None
             if row.batch_id != told.batch:
-                batch = replace(row, batch_id=told.batch, offsets=dict(told.offsets), generation=told.generation)
-                await tx.put_store(replace(batch, reported_at=self._clock.now()))
-            return True
+                row = replace(row, batch_id=told.batch, offsets=dict(told.offsets), generation=told.generation)
+                await tx.put_store(replace(row, reported_at=self._clock.now()))
+            return row
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""

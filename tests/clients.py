@@ -35,7 +35,7 @@ class Other:
             waiting = asyncio.create_task(self.ask("SELECT pg_advisory_lock(7355609)"))
             while not await ender.ask("SELECT count(*) FROM pg_locks WHERE objid = 7355609 AND NOT granted"):
                 pass
-            await ender.ask("SELECT pg_terminate_backend(:pid)", pid=await self.holder())
+            await ender.ask("SELECT pg_terminate_backend(:pid)", pid=await ender.holder())
             await waiting
 
     @asynccontextmanager

@@ -115,10 +115,18 @@ def needs_kafka() -> None:
         missing(f"Kafka ({error})")
 
 
+def kafka_jars() -> None:
+    """Fetch what a Kafka broker needs, where nobody has yet."""
+    try:
+        broker_jars()
+    except JarsUnavailable as error:
+        missing(f"Kafka ({error})")
+
+
 @contextmanager
 def kafka(directory: Path) -> Iterator[str]:
     """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
-    needs_kafka()
+    kafka_jars()
     broker = Broker(directory)
     process = asyncio.run(broker.up())
     try:

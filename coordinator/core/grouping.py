@@ -87,7 +87,7 @@ def grouper_named(name: str, max_tasks: int | None) -> Grouper:
             return GroupBySystemStreamPartition()
         case "AllSspToSingleTask":
             return AllSspToSingleTask()
-    raise BadGrouping(f"unknown grouper {name!r}: choose one of {', '.join(GROUPERS)}")
+    raise BadGrouping(f"unknown grouper {name!r}: choose one of {', '.join(GROUPERS)}, or name a class of your own as module:Class")
 
 
 @dataclass(frozen=True, slots=True)

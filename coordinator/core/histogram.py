@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """`bounds`: in rising order, in the unit of what is observed. One thread adds; others may read, and may find the last one half added."""
+    """`bounds`: in rising order, in the unit of what is observed. One thread adds; others may read, and find the last one half added."""
 
     __slots__ = ("bounds", "counts", "total")
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -94,11 +94,22 @@ class SluiceRun:
 
 
 @contextmanager
-def sluice_run(job_file: Path, home: Path, *, containers: int, port: int, config: Sequence[str] = ()) -> Iterator[SluiceRun]:
-    """`sluice run` of the job file from the inputs' beginning. Whatever ends the block, it is asked to stop, and killed if that fails."""
+def sluice_run(
+    job_file: Path,
+    home: Path,
+    *,
+    containers: int,
+    port: int,
+    config: Sequence[str] = (),
+    system: str = "log",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[SluiceRun]:
+    """`sluice run` of the job file from the inputs' beginning, with `environment` beside our own. Whatever ends the block, it is asked to
+    stop, and killed if that fails."""
     script = Path(sys.executable).with_name("sluice")
     command = [str(script) if script.exists() else shutil.which("sluice") or "sluice", "run", str(job_file)]
     command += ["--containers", str(containers), "--home", str(home), "--port", str(port), "--start", "earliest"]
+    command += ["--system", system]
     command += [word for each in config for word in ("--config", each)]
     process = subprocess.Popen(
         command,
@@ -106,7 +117,7 @@ def sluice_run(job_file: Path, home: Path, *, containers: int, port: int, config
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env={**os.environ, **(environment or {}), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # a Ctrl-C at the terminal is ours alone: it is passed on once, by `stop`
     )
     running = SluiceRun(process, home / "sluice-run.log")

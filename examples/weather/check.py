@@ -48,13 +48,18 @@ _OF_WEATHER = FIELDS[1:]
 
 Departed = tuple[Flight, Weather | None]
 
+
+def _when(flight: Flight) -> str:
+    return f"{flight.origin}, {time_text(flight.scheduled)}"
+
+
 ROUTED_DEPARTURES = Routed(
     stream=DEPARTURES_BY_ORIGIN,
     column="origin",
     read=decode_flight,
     id_of=lambda flight: flight.id,
     named=lambda flight: f"departure {flight.id}",
-    detail=lambda flight: _when(flight),
+    detail=_when,
 )
 ROUTED_WEATHER = Routed(
     stream=WEATHER_BY_ORIGIN,
@@ -202,15 +207,11 @@ def decode_joined(value: bytes | None) -> Departed:
         raise ValueError(f"no departure with weather: {value!r:.300} ({error})") from error
 
 
-def _when(flight: Flight) -> str:
-    return f"{flight.origin}, {time_text(flight.scheduled)}"
-
-
 def told(report: Report) -> str:
     """The totals, the departures that wait, and the first differences, a line each."""
     lines = [
-        f"{report.routed:,} of {report.departures:,} departures and {report.routed_weather:,} of {report.weather:,} hours of weather routed,",
-        f"{report.matched:,} departures have their weather, {report.unmatched:,} have none, {len(report.waiting):,} still wait for it, "
+        f"{report.routed:,} of {report.departures:,} departures, {report.routed_weather:,} of {report.weather:,} hours of weather routed",
+        f"{report.matched:,} departures with weather, {report.unmatched:,} without, {len(report.waiting):,} still waiting, "
         f"{report.different:,} differences",
     ]
     if report.waiting:

@@ -150,6 +150,7 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "holds": [lambda tx: tx.holds(JOB)],
     "hold": [lambda tx: tx.hold(JOB, TASK)],
     "holds_of": [lambda tx: tx.holds_of(CONTAINER)],
+    "tally": [lambda tx: tx.tally(RUN, JOB)],
     "stores": [lambda tx: tx.stores(JOB), lambda tx: tx.stores(JOB, TASK)],
     "newest_notice": [lambda tx: tx.newest_notice(RUN)],
     "notices": [lambda tx: tx.notices(RUN, 7)],
@@ -167,7 +168,7 @@ WRITES: dict[str, Sequence[Callable[[Writing], Awaitable[object]]]] = {
     "add_notice": [lambda tx: tx.add_notice(RUN, "STOP", NOON, {})],
 }
 WHOLE = {"jobs"}
-"""What lists a whole table because that is what is asked for, and only by people and at a start."""
+"""What lists a whole table because that is what is asked for: by people, at a start, and by the survey every few seconds."""
 
 
 PARTIAL = {

@@ -14,6 +14,7 @@ from coordinator.core.errors import RunIsDraining, StaleRun
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from coordinator.core.lease import LeasePolicy
 from coordinator.core.lifecycle import RunState
+from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
@@ -72,7 +73,13 @@ class World:
         self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
         self.runs = Runs(
-            self.store, {"log": self.system}, JobModels(self.store), notices, clock, lambda job, at: RunId(f"{job}-{next(numbers)}")
+            self.store,
+            {"log": self.system},
+            JobModels(self.store),
+            notices,
+            clock,
+            lambda job, at: RunId(f"{job}-{next(numbers)}"),
+            Groupers(),
         )
 
     async def deploy(self, **changes: object) -> RunRow:

@@ -68,6 +68,7 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/livez"),
         ("GET", "/locality"),
         ("GET", "/metrics"),
+        ("GET", "/prometheus/targets"),
         ("GET", "/readyz"),
         ("GET", "/runs"),
         ("GET", "/runs/{runId}"),
@@ -77,6 +78,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/containers"),
         ("POST", "/runs/{runId}/stop"),
         ("POST", "/runs/{runId}/tasks/{task}/acquire"),
+        ("POST", "/runs/{runId}/tasks/{task}/pace"),
         ("POST", "/runs/{runId}/tasks/{task}/progress"),
         ("POST", "/runs/{runId}/tasks/{task}/release"),
     }

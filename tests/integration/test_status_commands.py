@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -27,9 +26,10 @@ from coordinator.settings import read_settings
 from coordinator.streams.log import Log
 from tests.caller import Json, run_body
 from tests.servers import free_port
+from tests.terminal import SHOW_CURSOR, at_terminal
 
 GENEROUS = 30.0
-SHOW_CURSOR = "\x1b[?25h"
+UP_A_LINE = "\x1b[1A"
 
 app = typer.Typer()
 for command in (statuscli.status, statuscli.jobs, statuscli.runs, statuscli.containers, statuscli.tasks):
@@ -97,10 +97,6 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
         yield made
 
 
-def columns(line: str) -> list[str]:
-    return line.split()
-
-
 # --- for people ---
 
 
@@ -112,8 +108,8 @@ def test_a_status_is_one_page(coordinator: Coordinator) -> None:
         "  containers  1/1 live"
     )
     assert lines[3] == "  tasks       2/2 held"
-    assert columns(lines[-1])[0] == "hourly"
-    assert columns(lines[-1])[-1] == "14"
+    assert lines[-1].split()[0] == "hourly"
+    assert lines[-1].split()[-1] == "14"
 
 
 def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> None:
@@ -121,7 +117,7 @@ def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> N
     assert f" {run_id}-c " in coordinator.sluice("containers")
     assert coordinator.sluice("tasks").count(f" {run_id}-c ") == 2
     assert run_id in coordinator.sluice("jobs")
-    assert columns(coordinator.sluice("runs").splitlines()[1])[:2] == [run_id, "RUNNING"]
+    assert coordinator.sluice("runs").splitlines()[1].split()[:2] == [run_id, "RUNNING"]
 
 
 def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:
@@ -160,7 +156,7 @@ def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
 def test_without_any_there_is_none_to_show(coordinator: Coordinator, command: str) -> None:
-    with pytest.raises(YourRequest, match="there is no (job|run) yet"):
+    with pytest.raises(YourRequest, match=r"there is no (job|run) yet"):
         coordinator.sluice(command)
 
 
@@ -233,7 +229,7 @@ def test_a_coordinator_that_is_not_there_is_an_error() -> None:
 # --- as processes ---
 
 
-def sluice(*words: str, **variables: str) -> list[str]:
+def sluice(*words: str) -> list[str]:
     return [sys.executable, "-m", "coordinator.cli", *words]
 
 
@@ -259,56 +255,33 @@ def test_a_reader_that_closes_the_pipe_ends_it_quietly(coordinator: Coordinator,
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@contextmanager
-def watching(url: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """`sluice status --watch` on a terminal, and what the terminal gets."""
-    terminal, end = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-    command = sluice("status", "--watch", "--coordinator", url)
-    with (
-        os.fdopen(terminal, "rb", buffering=0) as screen,
-        subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment) as process,
-    ):
-        os.close(end)
-        try:
-            yield process, screen
-        finally:
-            process.kill()
-
-
-def until(screen: IO[bytes], text: str) -> str:
-    """What the terminal gets until this is in it. A terminal whose last writer is gone has an end: EIO."""
-    got = ""
-    while text not in got:
-        try:
-            got += os.read(screen.fileno(), 65536).decode(errors="replace")
-        except OSError:
-            pytest.fail(f"no {text!r} in {got!r}")
-    return got
+def watch(url: str) -> list[str]:
+    return sluice("status", "--watch", "--coordinator", url)
 
 
 def test_a_watch_refreshes_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
-    with watching(coordinator.url) as (process, screen):
-        until(screen, run_id)
+    with at_terminal(watch(coordinator.url)) as terminal:
+        terminal.until(run_id)
         coordinator.post(f"/runs/{run_id}/stop", {"reason": "enough"})
         coordinator.post(f"/containers/{run_id}-c/exit", {"exitCode": 0})
-        assert "\x1b[1A" in until(screen, "STOPPED")
-        process.send_signal(signal.SIGINT)
-        until(screen, SHOW_CURSOR)
-        assert process.wait(GENEROUS) == 0
+        assert UP_A_LINE in terminal.until("STOPPED")
+        terminal.press_ctrl_c()
+        terminal.until(SHOW_CURSOR)
+        assert terminal.process.wait(GENEROUS) == 0
+    assert "Traceback" not in terminal.text
 
 
 def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
     port = free_port()
-    with watching(f"http://127.0.0.1:{port}") as (process, screen):
-        until(screen, "trying again")
+    with at_terminal(watch(f"http://127.0.0.1:{port}")) as terminal:
+        terminal.until("trying again")
         with coordinating(tmp_path / "home", port):
-            until(screen, "there is no job yet")
-        until(screen, "what is shown is")
-        process.send_signal(signal.SIGTERM)
-        until(screen, SHOW_CURSOR)
-        assert process.wait(GENEROUS) == 0
+            terminal.until("there is no job yet")
+        terminal.until("what is shown is")
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.until(SHOW_CURSOR)
+        assert terminal.process.wait(GENEROUS) == 0
 
 
 @pytest.mark.parametrize("other", ["--json", "--check"])

@@ -46,11 +46,13 @@ class Bench:
         self.clock = FakeClock()
         self.engine = engine or FakeEngine()
         self.ends: dict[str, asyncio.Future[str | None]] = {}
-        self.engine.open(Callbacks(self.on_batch, self.on_end, self.on_lease_lost))
+        self.engine.open(Callbacks(self.on_batch, self.on_end, self.on_lease_lost, self.on_idle))
         self.runner = StageRunner(self.engine, START, policy, self.clock, self.call, self.end_of)
         self.forced = threading.Event()
 
     def on_batch(self, batch: Batch) -> None: ...
+
+    def on_idle(self, query: str) -> None: ...
 
     def on_lease_lost(self, lost: LeaseLost) -> None: ...
 

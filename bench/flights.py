@@ -1,0 +1,221 @@
+"""The flights job with 1, 4 and 8 tasks, on the log and on Kafka, beside the same pipeline as one plain Spark query.
+
+Two figures of each, on `local[2]`:
+
+* rows/s: a backlog of twice a year of flights, from the first batch that is committed to the last;
+* batch p50: what a batch takes, by Spark's own word, while a thousand rows a second come in.
+
+The job does more than the query: a task's state stays with its partitions because every row goes through an intermediate stream, where it
+is written, kept and read again, and each task has a query and a checkpoint for each of its stages. The target says how much that may cost:
+with 4 tasks no less than 0.8 of the plain query's rows/s, and at most 1.3 times its batch p50.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench.flights_job import PARTITIONS
+from bench.flights_plain import MAX_ROWS
+from bench.harness import ROOT, BenchFailed, Result, note
+from containers.kafkabroker import Broker
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+from examples.flights.data import Flight, encode, load_flights
+from examples.playing.launch import sluice_run
+from examples.playing.topics import Topics
+from examples.playing.watch import RunWatch, offsets_read
+
+TASKS = (1, 4, 8)
+SYSTEMS = ("log", "kafka")
+YEARS = 2
+TRICKLE_SECONDS = 20
+ROWS_A_SECOND = 1000
+PATIENCE = 300.0
+JOB = ROOT / "bench" / "flights_job.py"
+WRITER = Writer(Lineage("bench"), "bench", Generation(1))
+
+
+class Streams(Protocol):
+    """What of the log and of `Topics` is used here."""
+
+    def create(self, stream: str, partitions: int) -> None: ...
+
+    def append(self, stream: str, records: list[Record], *, writer: Writer, batch: int, now_micros: int) -> bool: ...
+
+
+@dataclass
+class Measured:
+    """`reached`: rows done, by time on the monotonic clock; `millis`: of the batches that had rows."""
+
+    reached: list[tuple[float, int]] = field(default_factory=list)
+    millis: list[int] = field(default_factory=list)
+
+    def rows_a_second(self, rows: int) -> float:
+        first = self.reached[0]
+        end = next(at for at, done in self.reached if done >= rows)
+        if end == first[0]:
+            raise BenchFailed("the whole backlog was one batch: nothing can be told from that")
+        return (rows - first[1]) / (end - first[0])
+
+
+@dataclass
+class Place:
+    """A system with the flights in it, and a feed that goes on where they end."""
+
+    system: str
+    where: str
+    directory: Path
+    streams: Streams
+    flights: list[Flight]
+    fed: int = 0
+
+    def feed(self, count: int) -> None:
+        rows = [self.flights[n % len(self.flights)] for n in range(self.fed, self.fed + count)]
+        records = [Record(encode(row), partition=(self.fed + n) % PARTITIONS) for n, row in enumerate(rows)]
+        self.streams.append("flights", records, writer=WRITER, batch=self.fed, now_micros=time.time_ns() // 1000)
+        self.fed += count
+
+    def trickle(self) -> None:
+        due = time.monotonic()
+        for _ in range(TRICKLE_SECONDS):
+            self.feed(ROWS_A_SECOND)
+            due += 1
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+@contextmanager
+def place(system: str, flights: list[Flight]) -> Iterator[Place]:
+    """A fresh one, filled."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        directory = Path(made)
+        if system == "log":
+            home = directory / "home" / "log"
+            yield filled(Place("log", str(home), directory, Log(home), flights))
+            return
+        broker = Broker(directory / "broker")
+        process = asyncio.run(broker.up())
+        topics = Topics(process.bootstrap)
+        try:
+            yield filled(Place("kafka", process.bootstrap, directory, topics, flights))
+        finally:
+            topics.close()
+            asyncio.run(broker.down())
+
+
+def filled(made: Place) -> Place:
+    made.streams.create("flights", PARTITIONS)
+    made.streams.create("delays", 1)
+    while made.fed < len(made.flights):
+        made.feed(min(50_000, len(made.flights) - made.fed))
+    return made
+
+
+def plain(made: Place) -> Measured:
+    """The plain query over it."""
+    found, rows = Measured(), 0
+    command = [sys.executable, "-m", "bench.flights_plain", made.system, made.where, str(made.directory / "plain")]
+    (made.directory / "plain").mkdir()
+    with (made.directory / "plain" / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(1)
+        )
+    guard = threading.Timer(PATIENCE, process.kill)
+    guard.start()
+    try:
+        assert process.stdout is not None
+        backlog, trickle = made.fed, threading.Thread(target=made.trickle)
+        for line in process.stdout:
+            batch = json.loads(line)
+            rows += batch["rows"]
+            found.reached.append((batch["at"], rows))
+            if rows > backlog and batch["rows"]:
+                found.millis.append(batch["millis"])
+            if rows >= backlog and not trickle.ident:
+                trickle.start()
+            if trickle.ident and not trickle.is_alive() and rows >= made.fed:
+                break
+        else:
+            raise BenchFailed(f"the plain query ended: {(made.directory / 'plain' / 'stderr').read_text()[-500:]}")
+    finally:
+        guard.cancel()
+        process.kill()
+        process.wait()
+    return found
+
+
+def sluice(made: Place, tasks: int) -> Measured:
+    """The job over it."""
+    found = Measured()
+    batches: dict[tuple[str, str, int], int] = {}
+    home = made.directory / "home"
+    home.mkdir(exist_ok=True)
+    with sluice_run(JOB, home, containers=1, port=0, system=made.system, environment=environment(tasks, made)) as run:
+        watch = RunWatch(*run.where(60))
+        backlog, trickle, deadline = made.fed, threading.Thread(target=made.trickle), time.monotonic() + PATIENCE
+        while not (trickle.ident and not trickle.is_alive() and found.reached[-1][1] >= made.fed):
+            run.must_run()
+            if time.monotonic() > deadline:
+                raise BenchFailed(f"the job with {tasks} tasks did not read all within {PATIENCE:g} s")
+            detail = watch.detail()
+            if detail is not None:
+                done = sum(offsets_read(detail, "hourly", "flights-by-carrier").values())
+                if done:
+                    found.reached.append((time.monotonic(), done))
+                for task in detail.tasks:
+                    for stage in task.stages:
+                        if trickle.ident and stage.measures is not None and stage.measures.rows and stage.batch_id is not None:
+                            batches[task.task, stage.stage, stage.batch_id] = stage.measures.batch_millis
+                if done >= backlog and not trickle.ident:
+                    trickle.start()
+            time.sleep(0.1)
+        run.stop()
+    found.millis = list(batches.values())
+    return found
+
+
+def environment(tasks: int, made: Place | None = None) -> Mapping[str, str]:
+    """For `sluice run`, or the plain query."""
+    rows = str(MAX_ROWS // tasks)
+    kafka = {"SLUICE_KAFKA_BOOTSTRAP": made.where} if made is not None and made.system == "kafka" else {}
+    return {**os.environ, "BENCH_TASKS": str(tasks), "SLUICE_MAX_ROWS": rows, "SLUICE_REPORT_SECONDS": "0.1", **kafka}
+
+
+def run() -> Result:
+    """Raises BenchFailed."""
+    flights = load_flights() * YEARS
+    figures: dict[str, float] = {}
+    speeds, waits = [], []
+    for system in SYSTEMS:
+        with place(system, flights) as made:
+            note(f"{system}: the plain query")
+            found = plain(made)
+            speed, p50 = found.rows_a_second(len(flights)), statistics.median(found.millis)
+            figures |= {f"{system}_plain_rows_s": speed, f"{system}_plain_batch_p50_ms": p50}
+        for tasks in TASKS:
+            with place(system, flights) as made:
+                note(f"{system}: {tasks} tasks")
+                found = sluice(made, tasks)
+                figures[f"{system}_{tasks}_rows_s"] = found.rows_a_second(len(flights))
+                figures[f"{system}_{tasks}_batch_p50_ms"] = statistics.median(found.millis)
+        speeds.append(figures[f"{system}_4_rows_s"] / speed)
+        waits.append(figures[f"{system}_4_batch_p50_ms"] / p50)
+    return Result(
+        name="flights",
+        figures={**figures, "worst_batch_p50_ratio": max(waits)},
+        ratio=min(speeds),
+        target="with 4 tasks rows/s at least 0.8 of the plain query's, batch p50 at most 1.3 times",
+        met=min(speeds) >= 0.8 and max(waits) <= 1.3,
+    )

@@ -1,0 +1,30 @@
+"""The job of examples/flights over eight partitions, in as many tasks as BENCH_TASKS says. Its windows stay open: a backlog is read as fast
+as can be, by tasks that do not wait for one another."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers import Job
+from containers.job import Task
+from examples.flights.job import count_by_hour, parse
+
+PARTITIONS = 8
+WATERMARK = "4000 days"
+
+job = Job("bench-flights", max_tasks=int(os.environ.get("BENCH_TASKS", "1")))
+flights = job.input("flights")
+by_carrier = job.intermediate("flights-by-carrier", partitions=PARTITIONS)
+delays = job.output("delays")
+
+
+@job.stage(reads=flights, writes=by_carrier)
+def route(task: Task) -> DataStreamWriter:
+    return task.write(parse(task.read(flights)), by_carrier, key="carrier")
+
+
+@job.stage(reads=by_carrier, writes=delays)
+def hourly(task: Task) -> DataStreamWriter:
+    return task.write(count_by_hour(parse(task.read(by_carrier)).withWatermark("scheduled", WATERMARK)), delays, key="carrier")

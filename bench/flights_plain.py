@@ -1,0 +1,60 @@
+"""The pipeline of `bench/flights_job.py` as one plain Spark query: no tasks, no intermediate stream, no coordinator.
+
+    python -m bench.flights_plain SYSTEM WHERE DIRECTORY
+
+It reads all partitions of `flights`, counts by hour and carrier behind Spark's own shuffle, writes to `delays`, and prints a JSON line for
+each batch: rows, milliseconds, and when it ended on the monotonic clock. It ends when its standard input does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from bench.flights_job import PARTITIONS, WATERMARK
+from containers.jars import connector_jars
+from containers.kafkatask import KafkaTaskSystem
+from containers.logtask import LogTaskSystem
+from containers.spark import BatchDone, Listener, start_query, start_session
+from containers.tasksystem import Grant, TaskSystem
+from coordinator.clock import SystemClock
+from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from coordinator.streams.kafka_properties import KafkaProperties
+from examples.flights.job import count_by_hour, parse
+
+MAX_ROWS = 100_000
+GRANT = Grant("plain", TaskName("all"), StageName("plain"), Generation(1), Lineage("plain"), RunId("plain"), {})
+
+
+def main(system: str, where: str, directory: Path) -> None:
+    jars = {"spark.jars": ",".join(map(str, connector_jars()))} if system == "kafka" else {}
+    spark = start_session("plain", "local[2]", directory / "spark", {"spark.sql.shuffle.partitions": "2", **jars})
+    streams: TaskSystem
+    if system == "kafka":
+        streams = KafkaTaskSystem(spark, where, KafkaProperties({}))
+    else:
+        streams = LogTaskSystem(spark, Path(where), SystemClock(), print)
+    spark.streams.addListener(Listener(tell, lambda ended: None))
+    rows = parse(streams.read(GRANT, "flights", dict.fromkeys(range(PARTITIONS), 0), MAX_ROWS))
+    counted = count_by_hour(rows.withWatermark("scheduled", WATERMARK))
+    records = counted.select(F.col("carrier").cast("binary").alias("key"), F.to_json(F.struct("*")).cast("binary").alias("value"))
+
+    def append(batch: DataFrame, batch_id: int) -> None:
+        streams.append(GRANT, batch, batch_id, "delays", {})
+
+    start_query(spark, records.writeStream.foreachBatch(append), "plain", directory / "checkpoint", timedelta(seconds=1))
+    sys.stdin.read()
+
+
+def tell(done: BatchDone) -> None:
+    print(json.dumps({"rows": done.rows, "millis": done.duration_ms, "at": time.monotonic()}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,236 @@
+"""`sluice kafka up` and `down`, with a real broker; Java is a script only where a broker is to hang."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from containers.jars import BROKER
+from containers.kafkabroker import Broker, Process
+from coordinator.core.errors import BadSettings, BrokerUnavailable, StreamUnavailable
+from coordinator.streams.kafka import KafkaSystem
+from coordinator.streams.kafka_properties import KafkaProperties
+from tests.processes.stage import wait_for
+from tests.servers import kafka_jars
+
+GENEROUS = 120.0
+
+
+@dataclass
+class Home:
+    """A home in which `sluice kafka` is called."""
+
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def broker(self) -> Broker:
+        return Broker(self.directory / "kafka")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "coordinator.cli", "kafka", *words, "--home", str(self.directory)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def call(self, *words: str, code: int = 0) -> tuple[str, str]:
+        """What the command said to its standard output and error."""
+        with self.start(*words) as process:
+            out, err = process.communicate(timeout=GENEROUS)
+        assert process.returncode == code, out + err
+        return out.strip(), err.strip()
+
+    def process(self) -> Process:
+        found = self.broker.running()
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    kafka_jars()
+    made = Home(tmp_path / "home")
+    yield made
+    made.call("down")
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Home]:
+    """One whose Java formats at once and then never does anything."""
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\ncase "$*" in *StorageTool*) exit 0 ;; esac\nexec sleep 600\n')
+    java.chmod(0o755)
+    jars = tmp_path / "jars" / BROKER.directory_name
+    jars.mkdir(parents=True)
+    for each in BROKER.artefacts:
+        (jars / f"{each.module}-{each.revision}.jar").touch()
+    made = Home(tmp_path / "home", {"JAVA_HOME": str(tmp_path / "jdk"), "SLUICE_JARS_DIR": str(tmp_path / "jars")})
+    yield made
+    made.call("down")
+
+
+async def partitions(bootstrap: str, topic: str, properties: Mapping[str, str] | None = None, *, make: int = 0) -> int:
+    system = KafkaSystem(bootstrap, KafkaProperties(properties or {}))
+    try:
+        if make:
+            await system.create(topic, make)
+        return await system.partitions(topic)
+    finally:
+        await system.close()
+
+
+def test_a_broker_outlives_the_command_that_started_it_until_it_is_told_to_go(home: Home) -> None:
+    bootstrap, told = home.call("up", "--port", "0")
+    process = home.process()
+    assert bootstrap == process.bootstrap
+    assert str(process.pid) in told
+    assert asyncio.run(partitions(bootstrap, "flights", make=3)) == 3
+
+    again, told = home.call("up")
+    assert again == bootstrap
+    assert "was up already" in told
+    assert home.process() == process
+
+    _, told = home.call("up", "--port", str(process.port + 1), code=1)
+    assert bootstrap in told
+    _, told = home.call("up", "--tls", code=1)
+    assert "stop it first" in told
+
+    assert home.call("down")[0] == "Kafka is stopped"
+    assert not psutil.pid_exists(process.pid)
+    assert home.call("down")[0] == "Kafka was not running"
+
+    assert asyncio.run(partitions(home.call("up", "--port", "0")[0], "flights")) == 3
+    assert "deleted" in home.call("down", "--wipe")[0]
+    assert not home.broker.directory.exists()
+
+
+def test_a_killed_broker_has_its_topics_when_it_is_up_again(home: Home) -> None:
+    bootstrap, _ = home.call("up", "--port", "0")
+    asyncio.run(partitions(bootstrap, "flights", make=3))
+    killed = home.process()
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_for("the end of the broker", lambda: not killed.lives())
+    assert home.broker.running() is None
+    assert asyncio.run(partitions(home.call("up", "--port", str(killed.port))[0], "flights")) == 3
+
+
+def test_data_that_was_not_formatted_whole_is_made_anew(home: Home) -> None:
+    data = home.broker.directory / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=1\ncluster.id=half\n")
+    bootstrap, _ = home.call("up", "--port", "0")
+    assert asyncio.run(partitions(bootstrap, "flights", make=1)) == 1
+
+
+def test_a_broker_that_ends_says_why(home: Home) -> None:
+    home.call("up", "--port", "0")
+    home.call("down")
+    (home.broker.directory / "data" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
+    _, told = home.call("up", "--port", "0", code=1)
+    assert "the broker ended" in told
+    assert "node" in told.split("server.log")[1].lower()
+    assert home.broker.running() is None
+
+
+def test_a_port_that_another_program_has_is_refused_in_one_line(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        _, told = home.call("up", "--port", port, code=1)
+    assert len(told.splitlines()) == 1
+    assert f"127.0.0.1:{port}" in told
+    assert home.broker.running() is None
+
+
+def test_another_process_that_has_the_pid_of_a_broker_that_is_gone_is_left_alone(home: Home) -> None:
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        try:
+            began = psutil.Process(sleeper.pid).create_time() - psutil.boot_time()
+            home.broker.directory.mkdir(parents=True)
+            record = home.broker.directory / "broker.json"
+            ours = Process(sleeper.pid, began, 9092, None)
+            record.write_text(json.dumps(asdict(ours)))
+            assert home.broker.running() == ours, "as this test thinks that it is written"
+            record.write_text(json.dumps(asdict(replace(ours, began=began - 60))))
+            assert home.call("down")[0] == "Kafka was not running"
+            assert sleeper.poll() is None
+        finally:
+            sleeper.kill()
+
+
+def test_a_record_that_cannot_be_read_is_that_of_no_broker(home: Home) -> None:
+    home.broker.directory.mkdir(parents=True)
+    for text in ("", "null", "[]", '{"pid": 1}', "\x00"):
+        (home.broker.directory / "broker.json").write_text(text)
+        assert home.broker.running() is None
+
+
+def test_a_directory_that_is_no_brokers_is_not_wiped(home: Home) -> None:
+    kept = home.directory / "kafka" / "mine.txt"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert "nothing to delete" in home.call("down", "--wipe")[0]
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_nothing_running(silent: Home, number: signal.Signals) -> None:
+    with silent.start("up", "--port", "0") as command:
+        process = wait_for("the broker's process", silent.broker.running)
+        command.send_signal(number)
+        assert command.wait(GENEROUS) != 0
+    assert not psutil.pid_exists(process.pid)
+    assert silent.broker.running() is None
+
+
+async def test_a_broker_that_does_not_answer_is_not_left_running(silent: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", silent.environment["JAVA_HOME"])
+    broker = Broker(silent.directory / "kafka", jars=lambda: [], patience=timedelta(seconds=0.5))
+    with pytest.raises(BrokerUnavailable, match="did not answer"):
+        await broker.up()
+    assert broker.running() is None
+
+
+async def test_a_secured_broker_lets_in_who_has_the_password_and_trusts_its_certificate(home: Home) -> None:
+    broker = Broker(home.directory / "kafka", sasl={"alice": 'se"cr\\et'}, tls=True)
+    process = await broker.up()
+    assert process.secured is not None
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{}";'
+    right = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": login.format('se\\"cr\\\\et'),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(broker.certificate),
+    }
+    assert await partitions(process.secured, "flights", right, make=2) == 2
+    with pytest.raises(StreamUnavailable):
+        await partitions(process.secured, "flights", {**right, "sasl.jaas.config": login.format("guess")})
+    trusting_nobody = {name: value for name, value in right.items() if "truststore" not in name}
+    with pytest.raises(StreamUnavailable):
+        await partitions(process.secured, "flights", trusting_nobody)
+
+    before = broker.certificate.read_bytes()
+    await broker.down()
+    await broker.up()
+    assert broker.certificate.read_bytes() == before, "who trusts it need not be told of a restart"
+
+
+async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> None:
+    with pytest.raises(BadSettings, match="al ice"):
+        await Broker(home.directory / "kafka", sasl={"al ice": "secret"}).up()
+    assert home.call("up", "--user", "alice", code=1)[1].endswith("--user NAME:PASSWORD")

@@ -1,0 +1,175 @@
+"""User code that takes all memory, blocks, or ends what is not its own. Each case is a container of its own; they share a run, one after
+the other, which also shows that each leaves its task free."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from containers.localstate import Stores, inspect
+from containers.processes import session_members
+from tests.processes.stage import Stage, stage, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LEASE_SECONDS, HEARTBEAT_SECONDS = 12, 2
+
+JOB = """
+import os
+import resource
+import time
+from pathlib import Path
+
+from containers import Job
+
+job = Job("rude")
+numbers = job.input("numbers")
+here = Path(__file__).parent
+
+
+def takes_the_heap(batch, batch_id):
+    gateway = batch.sparkSession.sparkContext._gateway
+    gateway.new_array(gateway.jvm.byte, 700_000_000)
+
+
+def takes_the_memory(batch, batch_id):
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 500_000_000, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    bytearray(2_000_000_000)
+
+
+def ends_the_process(batch, batch_id):
+    os._exit(0)
+
+
+def ends_the_interpreter(batch, batch_id):
+    raise SystemExit("enough")
+
+
+def blocks(batch, batch_id):
+    (here / "blocks").touch()
+    time.sleep(600)
+
+
+def refuses(batch, batch_id):
+    raise ValueError("no batch pleases me")
+
+
+@job.stage(reads=numbers)
+def only(task):
+    case = os.environ["CASE"]
+    if case == "does_not_begin":
+        raise LookupError("nothing to begin with")
+    if case == "takes_the_heap":
+        assert task.spark._jvm.System.getProperty("owner") == "me"
+    return task.read(numbers).writeStream.foreachBatch(globals()[case])
+"""
+
+BEGIN_LINE = JOB.splitlines().index('        raise LookupError("nothing to begin with")') + 1
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("rude"), JOB) as made:
+        made.log.create("numbers", 1)
+        made.start_coordinator(lease_seconds=LEASE_SECONDS, heartbeat_seconds=HEARTBEAT_SECONDS, margin_seconds=2, grace_seconds=2)
+        made.deploy()
+        made.feed(10)
+        yield made
+
+
+def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> str:
+    """Start a container on the case, see it end, with nothing left behind and its task free; why, as the API tells."""
+    few = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
+    execution_id, watchdog = scene.start_container(CASE=case, **{**few, **settings})
+    driver = scene.driver_of(watchdog)
+    assert watchdog.wait(150) == exit_code
+    assert session_members(driver.pid) == []
+    gone = scene.incarnation(execution_id)
+    assert (gone.state, gone.exit_code) == ("EXITED", exit_code)
+    assert [task.holder for task in scene.detail().tasks] == [None]
+    return gone.reason
+
+
+def heartbeats(scene: Stage) -> float:
+    (line,) = (each for each in scene.http.get("/metrics").text.splitlines() if each.startswith("sluice_heartbeats_total") and "alive" in each)
+    return float(line.split()[-1])
+
+
+def test_a_jvm_without_memory_ends_with_its_container_and_the_reason_says_so(scene: Stage) -> None:
+    conf = {"spark.driver.memory": "512m", "spark.driver.extraJavaOptions": "-Downer=me"}
+    reason = reason_of(scene, "takes_the_heap", SLUICE_SPARK_CONF=json.dumps(conf))
+    assert reason == "Spark's JVM ended with exit code 3: it was out of memory (spark.driver.memory is its heap)"
+
+
+def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that_does(scene: Stage) -> None:
+    reason = reason_of(scene, "takes_the_memory")
+    assert "only failed 2 times" in reason
+    assert "MemoryError" in reason
+
+
+def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
+    assert reason_of(scene, "ends_the_process").startswith("its driver ended with exit code 0 and not by itself: user code ended the process")
+
+
+def test_sys_exit_in_a_batch_is_a_query_that_fails(scene: Stage) -> None:
+    reason = reason_of(scene, "ends_the_interpreter")
+    assert "only failed 2 times" in reason
+    assert "the batch function raised SystemExit: enough" in reason
+
+
+def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene: Stage) -> None:
+    reason = reason_of(scene, "does_not_begin")
+    assert reason.endswith(f"the last error: LookupError: nothing to begin with ({scene.job_file}:{BEGIN_LINE})")
+
+
+def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interrupted_when_a_stop_has_waited_long_enough(scene: Stage) -> None:
+    execution_id, watchdog = scene.start_container(CASE="blocks", SLUICE_STOP_TIMEOUT_SECONDS="2")
+    wait_for("a batch that blocks", (scene.root / "blocks").exists)
+    beats = heartbeats(scene)
+    wait_for("heartbeats for more than a lease", lambda: heartbeats(scene) > beats + LEASE_SECONDS / HEARTBEAT_SECONDS + 2)
+    assert scene.incarnation(execution_id).state == "LIVE"
+    driver = scene.driver_of(watchdog)
+    watchdog.send_signal(signal.SIGTERM)
+    assert watchdog.wait(90) == 0
+    assert session_members(driver.pid) == []
+    gone = scene.incarnation(execution_id)
+    assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "told to stop")
+    (task,) = scene.detail().tasks
+    assert task.holder is None
+    store = inspect(Stores(scene.root / "home" / "state", "rude").directory("Partition 0", "only"))
+    assert store is not None
+    assert (store.planned, store.committed) == (0, -1)
+
+
+def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_that_failed_too_often(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with stage(tmp_path_factory.mktemp("run"), JOB) as scene:
+        scene.log.create("numbers", 1)
+        scene.feed(10)
+        command = ["run", str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port), "--restarts", "0"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "coordinator.cli", *command],
+            env={**os.environ, "CASE": "refuses", "SLUICE_MAX_RESTARTS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert "container-0 ended once (exit 1): task Partition 0: Partition 0/only failed " in ended.stderr
+        assert "no batch pleases me" in ended.stderr
+        scene.start_coordinator()
+        scene.run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
+        run = scene.detail()
+        assert run.state == "FAILED"
+        assert "no batch pleases me" in run.reason
+        assert "no batch pleases me" in run.incarnations[0].reason

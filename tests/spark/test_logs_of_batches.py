@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import logging
+from threading import Event
+
+import pytest
+from pyspark.sql import DataFrame
+
+from containers.stagetask import StageTask
+from coordinator.logs import Stamp, about
+from tests.spark.conftest import IN, Bench
+
+log = logging.getLogger("user.code")
+
+
+def test_what_a_batch_function_logs_is_about_the_task_of_its_stage(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.handler.addFilter(Stamp({}))
+    caplog.set_level("INFO")
+    done = Event()
+
+    def sink(batch: DataFrame, batch_id: int) -> None:
+        log.info("batch %d", batch_id)
+        done.set()
+
+    def stage(task: StageTask) -> object:
+        return task.read(IN).writeStream.foreachBatch(sink)
+
+    bench.feed(range(3), batch=0)
+    with about(task="Partition 0", stage="first", generation=4):
+        bench.start(bench.grant("in"), stage)
+    assert done.wait(60)
+    record = next(record.__dict__ for record in caplog.records if record.name == "user.code")
+    assert (record["task"], record["stage"], record["generation"]) == ("Partition 0", "first", 4)

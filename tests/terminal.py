@@ -1,0 +1,68 @@
+"""A terminal with a process at it, and what the terminal gets."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+SHOW_CURSOR = "\x1b[?25h"
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """The side of the terminal that people look at."""
+
+    def __init__(self, process: subprocess.Popen[bytes], screen: int) -> None:
+        self.process = process
+        self._screen = screen
+        self.seen = ""
+
+    @property
+    def text(self) -> str:
+        """All that came, without colours and movements of the cursor."""
+        return _CONTROL.sub("", self.seen)
+
+    def until(self, text: str) -> str:
+        """Read on until this comes, and return what came since the last call. Fails when the process ends before."""
+        start = len(self.seen)
+        while text not in self.seen[start:]:
+            try:
+                self.seen += os.read(self._screen, 65536).decode(errors="replace")
+            except OSError as error:  # the last writer is gone
+                raise AssertionError(f"no {text!r} in {self.seen[start:]!r}") from error
+        return self.seen[start:]
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._screen, b"\x03")
+
+
+@contextmanager
+def at_terminal(command: Sequence[str], *, columns: int = 100, lines: int = 40, **environment: str) -> Iterator[Terminal]:
+    """Run a command with a terminal of its own, which is its session's, so that Ctrl-C is a signal to it. Kills it at the end."""
+    screen, ends = pty.openpty()
+    fcntl.ioctl(ends, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    takes_terminal = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", takes_terminal, *command],
+        stdin=ends,
+        stdout=ends,
+        stderr=ends,
+        env={**ours, "TERM": "xterm-256color", **environment},
+        start_new_session=True,
+    )
+    os.close(ends)
+    try:
+        yield Terminal(process, screen)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
