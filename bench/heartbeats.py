@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from bench.fleet import CONTAINER, EPOCH, metric, write_fleet
+from bench.deployment import CONTAINER, EPOCH, metric, write_fleet
 from bench.harness import BenchFailed, Result, Server, coordinator, free_port, note, running
 from bench.load import CONNECTIONS, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio, probe
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from bench.fleet import JOB, STREAM, deploy, make_stream, metric, register, run_request
+from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register, run_request
 from bench.harness import BenchFailed, Result, Server, coordinator, free_port, get, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio

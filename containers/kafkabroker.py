@@ -257,7 +257,7 @@ async def _end(process: Process) -> None:
 
 async def _gone(process: Process) -> None:
     """Wait for its end. It is somebody else's child, or a dead one that its parent does not ask after: no event tells of that."""
-    while process.lives():
+    while process.lives():  # noqa: ASYNC110 — see above
         await asyncio.sleep(_LOOK_AGAIN.total_seconds())
 
 

@@ -61,6 +61,17 @@ def run_options(
     return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port())
 
 
+def coordinator_environment(options: RunOptions) -> dict[str, str]:
+    """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job names is
+    looked for beside the job file and allowed: whoever runs the file runs its code anyway."""
+    kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in options.request.streams) else {}
+    grouper = options.request.grouper
+    if ":" not in grouper:
+        return {**kafka, **os.environ}
+    path = os.pathsep.join(filter(None, [str(options.job_file.parent), os.environ.get("PYTHONPATH")]))
+    return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper]), "PYTHONPATH": path}
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -98,7 +109,7 @@ class LocalRun:
         self._logs = options.home / "logs"
         self._stopping = asyncio.Event()
         self._signals = 0
-        self._coordinator = Slot("coordinator", self._coordinator_command(), self._coordinator_environment())
+        self._coordinator = Slot("coordinator", self._coordinator_command(), coordinator_environment(options))
         self._containers: list[Slot] = []
         self._client = Coordinator(options.url)
         self._clock = SystemClock()
@@ -111,16 +122,6 @@ class LocalRun:
             *(sys.executable, "-m", "coordinator.cli", "coordinator", "--stop-with-stdin"),
             *("--host", "127.0.0.1", "--port", str(o.port), "--home", str(o.home)),
         ]
-
-    def _coordinator_environment(self) -> dict[str, str]:
-        """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job
-        names is looked for beside the job file and allowed: whoever runs the file runs its code anyway."""
-        kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in self._options.request.streams) else {}
-        grouper = self._options.request.grouper
-        if ":" not in grouper:
-            return {**kafka, **os.environ}
-        path = os.pathsep.join(filter(None, [str(self._options.job_file.parent), os.environ.get("PYTHONPATH")]))
-        return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper]), "PYTHONPATH": path}
 
     async def run(self) -> int:
         """Until Ctrl-C, the end of the run, or a failure; the exit code."""

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -90,11 +90,12 @@ def cat(
 
     async def told(cluster: _Cluster) -> None:
         left = limit
-        async for record in cluster.records(topic, partition, offset):
-            if left == 0:
-                return
-            left = None if left is None else left - 1
-            typer.echo(json.dumps(_whole(record)) if as_json else _text(record.value) or "")
+        async with aclosing(cluster.records(topic, partition, offset)) as records:
+            async for record in records:
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+                typer.echo(json.dumps(_whole(record)) if as_json else _text(record.value) or "")
 
     _with_cluster(bootstrap, properties, told)
 
@@ -149,17 +150,21 @@ class _Cluster:
                 count += len(batch)
         typer.echo(f"{topic}: {count} records appended")
 
-    async def records(self, topic: str, only: int | None, offset: int) -> AsyncIterator[ConsumerRecord[bytes, bytes]]:
+    async def records(self, topic: str, only: int | None, offset: int) -> AsyncGenerator[ConsumerRecord[bytes, bytes], None]:
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
         earliest, latest = await self.system.earliest(topic), await self.system.latest(topic)
         if only is not None and only not in latest:
             raise UnknownStream(f"the topic {topic!r} has partitions 0 to {len(latest) - 1}, and no {only}")
+        begins = {p: max(offset, earliest[p]) for p in sorted(latest) if only in (None, p)}
+        wanted = {p: begin for p, begin in begins.items() if begin < latest[p]}
+        if not wanted:
+            return  # a consumer that is closed as soon as it is opened raises CancelledError (aiokafka 0.14)
         async with AIOKafkaConsumer(**self._arguments, enable_auto_commit=False) as consumer:
-            for partition in sorted(latest) if only is None else [only]:
+            for partition, begin in wanted.items():
                 there = TopicPartition(topic, partition)
                 consumer.assign([there])
-                consumer.seek(there, max(offset, earliest[partition]))
+                consumer.seek(there, begin)
                 while await consumer.position(there) < latest[partition]:
                     for record in (await consumer.getmany(there, timeout_ms=500)).get(there, []):
                         if record.offset < latest[partition]:

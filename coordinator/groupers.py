@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 from coordinator.core.custom_grouping import CheckedGrouper, GrouperName
 from coordinator.core.errors import BadGrouping
@@ -60,7 +60,7 @@ class Groupers:
             raise BadGrouping(
                 f"the grouper {name} cannot be imported: {type(error).__name__}: {error}; the coordinator must have its module on its path"
             ) from error
-        found: Any = getattr(module, name.of_class, None)
+        found = getattr(module, name.of_class, None)
         if not inspect.isclass(found) or not callable(getattr(found, "group", None)):
             what = "there is no such name" if found is None else "it is no class with a method group(previous, ssps)"
             raise BadGrouping(f"the grouper {name} cannot be used: {what}")
@@ -68,8 +68,7 @@ class Groupers:
             raise BadGrouping(
                 f"{name.module}:* allows the classes that are written in {name.module}; {name.of_class} is {found.__module__}'s"
             )
-        made: Callable[..., Grouper] = found
-        return made
+        return cast("Callable[..., Grouper]", found)
 
 
 def _at_least_one(max_tasks: int) -> int:

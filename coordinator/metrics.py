@@ -100,7 +100,7 @@ def of_traffic(traffic: Traffic, models: JobModels, notices: Notices) -> Iterabl
     for (method, route), found in sorted(traffic.durations.items()):
         durations.add_metric([method, route], found.buckets(), found.total)
     yield durations
-    yield CounterMetricFamily("sluice_job_model_unchanged", "Job models that the asker had already.", models.answered_unchanged)
+    yield CounterMetricFamily("sluice_models_unchanged", "Job models that the asker had already.", models.answered_unchanged)
     yield GaugeMetricFamily("sluice_notice_polls", "Polls that wait for notices: one of each agent.", notices.polls)
 
 

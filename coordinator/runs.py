@@ -39,7 +39,7 @@ class Described:
 
 
 class Runs:
-    """`new_run_id` makes the id of a job's next run at a time."""
+    """`new_run_id` makes the id of a job's next run at a time; `plan_within` bounds the making of a job model."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Runs:
         clock: Clock,
         new_run_id: Callable[[JobName, datetime], RunId],
         groupers: Groupers,
+        plan_within: timedelta = PLAN_WITHIN,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -58,6 +59,7 @@ class Runs:
         self._clock = clock
         self._new_run_id = new_run_id
         self._groupers = groupers
+        self._plan_within = plan_within
         self._deploying = asyncio.Lock()
 
     async def deploy(self, request: wire.RunRequest) -> RunRow:
@@ -130,9 +132,9 @@ class Runs:
             return plan_model(request, grouper, bindings, counts, previous, last)
 
         try:
-            return await apart(planned, PLAN_WITHIN)
+            return await apart(planned, self._plan_within)
         except TimeoutError as error:
-            raise BadGrouping(f"the grouper {request.grouper} has not answered within {PLAN_WITHIN.total_seconds():g} s") from error
+            raise BadGrouping(f"the grouper {request.grouper} has not answered within {self._plan_within.total_seconds():g} s") from error
 
     async def _starts(
         self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None

@@ -12,7 +12,7 @@ fails.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -52,6 +52,20 @@ def is_allowance(text: str) -> bool:
     return _ALLOWED.fullmatch(text) is not None
 
 
+class _Forwards(frozenset[Ssp]):
+    """A set that comes in order."""
+
+    def __iter__(self) -> Iterator[Ssp]:
+        return iter(sorted(super().__iter__()))
+
+
+class _Backwards(frozenset[Ssp]):
+    """The same set the other way round: whoever counts along a set gets other numbers in every process."""
+
+    def __iter__(self) -> Iterator[Ssp]:
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedGrouper:
     """The grouper that `make` makes, asked twice and checked. Raises BadGrouping for whatever is wrong with it, naming it."""
@@ -61,8 +75,8 @@ class CheckedGrouper:
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
         kept = Previous(MappingProxyType(dict(previous.tasks)), MappingProxyType(dict(previous.baselines)), previous.grouping)
-        groups = self._answer(kept, ssps)
-        if self._answer(kept, frozenset(sorted(ssps, reverse=True))) != groups:
+        groups = self._answer(kept, _Forwards(ssps))
+        if self._answer(kept, _Backwards(ssps)) != groups:
             raise BadGrouping(f"{self.name} answers the same question in two ways: equal arguments must give equal tasks")
         return groups
 

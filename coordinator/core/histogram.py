@@ -23,5 +23,5 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Each bound, and "+Inf", with the count of what is not above it."""
-        names = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self.counts)), strict=True))

@@ -18,9 +18,10 @@ from typing import Annotated
 import typer
 
 from coordinator.core.errors import SluiceError
-from coordinator.streams.log import Log, partition_of
+from coordinator.streams.log import Log
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, Flight, FlightsMissing, decode, load_flights, seconds_of, time_text
 from examples.playing.compare import Differences, Routed, altered, listed, records
+from examples.playing.streams import Home, Streams, log_home
 
 WATERMARK = timedelta(days=30)
 _HOUR = 3600
@@ -69,17 +70,17 @@ ROUTED = Routed(
 )
 
 
-def check(log: Log, flights: Sequence[Flight], *, watermark: timedelta = WATERMARK, kept: int = 10) -> Report:
+def check(log: Streams, flights: Sequence[Flight], *, watermark: timedelta = WATERMARK, kept: int = 10, home_of: Home = log_home) -> Report:
     """Compare both streams with the flights. Raises UnknownStream if one of them is not there."""
     found = Differences(kept)
-    routed = ROUTED.check(log, flights, found)
+    routed = ROUTED.check(log, flights, found, home_of)
     windows = plain_totals(flights)
-    closed = closed_windows(flights, log.partitions(BY_CARRIER), watermark)
+    closed = closed_windows(flights, log.partitions(BY_CARRIER), watermark, home_of)
     emitted = check_windows(log, windows, closed, found)
     return Report(len(flights), routed, len(windows), len(closed), emitted, found.count, tuple(found.told))
 
 
-def check_windows(log: Log, wanted: Mapping[Window, Totals], closed: set[Window], found: Differences) -> int:
+def check_windows(log: Streams, wanted: Mapping[Window, Totals], closed: set[Window], found: Differences) -> int:
     """Every window once and equal, every closed one there; the number of different windows that are there."""
     seen = set[Window]()
     for place, _, key, (window, totals) in records(log, DELAYS, decode_window, found):
@@ -116,12 +117,14 @@ def _summed(delays: Sequence[int]) -> tuple[int, int, float | None]:
     return len(delays), sum(delays), sum(delays) / len(delays) if delays else None
 
 
-def closed_windows(flights: Iterable[Flight], partitions: int = PARTITIONS, watermark: timedelta = WATERMARK) -> set[Window]:
+def closed_windows(
+    flights: Iterable[Flight], partitions: int = PARTITIONS, watermark: timedelta = WATERMARK, home_of: Home = log_home
+) -> set[Window]:
     """The windows whose end is at or below the last watermark of the task that counts them."""
     windows, newest = set[Window](), dict[int, int]()
     homes: dict[str, int] = {}
     for flight in flights:
-        home = homes.setdefault(flight.carrier, partition_of(flight.carrier.encode(), partitions, 0))
+        home = homes.setdefault(flight.carrier, home_of(flight.carrier.encode(), partitions))
         newest[home] = max(flight.scheduled, newest.get(home, 0))
         windows.add((flight.carrier, flight.scheduled // _HOUR * _HOUR))
     behind = int(watermark.total_seconds())

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from coordinator.streams.log import Log
 from coordinator.wire import RunDetail
 from examples.flights.check import check, closed_windows, told
 from examples.flights.data import BY_CARRIER, DELAYS, FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, load_flights, time_text
 from examples.flights.replay import flights_feed
 from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
+from examples.playing.streams import HOMES, Home, Streams, System
 
 JOB_FILE = Path(__file__).with_name("job.py")
 MARK = ".flights-demo"
@@ -30,8 +30,8 @@ def progress_text(scene: Scene, detail: RunDetail) -> str:
     )
 
 
-def checked(flights: list[Flight], log: Log) -> tuple[bool, str]:
-    report = check(log, flights)
+def checked(flights: list[Flight], home_of: Home, streams: Streams) -> tuple[bool, str]:
+    report = check(streams, flights, home_of=home_of)
     return report.exact, told(report)
 
 
@@ -44,15 +44,19 @@ def main(
     ] = 25,
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
+    system: Annotated[
+        System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")
+    ] = "log",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
 
     def demo() -> bool:
         flights = load_flights(month_limit)
-        due = len(closed_windows(flights))
-        show = Show(JOB_FILE, [flights_feed(flights)], YEAR_STARTS, READERS, DELAYS, due, progress_text, partial(checked, flights))
-        return run_show(show, fresh(home, MARK), Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days)))
+        home_of = HOMES[system]
+        due = len(closed_windows(flights, home_of=home_of))
+        show = Show(JOB_FILE, [flights_feed(flights)], YEAR_STARTS, READERS, DELAYS, due, progress_text, partial(checked, flights, home_of))
+        return run_show(show, fresh(home, MARK), Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system))
 
     perform(demo, home, keep)
 

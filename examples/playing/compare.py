@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from coordinator.streams.log import Log, partition_of
+from coordinator.streams.log import Headers
 from coordinator.wire import CONTROL_RECORD_HEADER
+from examples.playing.streams import Home, Streams, log_home
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -42,10 +43,10 @@ def altered(wanted: Mapping[str, object], got: Mapping[str, object]) -> str:
     return ", ".join(f"{name} is {got[name]!r}, not {wanted[name]!r}" for name in wanted if got[name] != wanted[name])
 
 
-def records(log: Log, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
+def records(log: Streams, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
     """Place, partition, key and what is in the value, of all records but control records. What `read` refuses (ValueError), and what is
     trimmed, is a difference. Raises UnknownStream."""
-    control = {id_ for id_, entries in log.headers(stream).items() if CONTROL_RECORD_HEADER in entries}
+    known: Mapping[int, Headers] = {}
     earliest, latest = log.earliest(stream), log.latest(stream)
     for partition in sorted(latest):
         if earliest[partition]:
@@ -54,7 +55,9 @@ def records(log: Log, stream: str, read: Callable[[bytes | None], T], found: Dif
             )
         for rows in log.read(stream, partition, earliest[partition], latest[partition]):
             for offset, _, key, value, headers in rows:
-                if headers in control:
+                if headers not in known:
+                    known = log.headers(stream)
+                if CONTROL_RECORD_HEADER in known[headers]:
                     continue
                 place = f"{stream}.{partition} at {offset}"
                 try:
@@ -75,7 +78,7 @@ class Routed(Generic[K, Row]):
     named: Callable[[Row], str]
     detail: Callable[[Row], str]
 
-    def check(self, log: Log, rows: Iterable[Row], found: Differences) -> int:
+    def check(self, log: Streams, rows: Iterable[Row], found: Differences, home_of: Home = log_home) -> int:
         """Every row once, unaltered, in its column's partition; the number of records that hold a row. Raises UnknownStream."""
         wanted = {self.id_of(row): row for row in rows}
         partitions, seen, count = log.partitions(self.stream), set[K](), 0
@@ -90,14 +93,16 @@ class Routed(Generic[K, Row]):
             seen.add(self.id_of(got))
             if got != expected:
                 found.add(f"{place}: {name} is altered: {altered(asdict(expected), asdict(got))}")
-            self._check_place(place, partition, key, expected, partitions, found)
+            self._check_place(place, partition, key, expected, home_of, partitions, found)
         for id_, row in wanted.items():
             if id_ not in seen:
                 found.add(f"{self.stream}: {self.named(row)} ({self.detail(row)}) is lost")
         return count
 
-    def _check_place(self, place: str, partition: int, key: bytes | None, row: Row, partitions: int, found: Differences) -> None:
+    def _check_place(
+        self, place: str, partition: int, key: bytes | None, row: Row, home_of: Home, partitions: int, found: Differences
+    ) -> None:
         column: str = getattr(row, self.column)
-        home = partition_of(column.encode(), partitions, 0)
+        home = home_of(column.encode(), partitions)
         if partition != home or key != column.encode():
             found.add(f"{place}: {self.named(row)} of {self.column} {column} has key {key!r} and belongs into partition {home}")

@@ -16,7 +16,8 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from coordinator.core.ids import Generation, Lineage
-from coordinator.streams.log import Log, Record, Writer
+from coordinator.streams.log import Record, Writer
+from examples.playing.streams import Streams
 
 DAY = 86_400
 _DAYS_PER_MONTH = 365 / 12
@@ -96,7 +97,7 @@ class Replay:
 
     def __init__(
         self,
-        log: Log,
+        log: Streams,
         feeds: Sequence[Feed[Any]],
         *,
         begins: int,

@@ -18,10 +18,10 @@ from typing import Any, NoReturn
 import httpx
 
 from coordinator.core.errors import SluiceError
-from coordinator.streams.log import Log
 from coordinator.wire import RunDetail
 from examples.playing.launch import EndedEarly, SluiceRun, sluice_run
 from examples.playing.replay import Feed, Replay, StreamNotOurs
+from examples.playing.streams import Place, Streams, System, streams_at
 from examples.playing.watch import RunWatch, is_held, is_started, offsets_read
 
 SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -41,7 +41,7 @@ class Scene:
 
     run: SluiceRun
     watch: RunWatch
-    log: Log
+    log: Streams
     replay: Replay
     readers: Mapping[str, str]
 
@@ -141,6 +141,7 @@ class Pace:
     port: int
     seconds_per_month: float
     max_lead: timedelta
+    system: System = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Show:
     output: str
     due: int
     progress: Callable[[Scene, RunDetail], str]
-    check: Callable[[Log], tuple[bool, str]]
+    check: Callable[[Streams], tuple[bool, str]]
 
 
 def play(show: Show, scene: Scene, line: Line) -> None:
@@ -179,11 +180,24 @@ def play(show: Show, scene: Scene, line: Line) -> None:
 
 def run_show(show: Show, home: Path, pace: Pace) -> bool:
     """Run it, stop it, check it; whether all is exact. Raises what `play` raises."""
-    line, log = Line(), Log(home / "log")
+    with streams_at(pace.system, home) as place:
+        return _run_show(show, home, pace, place)
+
+
+def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
+    line, log = Line(), place.streams
     for feed in show.feeds:
         log.create(feed.stream, feed.partitions)
     started = time.monotonic()
-    with sluice_run(show.job_file, home, containers=pace.containers, port=pace.port, config=[SHORT_RUN]) as run:
+    with sluice_run(
+        show.job_file,
+        home,
+        containers=pace.containers,
+        port=pace.port,
+        config=[SHORT_RUN],
+        system=pace.system,
+        environment=place.environment,
+    ) as run:
         coordinator, run_id = run.where(60)
         line.end(f"run {run_id} on {coordinator}, {pace.containers} containers")
         watch = RunWatch(coordinator, run_id)

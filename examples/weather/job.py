@@ -8,8 +8,8 @@ What is to be joined must meet in one task. So both inputs are routed by the ori
 keys are in equal partitions, and a task reads the same partitions of both. The coordinator refuses a join of streams with unequal counts.
 
 `join` is a left outer join. A departure leaves with its weather as soon as both are there, and without any once no such weather can come
-any more: when the watermark, the older of the two sides', has passed the time of departure. A side that lags behind the other is waited for;
-but what the feeders of one side differ by in event time looks like lateness, and the delay must exceed that.
+any more: when the watermark, the older of the two sides', has passed the time of departure. A side that lags behind the other is waited
+for; but what the feeders of one side differ by in event time looks like lateness, and the delay must exceed that.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def parse(records: DataFrame, schema: str) -> DataFrame:
 def with_weather(departing: DataFrame, measured: DataFrame) -> DataFrame:
     """The columns of a departure and those of its weather; `hour` is null where there is none.
 
-    The range tells Spark when a row can be forgotten. The equal hours add nothing to it, but are what Spark can look up: by the origin alone it
-    would compare every departure with all the weather that it keeps of that airport, and every hour of weather with all departures.
+    The range tells Spark when a row can be forgotten. The equal hours add nothing to it, but are what Spark can look up: by the origin
+    alone it would compare a departure with all weather that it keeps of the airport, and an hour of weather with all departures.
     """
     there = measured.withColumnRenamed("origin", "place")
     same_hour = F.expr("origin = place AND unix_timestamp(scheduled) DIV 3600 = unix_timestamp(hour) DIV 3600")

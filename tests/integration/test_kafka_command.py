@@ -111,7 +111,7 @@ def test_a_broker_outlives_the_command_that_started_it_until_it_is_told_to_go(ho
     assert "stop it first" in told
 
     assert home.call("down")[0] == "Kafka is stopped"
-    assert not psutil.pid_exists(process.pid)
+    assert not process.lives()
     assert home.call("down")[0] == "Kafka was not running"
 
     assert asyncio.run(partitions(home.call("up", "--port", "0")[0], "flights")) == 3
@@ -193,7 +193,7 @@ def test_a_start_that_is_interrupted_leaves_nothing_running(silent: Home, number
         process = wait_for("the broker's process", silent.broker.running)
         command.send_signal(number)
         assert command.wait(GENEROUS) != 0
-    assert not psutil.pid_exists(process.pid)
+    assert not process.lives()
     assert silent.broker.running() is None
 
 

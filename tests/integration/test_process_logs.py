@@ -71,6 +71,12 @@ def test_what_libraries_tell_in_detail_is_not_logged_at_any_level() -> None:
     assert SECRET not in json.dumps(records("-c", TALKS, code=1, SLUICE_LOG_LEVEL="debug"))
 
 
+def test_all_that_a_coordinator_says_is_records(tmp_path: Path) -> None:
+    """It stops as soon as it has begun: whoever holds its standard input is gone."""
+    found = records("-m", "coordinator.cli", "coordinator", "--home", str(tmp_path), "--port", "0", "--stop-with-stdin", code=0)
+    assert [each["logger"] for each in found if each["message"].startswith("coordinator on http://127.0.0.1:")] == ["coordinator.server"]
+
+
 def test_a_coordinator_that_cannot_start_says_so_in_a_record(tmp_path: Path) -> None:
     url = f"postgresql+asyncpg://sluice:{SECRET}@127.0.0.1:{free_port()}/sluice"
     found = records("-m", "coordinator.cli", "coordinator", "--home", str(tmp_path), "--database-url", url, "--port", "0", code=1)

@@ -5,10 +5,12 @@ from threading import Event
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.job import Input
 from containers.stagetask import StageTask
 from coordinator.logs import Stamp, about
-from tests.spark.conftest import IN, Bench
+from tests.spark.conftest import Bench
 
 log = logging.getLogger("user.code")
 
@@ -22,8 +24,8 @@ def test_what_a_batch_function_logs_is_about_the_task_of_its_stage(bench: Bench,
         log.info("batch %d", batch_id)
         done.set()
 
-    def stage(task: StageTask) -> object:
-        return task.read(IN).writeStream.foreachBatch(sink)
+    def stage(task: StageTask) -> DataStreamWriter:
+        return task.read(Input("in")).writeStream.foreachBatch(sink)
 
     bench.feed(range(3), batch=0)
     with about(task="Partition 0", stage="first", generation=4):

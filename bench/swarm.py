@@ -1,0 +1,187 @@
+"""Many small HTTP requests from one thread: plain sockets and epoll, nothing of Sluice and nothing besides the standard library.
+
+A container heartbeats every few seconds, and whatever keeps connections alive has given its connection up by then; so each request may
+have a connection of its own (`fresh`), as a fleet's have. A load generator in Python has to be small to be faster than what it measures:
+this one needs some 50 µs for a request with its connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+
+Token = TypeVar("Token")
+
+CHUNK = 65536
+
+
+class SwarmFailed(Exception):
+    """The server could not be reached, or did not answer as a server of HTTP/1.1 does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`head` is the status line and the headers, in small letters. `sent` and `done` are readings of the clock, in seconds."""
+
+    status: int
+    head: bytes
+    body: bytes
+    sent: float
+    done: float
+
+    def header(self, name: bytes) -> bytes | None:
+        """A header by its name in small letters."""
+        at = self.head.find(b"\r\n" + name + b":")
+        if at < 0:
+            return None
+        start = at + len(name) + 3
+        return self.head[start : self.head.find(b"\r\n", start)].strip()
+
+
+class _Connection(Generic[Token]):
+    __slots__ = ("received", "sent", "sock", "token")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.received = b""
+        self.sent = 0.0
+        self.token: Token | None = None
+
+
+class Swarm(Generic[Token]):
+    """`answered` is called with a request's token and its answer; what it raises ends `turn`. At most `connections` are open at once:
+    further requests wait for one in here. A `fresh` swarm closes a connection after each answer."""
+
+    def __init__(self, url: str, answered: Callable[[Token, Answer], None], *, connections: int, fresh: bool = False) -> None:
+        place = urlsplit(url)
+        if place.scheme != "http" or not place.hostname:
+            raise SwarmFailed(f"{url} is not a URL of HTTP: http://HOST:PORT is needed")
+        self._family, _, _, _, self._address = self._resolved(place.hostname, place.port or 80)
+        self.host = f"{place.hostname}:{place.port or 80}".encode()
+        self._answered = answered
+        self._most = connections
+        self._fresh = fresh
+        self._waiting: deque[tuple[bytes, Token]] = deque()
+        self._idle: list[_Connection[Token]] = []
+        self._busy: dict[int, _Connection[Token]] = {}
+        self._epoll = select.epoll()
+
+    def _resolved(self, host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
+        try:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]  # type: ignore[return-value]
+        except OSError as error:
+            raise SwarmFailed(f"{host} is not known: {error}") from error
+
+    def __len__(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._busy) + len(self._waiting)
+
+    def request(self, method: bytes, target: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
+        """A request's bytes. `headers` are whole lines."""
+        length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if body else b""
+        return b"%s %s HTTP/1.1\r\nHost: %s\r\n%s%s\r\n%s" % (method, target, self.host, headers, length, body)
+
+    def send(self, request: bytes, token: Token) -> None:
+        """Send, now or when a connection is free."""
+        if len(self._busy) >= self._most:
+            self._waiting.append((request, token))
+            return
+        connection = self._idle.pop() if self._idle else self._opened()
+        connection.token = token
+        connection.sent = perf_counter()
+        self._busy[connection.sock.fileno()] = connection
+        self._write(connection, request)
+
+    def _opened(self) -> _Connection[Token]:
+        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            sock.settimeout(10)
+            sock.connect(self._address)
+        except OSError as error:
+            sock.close()
+            raise SwarmFailed(f"cannot connect to {self.host.decode()}: {error}") from error
+        sock.setblocking(False)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        return _Connection(sock)
+
+    def _write(self, connection: _Connection[Token], request: bytes) -> None:
+        try:
+            written = connection.sock.send(request)
+        except OSError as error:
+            raise SwarmFailed(f"{self.host.decode()} ended a connection: {error}") from error
+        if written != len(request):
+            raise SwarmFailed(f"{self.host.decode()} does not take a request of {len(request)} bytes")
+
+    def turn(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for answers, and take all that there are."""
+        for fileno, _ in self._epoll.poll(timeout):
+            connection = self._busy.get(fileno)
+            if connection is None:
+                self._forget_idle(fileno)
+                continue
+            if self._read(connection):
+                self._next()
+
+    def _forget_idle(self, fileno: int) -> None:
+        """The server has closed a connection that nobody uses."""
+        for connection in [each for each in self._idle if each.sock.fileno() == fileno]:
+            self._idle.remove(connection)
+            connection.sock.close()
+
+    def _read(self, connection: _Connection[Token]) -> bool:
+        """Whether the answer is whole, and was taken."""
+        try:
+            found = connection.sock.recv(CHUNK)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                return False
+            raise SwarmFailed(f"{self.host.decode()} ended a connection: {error}") from error
+        if not found:
+            raise SwarmFailed(f"{self.host.decode()} ended a connection before it had answered")
+        received = connection.received = connection.received + found if connection.received else found
+        end = received.find(b"\r\n\r\n")
+        if end < 0:
+            return False
+        head = received[: end + 2].lower()
+        answer = Answer(int(head[9:12]), head, received[end + 4 :], connection.sent, perf_counter())
+        if len(answer.body) < int(answer.header(b"content-length") or 0):
+            return False
+        self._finish(connection, answer)
+        return True
+
+    def _finish(self, connection: _Connection[Token], answer: Answer) -> None:
+        token = connection.token
+        assert token is not None
+        del self._busy[connection.sock.fileno()]
+        connection.received, connection.token = b"", None
+        if self._fresh or answer.header(b"connection") == b"close":
+            connection.sock.close()
+        else:
+            self._idle.append(connection)
+        self._answered(token, answer)
+
+    def _next(self) -> None:
+        while self._waiting and len(self._busy) < self._most:
+            self.send(*self._waiting.popleft())
+
+    def finish(self, within: float) -> None:
+        """Wait for all answers. Raises SwarmFailed when some are missing after that many seconds."""
+        until = perf_counter() + within
+        while len(self):
+            left = until - perf_counter()
+            if left <= 0:
+                raise SwarmFailed(f"{len(self)} requests were not answered within {within:g} s")
+            self.turn(left)
+
+    def close(self) -> None:
+        for connection in [*self._idle, *self._busy.values()]:
+            connection.sock.close()
+        self._epoll.close()

@@ -1,0 +1,112 @@
+"""Containers that start at an odd time, at the wrong place, or on a disk that takes nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.processes.stage import Stage, stage, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SMALL_DISK_BYTES = 1 << 20
+
+
+def log_of(scene: Stage, execution_id: str) -> str:
+    (file,) = scene.root.glob(f"container-*-{execution_id}.log")
+    return file.read_text(errors="replace")
+
+
+def test_containers_that_start_before_the_coordinator_and_long_after_each_other_come_to_work_together(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with stage(tmp_path_factory.mktemp("early")) as scene:
+        scene.log.create("numbers", 2)
+        coordinator = scene.start_coordinator()
+        scene.deploy(containers=2)
+        coordinator.kill()
+        coordinator.wait()
+        early, _ = scene.start_container(0)
+        wait_for("a container that waits", lambda: "waiting for the coordinator" in log_of(scene, early))
+        scene.start_coordinator()
+        scene.feed(100)
+        wait_for("what the early one can do alone", lambda: sum(scene.log.latest("middle").values()) >= 50)
+        late, _ = scene.start_container(1)
+        scene.await_all_written()
+        assert {task.holder for task in scene.detail().tasks} == {early, late}
+
+
+def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with stage(tmp_path_factory.mktemp("wrong")) as scene:
+        scene.log.create("numbers", 2)
+        scene.start_coordinator()
+        run_id = scene.deploy()
+        no_slot, first = scene.start_container(7)
+        scene.run_id = "toy-20200101T000000-abcdef"
+        no_run, second = scene.start_container()
+        scene.run_id = run_id
+        in_the_way = scene.root / "a-file"
+        in_the_way.touch()
+        no_disk, third = scene.start_container(SLUICE_STATE_DIR=str(in_the_way))
+
+        assert [each.wait(120) for each in (first, second, third)] == [1, 1, 1]
+        assert f"run {run_id} has no processor '7': it has 0 to 0" in log_of(scene, no_slot)
+        assert "there is no run 'toy-20200101T000000-abcdef'" in log_of(scene, no_run)
+        gone = scene.incarnation(no_disk)
+        assert gone.reason.startswith(f"A directory of this machine cannot be written. {in_the_way}: File exists: ")
+        assert all(task.holder is None for task in scene.detail().tasks)
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """A file system of its own, which is soon full."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small file system")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """All that is free, in one file."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return filler
+
+
+def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("full")
+    with small_disk(root / "disk") as disk, stage(root) as scene:
+        scene.log.create("numbers", 2)
+        scene.start_coordinator()
+        scene.deploy()
+        settings = {"SLUICE_STATE_DIR": str(disk / "state"), "SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
+        execution_id, watchdog = scene.start_container(**settings)
+        scene.feed(100)
+        scene.await_all_written()
+        filler = fill(disk)
+        scene.feed(100)
+        assert watchdog.wait(120) == 1
+        assert "No space left on device" in scene.incarnation(execution_id).reason
+        assert all(task.holder is None for task in scene.detail().tasks)
+
+        again, third = scene.start_container(**settings)
+        assert third.wait(120) == 1
+        assert "cannot be written" in scene.incarnation(again).reason
+        assert "No space left on device" in scene.incarnation(again).reason
+
+        filler.unlink()
+        scene.start_container(**settings)
+        scene.await_all_written()

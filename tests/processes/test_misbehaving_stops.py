@@ -1,0 +1,68 @@
+"""SIGTERM in the middle of a batch. The tests share a job and its log, so they run in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from containers.localstate import Found, Stores, inspect
+from containers.processes import session_members
+from tests.processes.gates import GATED, Gate
+from tests.processes.stage import Stage, stage, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("stops"), GATED) as made:
+        made.log.create("numbers", 1)
+        made.start_coordinator()
+        made.deploy()
+        yield made
+
+
+def store(scene: Stage) -> Found:
+    found = inspect(Stores(scene.root / "home" / "state", "gated").directory("Partition 0", "only"))
+    assert found is not None
+    return found
+
+
+def heard(scene: Stage, execution_id: str, what: str) -> bool:
+    return what in (scene.root / f"container-0-{execution_id}.log").read_text(errors="replace")
+
+
+def test_a_stop_in_the_middle_of_a_batch_lets_it_finish_and_commit(scene: Stage) -> None:
+    execution_id, watchdog = scene.start_container()
+    gate = Gate(scene, execution_id)
+    scene.feed(100)
+    gate.await_batch()
+    watchdog.send_signal(signal.SIGTERM)
+    wait_for("the stop to begin", lambda: heard(scene, execution_id, "ending: told to stop"))
+    assert scene.written() == 0
+    gate.open()
+    assert watchdog.wait(60) == 0
+    scene.await_all_written()
+    assert store(scene).planned == store(scene).committed == 0
+    assert [task.holder for task in scene.detail().tasks] == [None]
+
+
+def test_a_second_stop_interrupts_the_batch_which_then_runs_again_and_is_written_once(scene: Stage) -> None:
+    scene.feed(100)
+    execution_id, watchdog = scene.start_container()
+    Gate(scene, execution_id).await_batch()
+    driver = scene.driver_of(watchdog)
+    watchdog.send_signal(signal.SIGTERM)
+    wait_for("the stop to begin", lambda: heard(scene, execution_id, "ending: told to stop"))
+    watchdog.send_signal(signal.SIGTERM)
+    assert watchdog.wait(60) == 0
+    assert session_members(driver.pid) == []
+    assert (store(scene).planned, store(scene).committed) == (1, 0)
+    assert scene.written() == 100
+
+    next_one, _ = scene.start_container()
+    Gate(scene, next_one).open()
+    scene.feed(50)
+    scene.await_all_written()

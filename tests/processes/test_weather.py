@@ -1,0 +1,37 @@
+"""The weather demo, a month of it: two containers, six queries, a join of two routed streams that is exact to the row."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coordinator.streams.log import Log
+from examples.weather.data import JOINED, PARTITIONS
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+DEPARTURES, HOURS = 27_004, 2_226
+"""Of January 2013. 52 of the departures have no weather, and their hours are closed at the end of the month."""
+
+
+def test_a_month_of_departures_gets_its_weather_exactly(tmp_path: Path) -> None:
+    home = tmp_path / "demo"
+    arguments = ["--month-limit", "1", "--seconds-per-month", "0", "--home", str(home), "--keep"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "examples.weather.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        output, _ = process.communicate(timeout=500)
+    finally:
+        for left in [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else ():
+            left.kill()
+    assert process.returncode == 0, output
+    assert f"{DEPARTURES:,} of {DEPARTURES:,} departures, {HOURS:,} of {HOURS:,} hours of weather routed" in output
+    assert "26,952 departures with weather, 52 without, 0 still waiting, 0 differences" in output
+    written = Log(home / "log").latest(JOINED)
+    assert sum(written.values()) == DEPARTURES
+    assert len([p for p, count in written.items() if count]) == PARTITIONS

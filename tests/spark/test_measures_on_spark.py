@@ -1,0 +1,118 @@
+"""What Spark tells of batches, as the containers' measures rely on it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.job import Input, Output
+from containers.spark import BatchDone, Listener
+from containers.stagetask import StageTask, positions_of
+from coordinator.core.ids import Ssp, StreamId
+from tests.spark.conftest import Bench
+
+pytestmark = pytest.mark.spark
+
+IN, OUT = Input("in"), Output("out")
+READS = [StreamId("log", "in")]
+BASE = datetime(2013, 1, 1, tzinfo=UTC)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.batches: queue.Queue[BatchDone] = queue.Queue()
+        self.idle: queue.Queue[str] = queue.Queue()
+        self.listener = Listener(self.batches.put, lambda ended: None, self.idle.put)
+
+    def batch(self) -> BatchDone:
+        return self.batches.get(timeout=60)
+
+
+@pytest.fixture
+def heard(bench: Bench) -> Iterator[Heard]:
+    made = Heard()
+    bench.spark.streams.addListener(made.listener)
+    yield made
+    bench.spark.streams.removeListener(made.listener)
+
+
+def copy(task: StageTask) -> DataStreamWriter:
+    return task.write(task.read(IN).selectExpr("cast(value as string) v"), OUT, value="v")
+
+
+def counted(task: StageTask) -> DataStreamWriter:
+    """Windows of a minute over numbers that stand for seconds after BASE."""
+    at = (F.col("value").cast("string").cast("bigint") + int(BASE.timestamp())).cast("timestamp").alias("at")
+    rows = task.read(IN).select(at).withWatermark("at", "10 seconds")
+    return task.write(rows.groupBy(F.window("at", "1 minute")).count(), OUT)
+
+
+def test_a_batch_tells_what_there_was_beyond_it(bench: Bench, heard: Heard) -> None:
+    bench.max_rows = 100
+    bench.feed(range(250), batch=0)
+    bench.run_until_read(bench.grant("in"), copy)
+    batches = [heard.batch() for _ in range(3)]
+    assert [each.rows for each in batches] == [100, 100, 50]
+    ends = {Ssp("log", "in", 0): 125, Ssp("log", "in", 1): 125}
+    assert [positions_of(each.latest, READS) for each in batches] == [ends] * 3
+    assert [sum(positions_of(each.positions, READS).values()) for each in batches] == [100, 200, 250]
+
+
+def test_the_parts_of_a_batch_s_duration_add_up_to_it(bench: Bench, heard: Heard) -> None:
+    bench.feed(range(10), batch=0)
+    bench.run_until_read(bench.grant("in"), copy)
+    done = heard.batch()
+    assert {"addBatch", "queryPlanning", "walCommit", "latestOffset", "commitOffsets"} <= done.parts_ms.keys()
+    assert 0.8 * done.duration_ms <= sum(done.parts_ms.values()) <= done.duration_ms + 10
+
+
+def test_a_stage_without_state_or_watermark_tells_none(bench: Bench, heard: Heard) -> None:
+    bench.feed(range(10), batch=0)
+    bench.run_until_read(bench.grant("in"), copy)
+    done = heard.batch()
+    assert (done.state, done.watermark, done.event_time_max) == (None, None, None)
+
+
+def test_a_stage_with_state_tells_its_size_and_its_watermark(bench: Bench, heard: Heard) -> None:
+    grant = bench.grant("in")
+    bench.feed([0, 30, 70], batch=0)
+    bench.run_until_read(grant, counted)
+    first = heard.batch()
+    assert first.state is not None
+    assert (first.state.rows, first.state.dropped_late) == (2, 0)
+    assert first.state.memory_bytes > 0
+    assert (first.watermark, first.event_time_max) == (None, BASE.replace(minute=1, second=10))
+    after = heard.batch()
+    assert after.rows == 0, "Spark runs a batch without rows to move the watermark on"
+    assert after.watermark == BASE.replace(minute=1)
+    assert after.state is not None
+    assert after.state.rows == 1, "the window of the first minute is closed"
+
+
+def test_rows_that_come_too_late_are_counted(bench: Bench, heard: Heard) -> None:
+    grant = bench.grant("in")
+    bench.feed([0, 300], batch=0)
+    bench.run_until_read(grant, counted)
+    bench.feed([5], batch=1)
+    bench.run_until_read(grant, counted)
+    seen = [heard.batch(), heard.batch(), heard.batch()]
+    assert [each.state.dropped_late for each in seen if each.state] == [0, 0, 1]
+
+
+def test_a_query_that_finds_nothing_to_read_says_so(bench: Bench, heard: Heard) -> None:
+    interval = "spark.sql.streaming.noDataProgressEventInterval"
+    bench.spark.conf.set(interval, "100ms")
+    try:
+        query = bench.start(bench.grant("in"), copy)
+        assert heard.idle.get(timeout=60) == str(query.runId)
+        bench.feed(range(10), batch=0)
+        assert heard.batch().rows == 10
+        while heard.idle.get(timeout=60) != str(query.runId):
+            pass
+    finally:
+        bench.spark.conf.unset(interval)
