@@ -104,11 +104,18 @@ def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> S
         stage=name,
         batches=sum(each.batch_id + 1 for each in progress if each.batch_id is not None),
         rows_per_second=_sum(each.rows_per_second for each in measured),
-        offsets_behind=_sum(each.offsets_behind for each in measured),
+        offsets_behind=_sum(offsets_behind(each) for each in progress),
         batch_millis=_most(each.batch_millis for each in measured),
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
     )
+
+
+def offsets_behind(progress: wire.StageProgress) -> int | None:
+    """By the coordinator's look at the streams; of a stream that it cannot see, what the container measured."""
+    if progress.offsets_behind is None and progress.measures is not None:
+        return progress.measures.offsets_behind
+    return progress.offsets_behind
 
 
 def last_heard(progress: wire.StageProgress) -> datetime | None:
@@ -173,8 +180,7 @@ def _is_late(task: wire.TaskReply, stage: str, run: wire.RunDetail, before: date
     """A stage that had read everything when it last reported may be silent for as long as nothing comes; one that waits for slower tasks,
     for as long as they take."""
     told = next((each for each in task.stages if each.stage == stage), None)
-    heard = last_heard(told) if told else None
-    if told is None or heard is None:
+    if told is None:
         return _since(run) < before
     waits = told.pace is not None and told.pace.held
-    return heard < before and not waits and (told.measures is None or told.measures.offsets_behind != 0)
+    return (last_heard(told) or _since(run)) < before and not waits and offsets_behind(told) != 0

@@ -70,7 +70,7 @@ class Queries:
         self._hurry = asyncio.Event()
         self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
         self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
-        self._last_moment = HURRY
+        self._gone = False
 
     async def open(self) -> None:
         """Start the engine; seconds."""
@@ -111,7 +111,7 @@ class Queries:
     async def until_spark_is_gone(self, patience: timedelta) -> str:
         """Returns why, once Spark has not answered for that long or has ended. From then on `stop` waits for nothing."""
         why = await Pulse(lambda: self._loop.run_in_executor(self._pulse_thread, self._engine.check), patience).run()
-        self._last_moment = timedelta(0)
+        self._gone = True
         self.hurry()
         return why
 
@@ -161,6 +161,8 @@ class Queries:
 
     async def stop(self, deadline: timedelta) -> set[TaskName]:
         """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
+        if self._gone:
+            return {runner.start.task for runner in self._runners.values()}
         for pacer in self._pacers.values():
             pacer.open()
         stopping = {
@@ -182,7 +184,7 @@ class Queries:
         with suppress(TimeoutError):
             async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
                 await self._hurry.wait()
-                await asyncio.sleep(self._last_moment.total_seconds())
+                await asyncio.sleep(0 if self._gone else HURRY.total_seconds())
 
 
 def _has_ended(stop: asyncio.Task[bool]) -> bool:

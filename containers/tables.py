@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from containers.overview import StageOverview, report_age, watermark_lag
+from containers.overview import StageOverview, offsets_behind, report_age, watermark_lag
 from coordinator import wire
 
 NONE = "-"
@@ -232,9 +232,10 @@ def _progress(told: wire.StageProgress | None, at: datetime) -> Sequence[str]:
     if told is None:
         return (NONE,) * 6
     batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.measures
+    behind = count(offsets_behind(told))
     if of is None:
-        return (batch, NONE, NONE, NONE, NONE, age)
-    return (batch, rate(of.rows_per_second), count(of.offsets_behind), millis(of.batch_millis), duration(watermark_lag(of)), age)
+        return (batch, NONE, behind, NONE, NONE, age)
+    return (batch, rate(of.rows_per_second), behind, millis(of.batch_millis), duration(watermark_lag(of)), age)
 
 
 def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:

@@ -10,13 +10,15 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from containers.jars import broker_jars
@@ -133,3 +135,32 @@ def kafka(directory: Path) -> Iterator[str]:
         yield process.bootstrap
     finally:
         asyncio.run(broker.down())
+
+
+@contextmanager
+def prometheus(directory: Path, config: Path) -> Iterator[str]:
+    """A Prometheus of its own with that configuration, ready, its data in `directory`; the URL of its API."""
+    program = shutil.which("prometheus")
+    if program is None:
+        missing("Prometheus")
+        raise AssertionError
+    address = f"127.0.0.1:{free_port()}"
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"]
+    with (directory / "prometheus.log").open("wb") as out:
+        process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    try:
+        _await_ready(process, f"http://{address}/-/ready", directory / "prometheus.log")
+        yield f"http://{address}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end and process.poll() is None:
+        with suppress(httpx.HTTPError):
+            if httpx.get(url).status_code == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"{url} does not answer: {log.read_text(errors='replace')[-2000:]}")

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, event, func, insert, literal, select, tuple_, update
+from sqlalchemy import Executable, Table, bindparam, delete, event, func, insert, literal, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -32,6 +33,7 @@ from coordinator.store.port import (
     Tally,
     Writing,
 )
+from coordinator.store.sqlite import connect
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
@@ -42,6 +44,17 @@ _WITHIN = {"sqlite": None, "postgresql": 30.0}
 """Seconds that a transaction may take before the server counts as not answering. SQLite's own bound is on waiting for a lock."""
 
 _ACTIVE = [state.value for state in RunState if not state.ended]
+
+
+@cache
+def _upsert(table: Table, dialect: str) -> Executable:
+    """Made once: making it takes longer than running it."""
+    insert_into: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
+    statement = insert_into(table)
+    keys = [column.name for column in table.primary_key]
+    rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+    upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=rest)
+    return upsert
 
 
 class SqlReading:
@@ -179,11 +192,7 @@ class SqlWriting(SqlReading):
         several = [columns] if isinstance(columns, Mapping) else list(columns)
         if not several:
             return
-        dialect: Any = postgresql if self._connection.dialect.name == "postgresql" else sqlite
-        statement = dialect.insert(table)
-        keys = [column.name for column in table.primary_key]
-        rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
-        await self._connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=rest), several)
+        await self._connection.execute(_upsert(table, self._connection.dialect.name), several)
 
     async def put_run(self, row: RunRow) -> None:
         new = await self.run(row.run_id) is None
@@ -296,8 +305,13 @@ def open_store(url: str) -> SqlStore:
     """The store at an SQLAlchemy URL with an async driver: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`."""
     engine = create_async_engine(url, pool_pre_ping=not url.startswith("sqlite"), hide_parameters=True)  # rows hold what users configure
     if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "do_connect", _connect_sqlite)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     return SqlStore(engine)
+
+
+def _connect_sqlite(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+    parameters["async_creator_fn"] = connect
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

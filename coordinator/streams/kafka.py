@@ -192,11 +192,12 @@ class KafkaSystem:
         raise errors.UnknownTopicOrPartitionError
 
     async def _appeared(self, client: AIOKafkaClient, stream: str, partitions: int = 1) -> _Topic:
-        """A topic that was just made or grown, once every partition has a leader."""
+        """A topic that was just made or grown, once every partition has a leader that knows of it: metadata names it a moment earlier."""
         while True:
             with suppress(*_STALE):
                 topic = await self._topic(client, stream)
                 if len(topic.leaders) >= partitions and min(topic.leaders.values()) >= 0:
+                    await self._offsets(client, stream, _LATEST)
                     return topic
             await asyncio.sleep(_LOOK_AGAIN.total_seconds())
 

@@ -44,9 +44,7 @@ def main(
     ] = 25,
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
-    system: Annotated[
-        System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")
-    ] = "log",
+    system: Annotated[System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")] = "log",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""

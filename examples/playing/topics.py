@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def topic_partition_of(key: bytes, partitions: int, _position: int = 0) -> int:
     """Kafka's default: the murmur2 of the key, its sign dropped, modulo the count."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Topics:

@@ -25,10 +25,11 @@ import pandas as pd
 import typer
 
 from coordinator.core.errors import SluiceError
-from coordinator.streams.log import Log, partition_of
+from coordinator.streams.log import Log
 from examples.flights.data import Flight, FlightsMissing, time_text
 from examples.flights.data import decode as decode_flight
 from examples.playing.compare import Differences, Routed, altered, listed, records
+from examples.playing.streams import Streams, log_home
 from examples.weather.data import (
     DEPARTURES_BY_ORIGIN,
     FIELDS,
@@ -107,7 +108,7 @@ class Report:
 
 
 def check(
-    log: Log, departures: Sequence[Flight], weather: Sequence[Weather], *, watermark: timedelta = WATERMARK, kept: int = 10
+    log: Streams, departures: Sequence[Flight], weather: Sequence[Weather], *, watermark: timedelta = WATERMARK, kept: int = 10
 ) -> Report:
     """Compare the three streams with the inputs. Raises UnknownStream if one of them is not there."""
     found = Differences(kept)
@@ -120,7 +121,7 @@ def check(
     return Report(len(departures), len(weather), routed, routed_weather, matched, unmatched, waiting, found.count, told)
 
 
-def check_joined(log: Log, wanted: Wanted, found: Differences) -> tuple[int, int]:
+def check_joined(log: Streams, wanted: Wanted, found: Differences) -> tuple[int, int]:
     """Every departure that is due is there once, with its own weather; how many different ones have weather there, and how many have
     none."""
     seen: dict[int, bool] = {}
@@ -136,7 +137,7 @@ def check_joined(log: Log, wanted: Wanted, found: Differences) -> tuple[int, int
         _check_row(name, wanted.joined[flight.id], got, found)
         if flight.id in wanted.waiting:
             found.add(f"{name} ({_when(flight)}) was given up although its weather might still come")
-        if key != flight.origin.encode() or partition != partition_of(key, log.partitions(JOINED), 0):
+        if key != flight.origin.encode() or partition != log_home(key, log.partitions(JOINED)):
             found.add(f"{name} has key {key!r}, and its origin is {flight.origin}")
     for id_, (flight, weather) in wanted.joined.items():
         if id_ not in seen and id_ not in wanted.waiting:
@@ -171,7 +172,7 @@ def batch_join(
     joined = {flight.id: (flight, found) for flight, found in zip(departures, rows, strict=True)}
     marks = watermarks(departures, weather, watermark, partitions)
     without = {flight.id: flight for flight, found in joined.values() if found is None}
-    closed = frozenset(id_ for id_, flight in without.items() if flight.scheduled < marks[_home(flight.origin, partitions)])
+    closed = frozenset(id_ for id_, flight in without.items() if flight.scheduled < marks[log_home(flight.origin.encode(), partitions)])
     return Wanted(joined, closed, frozenset(without) - closed)
 
 
@@ -181,17 +182,13 @@ def watermarks(
     """Partition -> the last watermark of the task that joins it, in seconds since 1970; 0 for one that has not seen both sides."""
     newest: tuple[defaultdict[int, int], defaultdict[int, int]] = defaultdict(int), defaultdict(int)
     for flight in departures:
-        home = _home(flight.origin, partitions)
+        home = log_home(flight.origin.encode(), partitions)
         newest[0][home] = max(newest[0][home], flight.scheduled)
     for each in weather:
-        home = _home(each.origin, partitions)
+        home = log_home(each.origin.encode(), partitions)
         newest[1][home] = max(newest[1][home], each.hour)
     behind = int(watermark.total_seconds())
     return {home: max(0, min(side[home] for side in newest) - behind) for home in range(partitions)}
-
-
-def _home(origin: str, partitions: int) -> int:
-    return partition_of(origin.encode(), partitions, 0)
 
 
 def decode_joined(value: bytes | None) -> Departed:

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from coordinator.streams.log import Log
 from coordinator.wire import RunDetail
 from examples.flights.data import YEAR_STARTS, Flight, time_text
 from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
+from examples.playing.streams import Streams
 from examples.weather.check import batch_join, check, told
 from examples.weather.data import (
     DEPARTURES,
@@ -44,8 +44,8 @@ def progress_text(scene: Scene, detail: RunDetail) -> str:
     )
 
 
-def checked(departures: Sequence[Flight], weather: Sequence[Weather], log: Log) -> tuple[bool, str]:
-    report = check(log, departures, weather)
+def checked(departures: Sequence[Flight], weather: Sequence[Weather], streams: Streams) -> tuple[bool, str]:
+    report = check(streams, departures, weather)
     return report.exact, told(report)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import Start
-from coordinator.core.errors import BadJobFile, SluiceError, StateElsewhere
+from coordinator.core.errors import BadJobFile, SluiceError, SparkGone, StateElsewhere
 from tests.agents import Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock
@@ -144,6 +144,81 @@ async def test_a_session_that_does_not_open_is_a_failure_with_its_reason(there: 
     container = there.start(run_id, "c1", engine=FakeEngine(on_open=no_java))
     assert (await container.ending()).reason == "RuntimeError: JAVA_HOME is not set"
     assert (await there.run(run_id)).incarnations[0].reason == "RuntimeError: JAVA_HOME is not set"
+
+
+@pytest.mark.parametrize("ends", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(there: Place, ends: BaseException) -> None:
+    def exits(start: Start) -> None:
+        if start.query == "Partition 1/second":
+            raise ends
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=exits), max_restarts=1)
+    ending = await container.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert f"Partition 1/second failed 2 times within 0:10:00; the last error: UserCodeEnded: user code raised {ends!r:.10}" in ending.reason
+    assert (await there.run(run_id)).incarnations[0].reason == ending.reason
+
+
+# --- Spark fails -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_spark_that_is_gone_ends_the_container_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
+    def dies() -> None:
+        gate.wait(60)
+        raise SparkGone("Spark's JVM was ended by SIGKILL")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=dies))
+    await container.engine.all_started(4)
+    gate.set()
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM was ended by SIGKILL")
+    assert container.engine.stops == []
+    assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
+    assert (await there.run(run_id)).incarnations[0].state == "LIVE"
+
+
+async def test_a_spark_that_hangs_ends_the_container(there: Place, gate: threading.Event) -> None:
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(60), None)[1]), spark_timeout_seconds=0.2)
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM has not answered for 0.2 s")
+
+
+async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(there: Place, gate: threading.Event) -> None:
+    stopping = threading.Event()
+
+    def never_stops(query: FakeQuery, forced: threading.Event) -> bool:
+        stopping.set()
+        return gate.wait(60)
+
+    def dies_then() -> None:
+        stopping.wait(60)
+        raise SparkGone("it was ended by SIGKILL")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_stop=never_stops, on_check=dies_then))
+    await container.engine.all_started(4)
+    container.agent.stop_requested()
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "told to stop")
+    assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
+
+
+async def test_a_task_of_which_a_query_could_not_be_stopped_is_not_given_back(there: Place) -> None:
+    def fails(query: FakeQuery, forced: threading.Event) -> bool:
+        if query.start.query == "Partition 1/first":
+            raise ConnectionError("the JVM hung up")
+        return True
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_stop=fails))
+    await container.engine.all_started(4)
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": "c1"}
+    assert (await there.run(run_id)).incarnations[0].state == "LIVE"
 
 
 # --- stops that meet something slow ----------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from coordinator.core.errors import StreamUnavailable
-from coordinator.core.ids import Generation, Lineage
+from coordinator.core.ids import Generation, Lineage, RunId
 from coordinator.streams.log import Record, Writer
 from coordinator.streams.log_system import LogSystem
 from coordinator.streams.port import Offsets
+from coordinator.survey import Survey
 from tests.caller import Caller, Json, calling, chained_body, problem_slug
 from tests.fakes import FakeClock
 
@@ -22,7 +23,7 @@ MEASURES: Json = {
     "rowsPerSecond": 250.5,
     "batchMillis": 1996,
     "batchMillisByPart": {"addBatch": 1800, "walCommit": 20},
-    "offsetsBehind": 70,
+    "offsetsBehind": 0,
     "stateRows": 12,
     "stateBytes": 4096,
     "watermark": "2026-03-01T11:00:00Z",
@@ -256,7 +257,7 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
         async def latest(self, stream: str) -> Offsets:
             raise StreamUnavailable("gone")
 
-    await tell(caller, run_id, 3, MEASURES)
+    await tell(caller, run_id, 3, MEASURES | {"offsetsBehind": 70})
     systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
     systems["log"] = Gone(caller.log.directory)
     await survey(caller)
@@ -266,11 +267,15 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
 
 
 async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
-    await survey(caller)
-    assert (await stage_of(caller, run_id))["offsetsBehind"] == 0
-    clock.advance(61)
-    assert not [name for name in await series(caller) if name.startswith("sluice_job_")]
-    assert (await stage_of(caller, run_id))["offsetsBehind"] is None
+    parts = caller.coordinator.api.state.parts
+    made = Survey(parts.health.store, parts.systems, parts.measures, clock, parts.models.decoded)
+    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
+    await made.run_once()
+    clock.advance(60)
+    assert [job.job for job in made.jobs] == ["flight-delays"]
+    assert set(made.behind(RunId(run_id)).values()) == {0}
+    clock.advance(1)
+    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
 
 
 # --- the coordinator's metrics ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from containers.jars import BROKER
+from containers.jars import BROKER, CONNECTOR
 from containers.kafkabroker import Broker, Process
 from coordinator.core.errors import BadSettings, BrokerUnavailable, StreamUnavailable
 from coordinator.streams.kafka import KafkaSystem
@@ -234,3 +234,16 @@ async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> Non
     with pytest.raises(BadSettings, match="al ice"):
         await Broker(home.directory / "kafka", sasl={"al ice": "secret"}).up()
     assert home.call("up", "--user", "alice", code=1)[1].endswith("--user NAME:PASSWORD")
+
+
+def test_the_directories_of_all_jars_are_told(tmp_path: Path) -> None:
+    for wanted in (CONNECTOR, BROKER):
+        directory = tmp_path / wanted.directory_name
+        directory.mkdir()
+        for each in wanted.artefacts:
+            (directory / f"{each.module}-{each.revision}.jar").touch()
+    command = [sys.executable, "-m", "coordinator.cli", "kafka", "jars"]
+    told = subprocess.run(
+        command, env={**os.environ, "SLUICE_JARS_DIR": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=GENEROUS
+    )
+    assert told.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (CONNECTOR, BROKER)]

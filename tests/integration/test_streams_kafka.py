@@ -108,6 +108,13 @@ async def test_a_kept_topic_is_never_cleaned_up_by_the_broker(kafka: KafkaSystem
     assert settings["cleanup.policy"] == "delete"
 
 
+async def test_a_topic_can_be_asked_about_as_soon_as_it_is_created(kafka: KafkaSystem) -> None:
+    for _ in range(20):
+        name = f"new-{uuid4().hex}"
+        await kafka.create(name, 8)
+        assert await kafka.latest(name) == dict.fromkeys(range(8), 0)
+
+
 async def test_a_topic_grows_and_does_not_shrink(kafka: KafkaSystem) -> None:
     name = f"growing-{uuid4().hex}"
     await kafka.create(name, 2)

@@ -98,22 +98,24 @@ class Kennel:
         self._url = url
         self.started: list[asyncio.subprocess.Process] = []
         self.sessions: list[int] = []
+        self._reader, self._unread = os.pipe()
 
-    async def start(self, script: str, **variables: str) -> asyncio.subprocess.Process:
+    async def start(self, script: str, *, unread_log: bool = False, **variables: str) -> asyncio.subprocess.Process:
         self._file.write_text(DRIVER + script)
         ours = {"SLUICE_RUN_ID": "r1", "EXECUTION_ENV_CONTAINER_ID": "c/1", "SLUICE_COORDINATOR_URL": self._url}
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", WATCHDOG, str(self._file)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            stderr=self._unread if unread_log else None,
             env={**os.environ, **ours, **variables},
         )
         self.started.append(process)
         return process
 
-    async def ready(self, script: str, **variables: str) -> tuple[asyncio.subprocess.Process, int]:
+    async def ready(self, script: str, *, unread_log: bool = False, **variables: str) -> tuple[asyncio.subprocess.Process, int]:
         """The watchdog and its driver's pid, once the driver has said that it is ready."""
-        process = await self.start(script, **variables)
+        process = await self.start(script, unread_log=unread_log, **variables)
         word, pid = (await line(process)).split()
         assert word == "ready"
         self.sessions.append(int(pid))
@@ -127,6 +129,8 @@ class Kennel:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        os.close(self._reader)
+        os.close(self._unread)
 
 
 @pytest.fixture
@@ -217,6 +221,15 @@ async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kenn
     process, driver = await kennel.ready("lease(2)\n" + WAITS)
     os.kill(driver, signal.SIGSTOP)
     assert await exit_code(process) == 3
+
+
+async def test_a_driver_is_killed_at_its_lease_s_end_although_nobody_reads_what_the_watchdog_would_log(kennel: Kennel) -> None:
+    fills = "import threading\nthreading.Thread(target=lambda: os.write(2, bytes(1 << 20)), daemon=True).start()\n"
+    process, driver = await kennel.ready(IGNORES + fills + "lease(1); ready()\n" + HANGS, unread_log=True)
+    async with asyncio.timeout(20):
+        while session_members(driver):
+            await asyncio.sleep(0.05)
+    process.kill()
 
 
 async def test_a_driver_that_renews_in_time_is_left_alone(kennel: Kennel) -> None:

@@ -27,8 +27,10 @@ def test_a_month_of_departures_gets_its_weather_exactly(tmp_path: Path) -> None:
     try:
         output, _ = process.communicate(timeout=500)
     finally:
-        for left in [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else ():
-            left.kill()
+        if process.poll() is None:
+            whole = psutil.Process(process.pid)
+            for each in [*whole.children(recursive=True), whole]:
+                each.kill()
     assert process.returncode == 0, output
     assert f"{DEPARTURES:,} of {DEPARTURES:,} departures, {HOURS:,} of {HOURS:,} hours of weather routed" in output
     assert "26,952 departures with weather, 52 without, 0 still waiting, 0 differences" in output

@@ -109,6 +109,7 @@ def test_a_query_that_finds_nothing_to_read_says_so(bench: Bench, heard: Heard) 
     bench.spark.conf.set(interval, "100ms")
     try:
         query = bench.start(bench.grant("in"), copy)
+        assert heard.batch().rows == 0, "the first batch of a query is run in any case"
         assert heard.idle.get(timeout=60) == str(query.runId)
         bench.feed(range(10), batch=0)
         assert heard.batch().rows == 10

@@ -100,6 +100,26 @@ def test_a_side_that_lags_is_waited_for(bench: Bench, task: tuple[Grant, StageTa
     assert (caught_up.matched, caught_up.unmatched, caught_up.waiting) == (99, 1, ())
 
 
+def test_what_a_slow_feeder_brings_later_than_the_delay_is_dropped_and_the_check_names_it(
+    bench: Bench, task: tuple[Grant, StageTask]
+) -> None:
+    grant, stage_task = task
+    departures = [departing(NOON + hour * HOUR) for hour in range(4)]
+    weather = [measured(NOON + hour * HOUR) for hour in range(4)]
+    put(bench.log, DEPARTURES_BY_ORIGIN, 0, departures[1:])
+    put(bench.log, WEATHER_BY_ORIGIN, 0, weather)
+    query = bench.start(grant, lambda _: job.join(stage_task))
+    query.processAllAvailable()
+    put(bench.log, DEPARTURES_BY_ORIGIN, 1, departures[:1])  # three hours behind the newest, and the delay is one
+    query.processAllAvailable()
+    assert bench.stop(query)
+    report = check(bench.log, departures, weather, watermark=DELAY)
+    assert report.routed == 4
+    assert report.told == (
+        "departures-with-weather: departure 0 (JFK, 2013-01-01T12:00:00Z) is missing; its weather is that of 2013-01-01T12:00:00Z",
+    )
+
+
 def test_after_a_restart_the_watermark_stands_still_until_both_sides_are_read_again(bench: Bench, task: tuple[Grant, StageTask]) -> None:
     grant, stage_task = task
     departures, weather = lagging(100)

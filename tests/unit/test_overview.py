@@ -111,6 +111,14 @@ def test_a_stage_with_nothing_left_to_read_may_be_silent() -> None:
     assert troubles(**only_stage(reported_at=ago(hours=6), measures=measures(offsets_behind=0, at=ago(hours=6)))) == []
 
 
+def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container_saw() -> None:
+    hanging = only_stage(reported_at=ago(hours=6), offsets_behind=9, measures=measures(offsets_behind=0, at=ago(hours=6)))
+    assert len(troubles(**hanging)) == 1
+    assert overview(detail(**hanging), NOON).stages[0].offsets_behind == 9
+    idle = only_stage(batch_id=None, reported_at=None, measures=None, offsets_behind=0)
+    assert troubles(**idle, started_at=ago(hours=6)) == []
+
+
 def test_a_stage_whose_arrears_nobody_knows_may_not() -> None:
     assert len(troubles(**only_stage(reported_at=ago(hours=6), measures=measures(offsets_behind=None, at=ago(hours=6))))) == 1
     assert len(troubles(**only_stage(reported_at=ago(hours=6), measures=None))) == 1

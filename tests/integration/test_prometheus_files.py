@@ -1,0 +1,66 @@
+"""The files in deploy/prometheus and deploy/grafana by themselves: what a real Prometheus finds with them is tested with processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.servers import missing
+
+HERE = Path(__file__).parent
+DEPLOY = HERE.parents[1] / "deploy"
+ALERTS = HERE / "alerts.yml"
+"""Series under which each alert fires."""
+
+
+@pytest.mark.parametrize(
+    "what", [["check", "config", "prometheus.yml"], ["check", "rules", "rules.yml"], ["test", "rules", ALERTS.name]], ids=" ".join
+)
+def test_promtool_finds_nothing_wrong(tmp_path: Path, what: list[str]) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        missing("Prometheus")
+        raise AssertionError
+    shutil.copytree(DEPLOY / "prometheus", tmp_path, dirs_exist_ok=True)
+    shutil.copy(ALERTS, tmp_path)
+    done = subprocess.run([promtool, *what], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_seen_to_fire_and_says_what_it_is_and_what_to_do() -> None:
+    rules = [rule for group in yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())["groups"] for rule in group["rules"]]
+    fired = set(re.findall(r'alertname="(\w+)"', ALERTS.read_text()))
+    assert {rule["alert"] for rule in rules} == fired
+    for rule in rules:
+        assert {*rule["annotations"]} == {"summary", "description"}
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+
+
+def test_the_panels_of_the_dashboard_lie_beside_one_another_and_ask_one_data_source() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    sources = {json.dumps(each["datasource"]) for panel in dashboard["panels"] for each in [*panel.get("targets", [])]}
+    assert sources == {'{"type": "prometheus", "uid": "${datasource}"}'}
+
+
+def test_grafana_is_provisioned_with_the_data_source_and_the_folder_of_the_dashboard() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "sluice.yml").read_text())["providers"]
+    mounted = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["grafana"]["volumes"]
+    assert f"./deploy/grafana/sluice.json:{provider['options']['path']}/sluice.json:ro" in mounted
+    assert "./deploy/grafana/provisioning:/etc/grafana/provisioning:ro" in mounted

@@ -1,0 +1,117 @@
+"""An installation as the image has it: made by scripts/install-image, started by the Dockerfile's own entry point.
+
+CI makes one (SLUICE_INSTALLED names it); so does `scripts/install-image PREFIX`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.deployed import entrypoint, health_command, image_environment
+from tests.processes.stage import TOY, wait_for
+from tests.servers import free_port, missing
+
+GENEROUS = 120.0
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Sluice in `prefix`, with the image's environment, but for where it is, and a home of its own."""
+
+    prefix: Path
+    home: Path
+    environment: dict[str, str]
+
+    def run(self, *words: str, typed: str = "") -> str:
+        done = self.call(["sluice", *words], typed)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def is_healthy(self) -> bool:
+        return self.call(health_command()).returncode == 0
+
+    def call(self, command: list[str], typed: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.prefix / "bin" / command[0]), *command[1:]],
+            cwd=self.home,
+            env=self.environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=GENEROUS,
+            check=False,
+        )
+
+    @contextmanager
+    def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        """As `docker run IMAGE words…` starts it; at the end of the block all that is left of it is killed."""
+        with (self.home / f"{words[0]}.log").open("wb") as out:
+            process = subprocess.Popen(
+                [*entrypoint(), *words],
+                cwd=self.home,
+                env={**self.environment, **environment, "TINI_SUBREAPER": "1"},  # there it is process 1
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        try:
+            yield process
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    each.kill()
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    prefix = os.environ.get("SLUICE_INSTALLED")
+    if not prefix:
+        missing("an installation such as the image's (scripts/install-image PREFIX, then SLUICE_INSTALLED=PREFIX)")
+        raise AssertionError
+    of_image = {name: value.replace("/opt/sluice", prefix) for name, value in image_environment().items()}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PYTHON", "VIRTUAL_ENV"))}
+    path = f"{prefix}/bin:{os.environ['PATH']}"
+    return Installed(
+        Path(prefix), tmp_path, {**kept, **of_image, "PATH": path, "SLUICE_HOME": str(tmp_path), "SLUICE_PORT": str(free_port())}
+    )
+
+
+def test_a_job_runs_from_it_and_stops_in_order(installed: Installed) -> None:
+    job = installed.home / "job.py"
+    job.write_text(TOY)
+    assert not installed.is_healthy()
+    with installed.started("coordinator") as coordinator:
+        wait_for("a healthy coordinator", installed.is_healthy)
+        installed.environment["SLUICE_COORDINATOR_URL"] = f"http://127.0.0.1:{installed.environment['SLUICE_PORT']}"
+        installed.run("log", "create", "numbers", "--partitions", "2")
+        installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
+        run = installed.run("deploy", str(job)).strip()
+        with installed.started("container", str(job), SLUICE_RUN_ID=run) as container:
+            wait_for("the job's output", lambda: len(installed.run("log", "cat", "out").split()) == 3)
+            container.send_signal(signal.SIGTERM)
+            assert container.wait(GENEROUS) == 0
+        assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
+        coordinator.send_signal(signal.SIGTERM)
+        assert coordinator.wait(GENEROUS) == 0
+
+
+def test_it_brings_what_would_else_be_fetched(installed: Installed) -> None:
+    told = Path(installed.run("kafka", "jars", "--connector").strip())
+    assert told.parent == installed.prefix / "jars"
+    assert any(each.name.startswith("spark-sql-kafka") for each in told.glob("*.jar"))
+
+
+def test_the_examples_come_with_it(installed: Installed) -> None:
+    done = installed.call(["python", "-m", "examples.flights.replay", "--help"])
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,194 @@
+"""A real Prometheus over a real job: what is in deploy/prometheus and deploy/grafana finds what it asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.processes.stage import Stage, stage, wait_for
+from tests.servers import prometheus
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())
+
+JOB = """
+from pyspark.sql import functions as F
+
+from containers import Job
+
+job = Job("toy")
+numbers = job.input("numbers")
+middle = job.intermediate("middle", partitions=2)
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=middle)
+def first(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+
+
+@job.stage(reads=middle, writes=out)
+def counted(task):
+    at = (F.col("value").cast("string").cast("bigint") + 1_700_000_000).cast("timestamp").alias("at")
+    rows = task.read(middle).select(at).withWatermark("at", "10 seconds")
+    return task.write(rows.groupBy(F.window("at", "1 minute")).count(), out)
+"""
+
+VARIABLES = {"$__rate_interval": "20s", "$job": ".+", "$stage": ".+", "$task": ".+"}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    stage: Stage
+    container: subprocess.Popen[bytes]
+    api: httpx.Client
+
+    def ask(self, path: str, **query: Any) -> Any:
+        answer = self.api.get(f"/api/v1/{path}", params=query).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def values(self, expression: str) -> dict[tuple[str, ...], float]:
+        """The numbers of an expression now, by their labels' values."""
+        found = self.ask("query", query=expression)["result"]
+        return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
+
+    def without_data(self, expressions: list[str]) -> list[str]:
+        """Those that find nothing, or no number."""
+        return [each for each in expressions if not [value for value in self.values(each).values() if value == value]]
+
+
+def configuration(directory: Path, coordinator: str) -> Path:
+    """deploy/prometheus, pointed at the coordinator and in a hurry."""
+    shutil.copytree(DEPLOY / "prometheus", directory, dirs_exist_ok=True)
+    file = directory / "prometheus.yml"
+    text = file.read_text().replace("coordinator:8180", coordinator).replace(" 15s", " 1s")
+    assert text.count(coordinator) == 2
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A coordinator, one container, and a Prometheus that scrapes both."""
+    root = tmp_path_factory.mktemp("watched")
+    with stage(tmp_path_factory.mktemp("toy"), JOB) as scene:
+        scene.log.create("numbers", 2)
+        scene.start_coordinator()
+        scene.deploy()
+        config = configuration(root, f"127.0.0.1:{scene.port}")
+        with prometheus(root, config) as url, httpx.Client(base_url=url, timeout=20) as api:
+            _, container = scene.start_container()
+            yield Watched(scene, container, api)
+
+
+def feed_until(watched: Watched, what: str, look: Any) -> None:
+    """Look until there is something to see, while the job has always something to do."""
+
+    def fed_look() -> Any:
+        watched.stage.feed(20)
+        return look()
+
+    wait_for(what, fed_look, 240)
+
+
+def substituted(expression: str) -> str:
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    assert "$" not in expression, expression
+    return expression
+
+
+def panels() -> list[dict[str, Any]]:
+    return [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+
+
+def test_prometheus_finds_the_coordinator_and_the_container_with_whose_it_is(watched: Watched) -> None:
+    def up() -> bool:
+        found = watched.ask("targets", state="active")["activeTargets"]
+        return sorted((each["labels"]["job"], each["health"]) for each in found) == [
+            ("sluice-containers", "up"),
+            ("sluice-coordinator", "up"),
+        ]
+
+    wait_for("two targets that are up", up, 120)
+    (labels,) = (each["metric"] for each in watched.ask("query", query="sluice_container_tasks_held")["result"])
+    (incarnation,) = watched.stage.detail().incarnations
+    assert labels == {
+        "__name__": "sluice_container_tasks_held",
+        "job": "sluice-containers",
+        "instance": incarnation.metrics_address,
+        "sluice_job": "toy",
+        "run": watched.stage.run_id,
+        "processor": "0",
+        "container": incarnation.execution_container_id,
+    }
+
+
+def test_every_panel_of_the_dashboard_has_data(watched: Watched) -> None:
+    watched.stage.http.get("/runs/none")
+    expressions = [substituted(target["expr"]) for panel in panels() for target in panel["targets"]]
+    assert len(expressions) > 40
+
+    def all_found() -> bool:
+        watched.stage.http.get("/runs/none")
+        missing = watched.without_data(expressions)
+        print("still without data:", missing)
+        return not missing
+
+    feed_until(watched, "data for every panel", all_found)
+
+
+def test_every_variable_of_the_dashboard_has_values(watched: Watched) -> None:
+    found = {}
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert match is not None
+            series = watched.ask("series", **{"match[]": substituted(match[1])})
+            found[variable["name"]] = {each[match[2]] for each in series}
+    assert found == {"job": {"toy"}, "stage": {"first", "counted"}, "task": {"Partition 0", "Partition 1"}}
+
+
+def test_every_alert_is_evaluated_without_an_error_and_none_fires(watched: Watched) -> None:
+    rules = [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
+    assert len(rules) == len(re.findall(r"- alert:", (DEPLOY / "prometheus" / "rules.yml").read_text()))
+    wait_for("an evaluation of each", lambda: all(r["health"] == "ok" for g in watched.ask("rules")["groups"] for r in g["rules"]), 60)
+    firing = {each["labels"]["alertname"] for each in watched.ask("alerts")["alerts"] if each["state"] == "firing"}
+    assert firing == set()
+
+
+def test_what_the_metrics_count_is_what_the_job_did(watched: Watched) -> None:
+    scene = watched.stage
+    query = "sum by (stage) (sluice_stage_input_rows_total)"
+    fed = float(sum(scene.log.latest("numbers").values()))
+    wait_for("the rows of both stages", lambda: watched.values(query) == {("first",): fed, ("counted",): fed}, 120)
+    assert watched.values("sum(sluice_stage_batch_duration_seconds_count)") == watched.values("sum(sluice_stage_batches_total)")
+    wait_for("nothing left to read", lambda: set(watched.values("sluice_job_offsets_behind").values()) == {0.0}, 60)
+    wait_for(
+        "measures of idle stages", lambda: all(s.measures and s.measures.rows == 0 for t in scene.detail().tasks for s in t.stages), 60
+    )
+    assert {s.measures.offsets_behind for t in scene.detail().tasks for s in t.stages if s.measures} == {0}
+
+
+def test_a_stopped_container_leaves_no_series_and_what_is_not_read_is_still_counted(watched: Watched) -> None:
+    scene = watched.stage
+    watched.container.terminate()
+    assert watched.container.wait(120) == 0
+    scene.feed(50)
+    wait_for("the end of its series", lambda: not watched.values('{__name__=~"sluice_stage_.+|sluice_container_.+"}'), 120)
+    assert scene.http.get("/prometheus/targets").json() == []
+    wait_for("what the stage is behind", lambda: watched.values('sluice_job_offsets_behind{stage="first"}') != {}, 30)
+    wait_for("50 records", lambda: set(watched.values('sluice_job_offsets_behind{stage="first"}').values()) == {50.0}, 60)
+    assert [s.offsets_behind for t in scene.detail().tasks for s in t.stages if s.stage == "first"] == [25, 25]
