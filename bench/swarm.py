@@ -8,8 +8,10 @@ this one needs some 50 µs for a request with its connection.
 from __future__ import annotations
 
 import errno
+import os
 import select
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,10 +48,11 @@ class Answer:
 
 
 class _Connection(Generic[Token]):
-    __slots__ = ("received", "sent", "sock", "token")
+    __slots__ = ("received", "sent", "sock", "token", "unsent")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.unsent = b""
         self.received = b""
         self.sent = 0.0
         self.token: Token | None = None
@@ -75,7 +78,7 @@ class Swarm(Generic[Token]):
 
     def _resolved(self, host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
         try:
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]  # type: ignore[return-value]
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         except OSError as error:
             raise SwarmFailed(f"{host} is not known: {error}") from error
 
@@ -93,41 +96,47 @@ class Swarm(Generic[Token]):
         if len(self._busy) >= self._most:
             self._waiting.append((request, token))
             return
+        began = perf_counter()
         connection = self._idle.pop() if self._idle else self._opened()
-        connection.token = token
-        connection.sent = perf_counter()
+        connection.token, connection.sent, connection.unsent = token, began, request
         self._busy[connection.sock.fileno()] = connection
-        self._write(connection, request)
+        self._write(connection)
 
     def _opened(self) -> _Connection[Token]:
-        sock = socket.socket(self._family, socket.SOCK_STREAM)
+        """A connection that is being made. It is ended with a reset, after its answer, so that no port stays behind in TIME_WAIT."""
+        sock = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            sock.settimeout(10)
-            sock.connect(self._address)
-        except OSError as error:
-            sock.close()
-            raise SwarmFailed(f"cannot connect to {self.host.decode()}: {error}") from error
-        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        failed = sock.connect_ex(self._address)
+        if failed not in (0, errno.EINPROGRESS):
+            raise SwarmFailed(f"cannot connect to {self.host.decode()}: {os.strerror(failed)}")
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         return _Connection(sock)
 
-    def _write(self, connection: _Connection[Token], request: bytes) -> None:
+    def _write(self, connection: _Connection[Token]) -> None:
+        """Write what is unsent; the rest when the connection is made and has room."""
         try:
-            written = connection.sock.send(request)
+            written = connection.sock.send(connection.unsent)
+        except BlockingIOError:
+            written = 0
         except OSError as error:
-            raise SwarmFailed(f"{self.host.decode()} ended a connection: {error}") from error
-        if written != len(request):
-            raise SwarmFailed(f"{self.host.decode()} does not take a request of {len(request)} bytes")
+            raise SwarmFailed(f"cannot send to {self.host.decode()}: {error}") from error
+        if written == len(connection.unsent):
+            connection.unsent = b""
+            return
+        connection.unsent = connection.unsent[written:]
+        self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def turn(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for answers, and take all that there are."""
-        for fileno, _ in self._epoll.poll(timeout):
+        for fileno, events in self._epoll.poll(timeout):
             connection = self._busy.get(fileno)
             if connection is None:
                 self._forget_idle(fileno)
-                continue
-            if self._read(connection):
+            elif events & select.EPOLLOUT and not events & select.EPOLLERR:
+                self._epoll.modify(fileno, select.EPOLLIN)
+                self._write(connection)
+            elif self._read(connection):
                 self._next()
 
     def _forget_idle(self, fileno: int) -> None:
@@ -140,9 +149,9 @@ class Swarm(Generic[Token]):
         """Whether the answer is whole, and was taken."""
         try:
             found = connection.sock.recv(CHUNK)
+        except BlockingIOError:
+            return False
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-                return False
             raise SwarmFailed(f"{self.host.decode()} ended a connection: {error}") from error
         if not found:
             raise SwarmFailed(f"{self.host.decode()} ended a connection before it had answered")

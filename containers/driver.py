@@ -33,7 +33,7 @@ WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
 
 
 class Lifeline:
-    """The pipe to the watchdog: the job, a line a renewal (the time on the clock of leases until which this process may act), and the end."""
+    """The pipe to the watchdog: the job, a line a renewal (the time on the clock of leases until which this process may act), the end."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd

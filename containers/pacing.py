@@ -30,10 +30,11 @@ LATE_NEWS = timedelta(seconds=20)
 class Pacer:
     """Of one stage of a task. Made and run on the agent's loop; `gate` is called on Spark's threads."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, start: Start) -> None:
+    def __init__(self, coordinator: Coordinator, run_id: RunId, start: Start, ask_again: timedelta = ASK_AGAIN) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._start = start
+        self._ask_again = ask_again
         self._loop = asyncio.get_running_loop()
         self._event_time: datetime | None = None
         self._committed = self._passed = -1
@@ -77,7 +78,7 @@ class Pacer:
             async with self._changed:
                 self._changed.notify_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout((ASK_AGAIN if self._word.hold else REMIND).total_seconds()):
+                async with asyncio.timeout((self._ask_again if self._word.hold else REMIND).total_seconds()):
                     await self._news.wait()
 
     async def _ask(self) -> None:

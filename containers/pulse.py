@@ -1,7 +1,7 @@
 """Whether Spark still answers.
 
 The agent's heartbeats are Python's: they go on beside a JVM that hangs or is gone, and the container would keep its tasks and process
-nothing. So Spark is asked for a sign of life every few seconds. A JVM that is only busy answers: a question takes a thread of its own there.
+nothing. So Spark is asked for a sign of life every few seconds. A JVM that is only busy answers: a question has a thread of its own there.
 
 Time that passes for nobody must not count. A machine that was suspended, or a whole container that was stopped for a while, wakes up with
 all its time-outs over. The patience is therefore spent in turns, one wait each, and a jump of any length takes one of them.

@@ -39,6 +39,9 @@ class ContainerSettings(BaseSettings):
     connect_timeout_seconds: float = Field(300, ge=0, description="how long a starting container waits for the coordinator")
     stop_timeout_seconds: float = Field(120, ge=0, description="how long a stop waits for running batches before it interrupts them")
     spark_timeout_seconds: float = Field(60, gt=0, description="how long Spark may leave a sign of life unanswered")
+    executors_timeout_seconds: float = Field(
+        120, gt=0, description="with executors elsewhere: how long they may take to register, and then to show that they share our paths"
+    )
     max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
     restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
     report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
@@ -79,6 +82,10 @@ class ContainerSettings(BaseSettings):
     @property
     def spark_timeout(self) -> timedelta:
         return timedelta(seconds=self.spark_timeout_seconds)
+
+    @property
+    def executors_timeout(self) -> timedelta:
+        return timedelta(seconds=self.executors_timeout_seconds)
 
     @property
     def stop_timeout(self) -> timedelta:

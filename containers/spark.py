@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark import cloudpickle
+from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.streaming.listener import (
@@ -34,6 +34,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.engine import StateSize
+from containers.masters import is_local, is_loopback
 from coordinator.core.errors import SparkGone
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ given as one of the JVM's defaults, to which Spark adds the job's own `spark.dri
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Without remote executors nobody else needs to reach the driver."""
+"""With all executors on this machine nobody else needs to reach the driver."""
+
+LAUNCHED_BY_JVM = "PYSPARK_GATEWAY_PORT"
+"""The environment variable by which spark-submit's JVM tells the Python that it starts how to reach it."""
 
 
 class BatchFunction(ForeachBatchFunction):
@@ -108,16 +112,31 @@ WHOLE_BATCH = "triggerExecution"
 TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
+def submitted_conf() -> dict[str, str]:
+    """What spark-submit was told, if it started this process: its master is the one to use, and its settings win over Sluice's own."""
+    if LAUNCHED_BY_JVM not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf().getAll())
+    if told.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody gave a name
+        del told["spark.app.name"]
+    return told
+
+
 def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping[str, str]) -> SparkSession:
-    """The driver's one session. Blocks for some seconds while the JVM starts."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    """The driver's one session. Blocks for some seconds while the JVM starts. Raises MasterUnreachable."""
+    submitted = submitted_conf()
+    master = submitted.get("spark.master", master)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local(master) or "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     local_dir.mkdir(parents=True, exist_ok=True)
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
-    local = LOCAL_SETTINGS if master.startswith("local") else {}
+    local = LOCAL_SETTINGS if is_loopback(master) else {}
     defaults = {DEFAULT_JAVA_OPTIONS: f"{DIE_OF_NO_MEMORY} {settings.get(DEFAULT_JAVA_OPTIONS, '')}".rstrip()}
-    for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **local, **settings, **defaults}.items():
+    for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **local, **submitted, **settings, **defaults}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")

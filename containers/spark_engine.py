@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -14,7 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.engine import Batch, Callbacks, Start
 from containers.job import Job
 from containers.localstate import Stores, check_writable, inspect
+from containers.masters import executors_asked, is_local
 from containers.settings import ContainerSettings
+from containers.sharedpaths import SharedPath, SharedPaths
 from containers.spark import (
     BatchDone,
     Listener,
@@ -24,12 +27,13 @@ from containers.spark import (
     start_query,
     start_session,
     stop_between_batches,
+    submitted_conf,
 )
 from containers.stagetask import Bound, StageTask, positions_of
 from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import Clock
-from coordinator.core.errors import BadJobFile, StateElsewhere
+from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
 from coordinator.core.ids import StreamId
 
 
@@ -56,6 +60,7 @@ class SparkEngine:
         self._reads: dict[str, list[StreamId]] = {}
         self._names: dict[str, str] = {}
         self._spark: SparkSession | None = None
+        self._shared_paths: SharedPaths | None = None
         self._callbacks: Callbacks | None = None
 
     def open(self, callbacks: Callbacks) -> None:
@@ -66,12 +71,30 @@ class SparkEngine:
         self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
+        if not is_local(str(self._spark.sparkContext.master)):
+            self._check_shared_paths(self._spark)
         self._spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle))
 
     def _spark_conf(self) -> dict[str, str]:
         """Settings of the run ("spark.…" in its config), then the container's own."""
         conf = {name: value for name, value in self._config.items() if name.startswith("spark.")} | self._settings.spark_conf
-        return conf | jars_for(self._connections, conf)
+        submitted = submitted_conf()
+        jars = jars_for(self._connections, submitted | conf)
+        if jars and submitted:
+            raise BadSettings(f"spark-submit has started its JVM without the Kafka connector: give it --jars {jars['spark.jars']}")
+        return conf | jars
+
+    def _check_shared_paths(self, spark: SparkSession) -> None:
+        """What executors elsewhere read or write beside us. Raises PathNotShared, ExecutorsMissing."""
+        paths = [SharedPath(self._settings.state_directory, "SLUICE_STATE_DIR")]
+        paths += [
+            SharedPath(Path(connection["path"]), "the coordinator's SLUICE_LOG_DIR", of_one_machine=True)
+            for connection in self._connections.values()
+            if connection.get("type") == "log"
+        ]
+        self._shared_paths = SharedPaths(spark, paths, self._clock, self._settings.executors_timeout)
+        conf = spark.sparkContext.getConf()
+        self._shared_paths.check(executors_asked(str(spark.sparkContext.master), dict(conf.getAll())))
 
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
@@ -139,7 +162,11 @@ class SparkEngine:
     def check(self) -> None:
         assert self._spark is not None
         check_alive(self._spark)
+        if self._shared_paths is not None:
+            self._shared_paths.look_at_newcomers()
 
     def close(self) -> None:
+        if self._shared_paths is not None:
+            self._shared_paths.close()
         if self._spark is not None:
             self._spark.stop()

@@ -87,7 +87,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             KeepClaim(store, usurped),
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
             survey,
-        ]
+        ],
+        clock,
     )
     parts = Parts(
         runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers)),

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from coordinator.clock import Clock
-from coordinator.core.errors import IdInUse, LeaseLost, StaleRun, UnknownContainer, UnknownSlot
+from coordinator.core.errors import IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from coordinator.core.lifecycle import RunState, moved
 from coordinator.endings import end_container, settle_run, the_run
+from coordinator.gathering import Gathering
 from coordinator.leases import Leases
 from coordinator.notices import Notices
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
@@ -47,6 +48,7 @@ class Heartbeats:
         self._leases = leases
         self._notices = notices
         self._clock = clock
+        self._registrations: Gathering[tuple[RunId, Newcomer], Registered] = Gathering(self._register_all)
 
     async def recover(self) -> int:
         """After a start: give every container that is not known to be gone a full lease. How many there are."""
@@ -68,27 +70,36 @@ class Heartbeats:
     async def register(self, run_id: RunId, new: Newcomer) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
         answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, or LeaseLost for a replaced incarnation."""
-        async with self._store.begin() as tx:
-            run = await self._running(tx, run_id, new.processor_id)
-            known = await tx.container(new.execution_id)
-            if known is None:
-                former = await tx.containers(run_id, new.processor_id)
-                container = await self._enrol(tx, run, new, former)
-            else:
-                container, former = _the_same(known, run_id, new.processor_id), ()
-            seq = await tx.newest_notice(run_id)
-        for each in former:
-            self._leases.condemn(each.execution_id)
-        terms = self._leases.grant(new.execution_id, container.epoch, run.model_version, bare=container.bare)
-        return Registered(container, terms.lease, terms.interval, run.model_version, seq)
+        return await self._registrations.ask((run_id, new))
 
-    async def _running(self, tx: Writing, run_id: RunId, processor_id: ProcessorId) -> RunRow:
-        run = await the_run(tx, run_id)
-        if run.state.ended or run.stop_requested_at is not None:
-            raise StaleRun(f"run {run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
-        if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
-            raise UnknownSlot(f"run {run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
-        return run
+    async def _register_all(self, asked: Sequence[tuple[RunId, Newcomer]]) -> Sequence[Registered | SluiceError]:
+        """All in one transaction, one after the other; one that is refused has written nothing. Their leases begin when it has ended,
+        before anybody else can write."""
+        async with self._store.begin() as tx:
+            runs = _Runs(tx)
+            found = [await self._enrolled(tx, runs, run_id, new) for run_id, new in asked]
+        return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
+
+    async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Newcomer) -> _Enrolled | SluiceError:
+        try:
+            run = _running(await runs.run(run_id), new.processor_id)
+            known = await tx.container(new.execution_id)
+            if known is not None:
+                return _Enrolled(_the_same(known, run_id, new.processor_id), (), run.model_version, await runs.newest_notice(run_id))
+        except (YourRequest, LeaseLost) as refusal:
+            return refusal
+        former = await tx.containers(run_id, new.processor_id)
+        container = await self._enrol(tx, run, new, former)
+        if run.state is RunState.CREATED:
+            await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
+        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id))
+
+    def _granted(self, enrolled: _Enrolled) -> Registered:
+        for each in enrolled.former:
+            self._leases.condemn(each.execution_id)
+        container = enrolled.container
+        terms = self._leases.grant(container.execution_id, container.epoch, enrolled.model_version, bare=container.bare)
+        return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
 
     async def _enrol(self, tx: Writing, run: RunRow, new: Newcomer, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
@@ -111,8 +122,6 @@ class Heartbeats:
             metrics_address=new.metrics_address,
         )
         await tx.put_container(container)
-        if run.state is RunState.CREATED:
-            await tx.put_run(replace(run, state=moved(run.state, RunState.RUNNING), started_at=now))
         return container
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
@@ -136,6 +145,48 @@ class Heartbeats:
             container = await tx.container(execution_id)
             run = await tx.run(container.run_id) if container else None
         return run.state if run and run.state.ended else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Enrolled:
+    """What a registration has written, before anything is granted."""
+
+    container: ContainerRow
+    former: Sequence[ContainerRow]
+    model_version: int
+    notices: int
+
+
+class _Runs:
+    """The runs of one transaction, each read once."""
+
+    def __init__(self, tx: Writing) -> None:
+        self._tx = tx
+        self._runs: dict[RunId, RunRow] = {}
+        self._notices: dict[RunId, int] = {}
+
+    async def run(self, run_id: RunId) -> RunRow:
+        """Raises UnknownRun."""
+        if run_id not in self._runs:
+            self._runs[run_id] = await the_run(self._tx, run_id)
+        return self._runs[run_id]
+
+    async def put(self, run: RunRow) -> None:
+        await self._tx.put_run(run)
+        self._runs[run.run_id] = run
+
+    async def newest_notice(self, run_id: RunId) -> int:
+        if run_id not in self._notices:
+            self._notices[run_id] = await self._tx.newest_notice(run_id)
+        return self._notices[run_id]
+
+
+def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:
+    if run.state.ended or run.stop_requested_at is not None:
+        raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
+    if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
+        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
+    return run
 
 
 def _slot_number(processor_id: ProcessorId) -> int:

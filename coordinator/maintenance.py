@@ -167,12 +167,15 @@ class Maintenance:
     """Runs chores, each at its own pace, until it is left. A chore that fails is counted, logged unless it failed alike at its turn
     before, and tried again at its next."""
 
-    def __init__(self, chores: Sequence[Chore]) -> None:
+    def __init__(self, chores: Sequence[Chore], clock: Clock) -> None:
         self._chores = chores
+        self._clock = clock
         self._loops: list[asyncio.Task[None]] = []
         self.done: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.turns: defaultdict[str, int] = defaultdict(int)
         """How often each chore had its turn, and came to an end of it."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """How long these turns took in all."""
 
     async def __aenter__(self) -> Maintenance:
         self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
@@ -191,6 +194,7 @@ class Maintenance:
     async def _loop(self, chore: Chore) -> None:
         told = ""
         while True:
+            began = self._clock.elapsed()
             try:
                 for what, count in (await chore.run_once()).items():
                     self.done[chore.name, what] += count
@@ -204,4 +208,5 @@ class Maintenance:
                 self.done[chore.name, "failed"] += 1
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)
             self.turns[chore.name] += 1
+            self.seconds[chore.name] += self._clock.elapsed() - began
             await asyncio.sleep(chore.every.total_seconds())

@@ -79,6 +79,10 @@ def of_chores(maintenance: Maintenance) -> Iterable[Metric]:
     for name, count in sorted(maintenance.turns.items()):
         turns.add_metric([name], count)
     yield turns
+    seconds = CounterMetricFamily("sluice_chore_seconds", "How long these turns took in all.", labels=["chore"])
+    for name, total in sorted(maintenance.seconds.items()):
+        seconds.add_metric([name], total)
+    yield seconds
     items = CounterMetricFamily("sluice_chore_items", "What the chores have done, by chore and kind.", labels=["chore", "kind"])
     for (chore, kind), count in sorted(maintenance.done.items()):
         items.add_metric([chore, kind], count)

@@ -23,7 +23,7 @@ from coordinator.streams.port import Offsets, StreamSystem
 
 OLD = timedelta(minutes=1)
 
-AT_ONCE = 500
+AT_ONCE = 200
 """Tasks that are looked at before others get their turn on the event loop."""
 
 Behind = Mapping[tuple[TaskName, StageName], int]

@@ -184,6 +184,12 @@ class StateElsewhere(YourRequest):
     slug = "state-elsewhere"
 
 
+class PathNotShared(YourRequest):
+    """A directory that executors must share with the driver is not the same for all of them."""
+
+    slug = "path-not-shared"
+
+
 class BadSettings(YourRequest):
     """The settings cannot be used."""
 
@@ -268,6 +274,12 @@ class DiskUnwritable(OurTrouble):
     """A directory of this machine cannot be written."""
 
     slug = "disk-unwritable"
+
+
+class ExecutorsMissing(OurTrouble):
+    """Spark's cluster has no executors to work on."""
+
+    slug = "executors-missing"
 
 
 class SparkGone(OurTrouble):

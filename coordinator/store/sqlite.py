@@ -74,7 +74,7 @@ class Connection(aiosqlite.Connection):
         def run() -> _Result:
             return work(self._conn)
 
-        found: _Result = await self._execute(run)
+        found: _Result = await self._execute(run)  # type: ignore[no-untyped-call]
         return found
 
 

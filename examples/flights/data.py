@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -53,6 +54,7 @@ class Flight:
 
 
 _FIELDS = tuple(field.name for field in fields(Flight))
+_NULLS: dict[str, Any] = {"tailnum": None, "dep_delay": None, "arr_delay": None}
 
 
 def load_flights(months: int = 12, *, utc: bool = False) -> list[Flight]:
@@ -128,11 +130,14 @@ def encode(flight: Flight) -> bytes:
     return json.dumps(spelled | {"scheduled": time_text(flight.scheduled)}, separators=(",", ":")).encode()
 
 
+def flight_of(spelled: dict[str, Any]) -> Flight:
+    """The flight in a JSON object; an absent field is None, as Spark leaves nulls out. Raises TypeError, KeyError, ValueError."""
+    return Flight(**(_NULLS | spelled | {"scheduled": seconds_of(spelled["scheduled"])}))
+
+
 def decode(value: bytes | None) -> Flight:
-    """The flight in a record's value; an absent field is None, as Spark leaves nulls out. Raises ValueError if there is no flight in it."""
+    """The flight in a record's value. Raises ValueError if there is no flight in it."""
     try:
-        found = json.loads(value or b"null")
-        nulls = {"tailnum": None, "dep_delay": None, "arr_delay": None}
-        return Flight(**(nulls | found | {"scheduled": seconds_of(found["scheduled"])}))
+        return flight_of(json.loads(value or b"null"))
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"no flight: {value!r:.200} ({error})") from error

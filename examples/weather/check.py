@@ -26,7 +26,7 @@ import typer
 
 from coordinator.core.errors import SluiceError
 from coordinator.streams.log import Log
-from examples.flights.data import Flight, FlightsMissing, time_text
+from examples.flights.data import Flight, FlightsMissing, flight_of, time_text
 from examples.flights.data import decode as decode_flight
 from examples.playing.compare import Differences, Routed, altered, listed, records
 from examples.playing.streams import Streams, log_home
@@ -41,6 +41,7 @@ from examples.weather.data import (
     decode,
     load_departures,
     load_weather,
+    weather_of,
 )
 
 WATERMARK = timedelta(days=10)
@@ -125,6 +126,7 @@ def check_joined(log: Streams, wanted: Wanted, found: Differences) -> tuple[int,
     """Every departure that is due is there once, with its own weather; how many different ones have weather there, and how many have
     none."""
     seen: dict[int, bool] = {}
+    partitions = log.partitions(JOINED)
     for place, partition, key, got in records(log, JOINED, decode_joined, found):
         flight, weather = got
         name = f"{place}: departure {flight.id}"
@@ -137,7 +139,7 @@ def check_joined(log: Streams, wanted: Wanted, found: Differences) -> tuple[int,
         _check_row(name, wanted.joined[flight.id], got, found)
         if flight.id in wanted.waiting:
             found.add(f"{name} ({_when(flight)}) was given up although its weather might still come")
-        if key != flight.origin.encode() or partition != log_home(key, log.partitions(JOINED)):
+        if key != flight.origin.encode() or partition != log_home(key, partitions):
             found.add(f"{name} has key {key!r}, and its origin is {flight.origin}")
     for id_, (flight, weather) in wanted.joined.items():
         if id_ not in seen and id_ not in wanted.waiting:
@@ -196,11 +198,9 @@ def decode_joined(value: bytes | None) -> Departed:
     try:
         found: dict[str, Any] = json.loads(value or b"null")
         added = {name: found.pop(name) for name in _OF_WEATHER if name in found}
-        flight = decode_flight(json.dumps(found).encode())
-        if not added:
-            return flight, None
-        return flight, decode(json.dumps(added | {"origin": flight.origin}).encode())
-    except (TypeError, AttributeError, ValueError) as error:
+        flight = flight_of(found)
+        return flight, weather_of(added | {"origin": flight.origin}) if added else None
+    except (TypeError, AttributeError, KeyError, ValueError) as error:
         raise ValueError(f"no departure with weather: {value!r:.300} ({error})") from error
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from typing import Any
 
 import pandas as pd
 
@@ -49,6 +50,7 @@ class Weather:
 
 FIELDS = tuple(field.name for field in fields(Weather))
 MEASURES = FIELDS[2:]
+_NULLS: dict[str, Any] = dict.fromkeys(MEASURES)
 
 
 def load_departures(months: int = 12) -> list[Flight]:
@@ -96,10 +98,14 @@ def encode(weather: Weather) -> bytes:
     return json.dumps(spelled | {"hour": time_text(weather.hour)}, separators=(",", ":")).encode()
 
 
+def weather_of(spelled: dict[str, Any]) -> Weather:
+    """The weather in a JSON object; an absent measure is None, as Spark leaves nulls out. Raises TypeError, KeyError, ValueError."""
+    return Weather(**(_NULLS | spelled | {"hour": seconds_of(spelled["hour"])}))
+
+
 def decode(value: bytes | None) -> Weather:
-    """The weather in a record's value; an absent measure is None, as Spark leaves nulls out. Raises ValueError if there is none in it."""
+    """The weather in a record's value. Raises ValueError if there is none in it."""
     try:
-        found = json.loads(value or b"null")
-        return Weather(**(dict.fromkeys(MEASURES) | found | {"hour": seconds_of(found["hour"])}))
+        return weather_of(json.loads(value or b"null"))
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"no weather: {value!r:.300} ({error})") from error

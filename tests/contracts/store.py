@@ -22,7 +22,7 @@ from coordinator.core.ids import (
     TaskName,
 )
 from coordinator.core.lifecycle import RunState
-from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store
+from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store, Tally
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, model_row, run_row, store_row
 
 
@@ -234,7 +234,7 @@ class StoreContract:
     # --- containers ---
 
     async def test_every_field_of_a_container_comes_back(self, store: Store) -> None:
-        full = container_row(bare=True, state=ContainerState.EXITED, ended_at=NOON, exit_code=-9, reason="killed")
+        full = container_row(bare=True, state=ContainerState.EXITED, ended_at=NOON, exit_code=-9, reason="killed", metrics_address="h:1")
         async with store.begin() as tx:
             await tx.put_container(container_row())
             await tx.put_container(full)
@@ -298,6 +298,21 @@ class StoreContract:
                 await tx.put_hold(row)
         async with store.read() as tx:
             assert [(row.job, row.task) for row in await tx.holds_of(ExecutionContainerId("c1"))] == [(JOB, "a"), (JOB, "b"), (OTHER, "z")]
+
+    async def test_a_run_is_tallied_by_containers_of_each_state_and_tasks_held(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.put_container(container_row("c1", state=ContainerState.REPLACED))
+            await tx.put_container(container_row("c2", epoch=2, state=ContainerState.EXITED, ended_at=NOON))
+            await tx.put_container(container_row("c3", epoch=3))
+            await tx.put_container(container_row("c4", "1"))
+            await tx.put_container(container_row("c5", run_id="r2"))
+            for row in (hold_row("a"), hold_row("b"), hold_row("c", released=True), hold_row("d", job=OTHER)):
+                await tx.put_hold(row)
+            await tx.put_hold(replace(hold_row("e"), run_id=RunId("r2")))
+        async with store.read() as tx:
+            counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 2}
+            assert await tx.tally(RunId("r1"), JOB) == Tally(counts, 2)
+            assert await tx.tally(RunId("nobody's"), JOB) == Tally({}, 0)
 
     async def test_stores_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:
         full = replace(store_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)

@@ -156,7 +156,9 @@ async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(the
     container = there.start(run_id, "c1", engine=FakeEngine(on_start=exits), max_restarts=1)
     ending = await container.ending()
     assert ending.exit_code == EXIT_FAILED
-    assert f"Partition 1/second failed 2 times within 0:10:00; the last error: UserCodeEnded: user code raised {ends!r:.10}" in ending.reason
+    assert (
+        f"Partition 1/second failed 2 times within 0:10:00; the last error: UserCodeEnded: user code raised {ends!r:.10}" in ending.reason
+    )
     assert (await there.run(run_id)).incarnations[0].reason == ending.reason
 
 

@@ -122,7 +122,7 @@ class Stumbling:
 @pytest.mark.filterwarnings("ignore")
 async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
     chore = Stumbling()
-    async with Maintenance([chore]) as maintenance:
+    async with Maintenance([chore], FakeClock()) as maintenance:
         await chore.well.wait()
         assert maintenance.done["stumbling", "failed"] == 2
         assert maintenance.dead == []

@@ -50,7 +50,7 @@ class Gate:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def await_batch(self) -> None:
-        wait_for("a batch at the gate", (self._directory / "reached").exists)
+        wait_for("a batch at the gate", (self._directory / "reached").exists, 180)
 
     def open(self) -> None:
         (self._directory / "open").touch()

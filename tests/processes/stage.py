@@ -119,8 +119,7 @@ class Stage:
             SLUICE_PROCESSOR_ID=str(slot),
             SLUICE_HOME=str(self.root / "home"),
             EXECUTION_ENV_CONTAINER_ID=execution_id,
-            SLUICE_SPARK_MASTER="local[1]",
-            **settings,
+            **{"SLUICE_SPARK_MASTER": "local[1]", **settings},
         )
         return execution_id, process
 

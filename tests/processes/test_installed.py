@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from coordinator.streams.log import Log
 from tests.deployed import entrypoint, health_command, image_environment
 from tests.processes.stage import TOY, wait_for
 from tests.servers import free_port, missing
@@ -97,8 +98,8 @@ def test_a_job_runs_from_it_and_stops_in_order(installed: Installed) -> None:
         installed.run("log", "create", "numbers", "--partitions", "2")
         installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
         run = installed.run("deploy", str(job)).strip()
-        with installed.started("container", str(job), SLUICE_RUN_ID=run) as container:
-            wait_for("the job's output", lambda: len(installed.run("log", "cat", "out").split()) == 3)
+        with installed.started("container", str(job), SLUICE_RUN_ID=run, SLUICE_SPARK_MASTER="local[1]") as container:
+            wait_for("the job's output", lambda: sum(Log(installed.home / "log").latest("out").values()) == 3, 200)
             container.send_signal(signal.SIGTERM)
             assert container.wait(GENEROUS) == 0
         assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]

@@ -16,7 +16,7 @@ from containers.localstate import Stores, inspect
 from containers.processes import session_members
 from tests.processes.stage import Stage, stage, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LEASE_SECONDS, HEARTBEAT_SECONDS = 12, 2
 
@@ -89,7 +89,7 @@ def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> s
     few = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
     execution_id, watchdog = scene.start_container(CASE=case, **{**few, **settings})
     driver = scene.driver_of(watchdog)
-    assert watchdog.wait(150) == exit_code
+    assert watchdog.wait(180) == exit_code
     assert session_members(driver.pid) == []
     gone = scene.incarnation(execution_id)
     assert (gone.state, gone.exit_code) == ("EXITED", exit_code)
@@ -98,7 +98,9 @@ def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> s
 
 
 def heartbeats(scene: Stage) -> float:
-    (line,) = (each for each in scene.http.get("/metrics").text.splitlines() if each.startswith("sluice_heartbeats_total") and "alive" in each)
+    (line,) = (
+        each for each in scene.http.get("/metrics").text.splitlines() if each.startswith("sluice_heartbeats_total") and "alive" in each
+    )
     return float(line.split()[-1])
 
 
@@ -115,7 +117,9 @@ def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that
 
 
 def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
-    assert reason_of(scene, "ends_the_process").startswith("its driver ended with exit code 0 and not by itself: user code ended the process")
+    assert reason_of(scene, "ends_the_process").startswith(
+        "its driver ended with exit code 0 and not by itself: user code ended the process"
+    )
 
 
 def test_sys_exit_in_a_batch_is_a_query_that_fails(scene: Stage) -> None:
@@ -129,7 +133,9 @@ def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene
     assert reason.endswith(f"the last error: LookupError: nothing to begin with ({scene.job_file}:{BEGIN_LINE})")
 
 
-def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interrupted_when_a_stop_has_waited_long_enough(scene: Stage) -> None:
+def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interrupted_when_a_stop_has_waited_long_enough(
+    scene: Stage,
+) -> None:
     execution_id, watchdog = scene.start_container(CASE="blocks", SLUICE_STOP_TIMEOUT_SECONDS="2")
     wait_for("a batch that blocks", (scene.root / "blocks").exists)
     beats = heartbeats(scene)
@@ -137,7 +143,7 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert scene.incarnation(execution_id).state == "LIVE"
     driver = scene.driver_of(watchdog)
     watchdog.send_signal(signal.SIGTERM)
-    assert watchdog.wait(90) == 0
+    assert watchdog.wait(180) == 0
     assert session_members(driver.pid) == []
     gone = scene.incarnation(execution_id)
     assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "told to stop")
@@ -161,7 +167,7 @@ def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_that_failed_
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=300,
             check=False,
         )
         assert ended.returncode == 1

@@ -13,7 +13,7 @@ from coordinator.streams.log import Record, Writer
 from tests.processes.gates import GATED, Gate, jvm_of, pause, resume
 from tests.processes.stage import stage, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SPARK_TIMEOUT_SECONDS = 8
 SUSPENDED_SECONDS = 10
@@ -41,7 +41,7 @@ def test_a_container_that_slept_through_its_lease_wakes_to_exit_3_and_nothing_th
 
         gate.open()
         resume(watchdog, driver)
-        assert watchdog.wait(60) == 3
+        assert watchdog.wait(180) == 3
         assert session_members(driver.pid) == []
         scene.feed(100)
         scene.await_all_written()
@@ -74,7 +74,7 @@ def test_a_jvm_that_hangs_ends_its_container_and_neither_a_long_batch_nor_a_susp
         assert scene.incarnation(execution_id).state == "LIVE"
 
         jvm_of(driver).suspend()
-        assert watchdog.wait(60) == 1
+        assert watchdog.wait(180) == 1
         assert session_members(driver.pid) == []
         gone = wait_for("word of its end", lambda: scene.incarnation(execution_id) if scene.incarnation(execution_id).reason else None, 30)
         assert (gone.state, gone.exit_code) == ("EXITED", 1)

@@ -12,9 +12,22 @@ import pytest
 
 from tests.processes.stage import Stage, stage, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SMALL_DISK_BYTES = 1 << 20
+
+JOB = """
+from containers import Job
+
+job = Job("plain")
+numbers = job.input("numbers")
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=out)
+def only(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), out, value="v")
+"""
 
 
 def log_of(scene: Stage, execution_id: str) -> str:
@@ -25,7 +38,7 @@ def log_of(scene: Stage, execution_id: str) -> str:
 def test_containers_that_start_before_the_coordinator_and_long_after_each_other_come_to_work_together(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with stage(tmp_path_factory.mktemp("early")) as scene:
+    with stage(tmp_path_factory.mktemp("early"), JOB) as scene:
         scene.log.create("numbers", 2)
         coordinator = scene.start_coordinator()
         scene.deploy(containers=2)
@@ -35,28 +48,28 @@ def test_containers_that_start_before_the_coordinator_and_long_after_each_other_
         wait_for("a container that waits", lambda: "waiting for the coordinator" in log_of(scene, early))
         scene.start_coordinator()
         scene.feed(100)
-        wait_for("what the early one can do alone", lambda: sum(scene.log.latest("middle").values()) >= 50)
+        wait_for("what the early one can do alone", lambda: scene.written() == 50, 180)
         late, _ = scene.start_container(1)
         scene.await_all_written()
         assert {task.holder for task in scene.detail().tasks} == {early, late}
 
 
 def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with stage(tmp_path_factory.mktemp("wrong")) as scene:
+    with stage(tmp_path_factory.mktemp("wrong"), JOB) as scene:
         scene.log.create("numbers", 2)
         scene.start_coordinator()
         run_id = scene.deploy()
         no_slot, first = scene.start_container(7)
-        scene.run_id = "toy-20200101T000000-abcdef"
+        scene.run_id = "plain-20200101T000000-abcdef"
         no_run, second = scene.start_container()
         scene.run_id = run_id
         in_the_way = scene.root / "a-file"
         in_the_way.touch()
         no_disk, third = scene.start_container(SLUICE_STATE_DIR=str(in_the_way))
 
-        assert [each.wait(120) for each in (first, second, third)] == [1, 1, 1]
+        assert [each.wait(180) for each in (first, second, third)] == [1, 1, 1]
         assert f"run {run_id} has no processor '7': it has 0 to 0" in log_of(scene, no_slot)
-        assert "there is no run 'toy-20200101T000000-abcdef'" in log_of(scene, no_run)
+        assert "there is no run 'plain-20200101T000000-abcdef'" in log_of(scene, no_run)
         gone = scene.incarnation(no_disk)
         assert gone.reason.startswith(f"A directory of this machine cannot be written. {in_the_way}: File exists: ")
         assert all(task.holder is None for task in scene.detail().tasks)
@@ -88,8 +101,8 @@ def fill(disk: Path) -> Path:
 
 def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.mktemp("full")
-    with small_disk(root / "disk") as disk, stage(root) as scene:
-        scene.log.create("numbers", 2)
+    with small_disk(root / "disk") as disk, stage(root, JOB) as scene:
+        scene.log.create("numbers", 1)
         scene.start_coordinator()
         scene.deploy()
         settings = {"SLUICE_STATE_DIR": str(disk / "state"), "SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
@@ -98,12 +111,12 @@ def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_p
         scene.await_all_written()
         filler = fill(disk)
         scene.feed(100)
-        assert watchdog.wait(120) == 1
+        assert watchdog.wait(180) == 1
         assert "No space left on device" in scene.incarnation(execution_id).reason
         assert all(task.holder is None for task in scene.detail().tasks)
 
         again, third = scene.start_container(**settings)
-        assert third.wait(120) == 1
+        assert third.wait(180) == 1
         assert "cannot be written" in scene.incarnation(again).reason
         assert "No space left on device" in scene.incarnation(again).reason
 

@@ -12,7 +12,7 @@ from containers.processes import session_members
 from tests.processes.gates import GATED, Gate
 from tests.processes.stage import Stage, stage, wait_for
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_stop_in_the_middle_of_a_batch_lets_it_finish_and_commit(scene: Stage)
     wait_for("the stop to begin", lambda: heard(scene, execution_id, "ending: told to stop"))
     assert scene.written() == 0
     gate.open()
-    assert watchdog.wait(60) == 0
+    assert watchdog.wait(180) == 0
     scene.await_all_written()
     assert store(scene).planned == store(scene).committed == 0
     assert [task.holder for task in scene.detail().tasks] == [None]
@@ -57,7 +57,7 @@ def test_a_second_stop_interrupts_the_batch_which_then_runs_again_and_is_written
     watchdog.send_signal(signal.SIGTERM)
     wait_for("the stop to begin", lambda: heard(scene, execution_id, "ending: told to stop"))
     watchdog.send_signal(signal.SIGTERM)
-    assert watchdog.wait(60) == 0
+    assert watchdog.wait(180) == 0
     assert session_members(driver.pid) == []
     assert (store(scene).planned, store(scene).committed) == (1, 0)
     assert scene.written() == 100

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from containers import Job
-from containers.job import load_job
+from containers.job import in_job_file, load_job
 from coordinator.core.errors import BadGraph, BadJobFile, BadName
 
 HEAD = "from containers import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
@@ -212,3 +212,21 @@ def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
 def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
     refusal(write("1 / 0\n"))
     assert load_job(write(GOOD + "\n# another size, so that no cached bytecode is taken for it\n")).name == "delays"
+
+
+# --- errors that come up in it ---------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_stage_function_is_placed_in_the_job_file(write: Write) -> None:
+    file = write(HEAD + "@job.stage(reads=job.input('flights'))\ndef only(task):\n    int('carrier')\n")
+    (declared,) = load_job(file).stages
+    with pytest.raises(ValueError, match="carrier") as raised:
+        declared.function(None)  # type: ignore[arg-type]
+    assert in_job_file(raised.value) == f" ({file}:6)"
+
+
+def test_an_error_from_elsewhere_is_not(write: Write) -> None:
+    load_job(write(GOOD))
+    with pytest.raises(ValueError, match="x") as raised:
+        int("x")
+    assert in_job_file(raised.value) == ""

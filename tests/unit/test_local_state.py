@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from containers.localstate import Found, Stores, directory_name, inspect
-from coordinator.core.errors import CheckpointUnreadable, StateElsewhere
+from containers.localstate import Found, Stores, check_writable, directory_name, inspect
+from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
 from coordinator.core.ids import Lineage
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
@@ -252,3 +252,27 @@ def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: 
     spark_ran(directory, committed=2)
     stores.prepare(TASK, STAGE, OURS, 2)
     assert inspect(directory) == Found(OURS, 2, 2)
+
+
+# --- a disk that takes nothing ---------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_not_there_is_made_and_nothing_stays_in_it(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_a_place_where_no_directory_can_be_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskUnwritable, match=r"/file: File exists: .*SLUICE_STATE_DIR"):
+        check_writable(tmp_path / "file")
+    with pytest.raises(DiskUnwritable, match=r"/file/below: Not a directory"):
+        check_writable(tmp_path / "file" / "below")
+
+
+def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "delays" / "Partition_0" / ".drafts"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.touch()
+    with pytest.raises(DiskUnwritable, match=rf"{tmp_path} \({in_the_way}\): File exists: "):
+        Stores(tmp_path, "delays").prepare(TASK, STAGE, OURS, None)

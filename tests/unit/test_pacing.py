@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -59,7 +59,7 @@ def says() -> SaysAsTold:
 
 @pytest.fixture
 async def pacer(says: SaysAsTold) -> Pacer:
-    return Pacer(cast("Coordinator", says), RunId("r"), START)
+    return Pacer(cast("Coordinator", says), RunId("r"), START, ask_again=timedelta(milliseconds=10))
 
 
 def passes(pacer: Pacer, batch: int) -> asyncio.Task[None]:

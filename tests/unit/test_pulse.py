@@ -83,7 +83,7 @@ def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited
 
 def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
     async def test(loop: JumpingLoop) -> None:
-        pulse = asyncio.create_task(Pulse(lambda: loop.create_future(), timedelta(hours=2), NEVER).run())
+        pulse = asyncio.create_task(Pulse(loop.create_future, timedelta(hours=2), NEVER).run())
         for _ in range(TURNS):
             assert not pulse.done()
             await asyncio.sleep(0.01)
