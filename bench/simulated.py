@@ -12,7 +12,7 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -29,6 +29,8 @@ CONNECTIONS = 64
 MOST_OPEN = 4_000
 """Connections of heartbeats that are open at once: more wait, and that counts."""
 JITTER = 0.1
+RETRY = 1.0
+"""Seconds until a heartbeat is sent again that was not answered: nothing is lost by that yet."""
 ALIVE = b'{"alive": true}'
 PATIENCE = 60.0
 """Seconds for a request that makes a run, and for the last answers."""
@@ -178,8 +180,15 @@ class Fleet:
         return perf_counter() - began
 
     @contextmanager
-    def _swarm(self, answered: Any, connections: int, *, fresh: bool = False) -> Iterator[Swarm[Container]]:
-        swarm: Swarm[Container] = Swarm(self.url, answered, connections=connections, fresh=fresh)
+    def _swarm(
+        self,
+        answered: Callable[[Container, Answer], None],
+        connections: int,
+        *,
+        fresh: bool = False,
+        broken: Callable[[Container, str], None] | None = None,
+    ) -> Iterator[Swarm[Container]]:
+        swarm: Swarm[Container] = Swarm(self.url, answered, connections=connections, fresh=fresh, broken=broken)
         try:
             yield swarm
         finally:
@@ -207,11 +216,20 @@ class Fleet:
         heap: list[tuple[float, int]] = []
         containers = self.containers
 
+        def again(container: Container, after: float) -> None:
+            container.due = perf_counter() + after
+            heappush(heap, (container.due, number_of[container]))
+
+        def unanswered(container: Container, _why: str) -> None:
+            found.failed += 1
+            again(container, RETRY)
+
         def answered(container: Container, answer: Answer) -> None:
-            found.latencies.append(answer.done - answer.sent)
             if answer.status != 200:
-                found.failed += 1  # trouble is no answer: it is asked again
-            elif answer.body == ALIVE:
+                unanswered(container, str(answer.status))
+                return
+            found.latencies.append(answer.done - answer.sent)
+            if answer.body == ALIVE:
                 container.answered += 1
                 container.sent = answer.sent
                 found.interval = float(answer.header(b"sluice-next-heartbeat-seconds") or found.interval)
@@ -219,10 +237,9 @@ class Fleet:
             else:
                 container.lost = True
                 return
-            container.due = answer.sent + found.interval * (1 - JITTER * random.random())
-            heappush(heap, (container.due, number_of[container]))
+            again(container, found.interval * (1 - JITTER * random.random()))
 
-        with self._swarm(answered, MOST_OPEN, fresh=fresh) as swarm, _without_pauses():
+        with self._swarm(answered, MOST_OPEN, fresh=fresh, broken=unanswered) as swarm, _without_pauses():
             swarm.send(containers[0].beat, containers[0])  # the interval of this fleet
             number_of = {each: number for number, each in enumerate(containers)}
             swarm.finish(PATIENCE)

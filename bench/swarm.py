@@ -59,16 +59,26 @@ class _Connection(Generic[Token]):
 
 
 class Swarm(Generic[Token]):
-    """`answered` is called with a request's token and its answer; what it raises ends `turn`. At most `connections` are open at once:
-    further requests wait for one in here. A `fresh` swarm closes a connection after each answer."""
+    """`answered` is called with a request's token and its answer; what it raises ends `turn`. `broken` is called when a connection ended
+    before its answer; without it that raises SwarmFailed. At most `connections` are open at once: further requests wait for one in here.
+    A `fresh` swarm closes a connection after each answer."""
 
-    def __init__(self, url: str, answered: Callable[[Token, Answer], None], *, connections: int, fresh: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        answered: Callable[[Token, Answer], None],
+        *,
+        connections: int,
+        fresh: bool = False,
+        broken: Callable[[Token, str], None] | None = None,
+    ) -> None:
         place = urlsplit(url)
         if place.scheme != "http" or not place.hostname:
             raise SwarmFailed(f"{url} is not a URL of HTTP: http://HOST:PORT is needed")
         self._family, _, _, _, self._address = self._resolved(place.hostname, place.port or 80)
         self.host = f"{place.hostname}:{place.port or 80}".encode()
         self._answered = answered
+        self._broken = broken
         self._most = connections
         self._fresh = fresh
         self._waiting: deque[tuple[bytes, Token]] = deque()
@@ -120,7 +130,8 @@ class Swarm(Generic[Token]):
         except BlockingIOError:
             written = 0
         except OSError as error:
-            raise SwarmFailed(f"cannot send to {self.host.decode()}: {error}") from error
+            self._break(connection, f"cannot send: {error}")
+            return
         if written == len(connection.unsent):
             connection.unsent = b""
             return
@@ -145,16 +156,27 @@ class Swarm(Generic[Token]):
             self._idle.remove(connection)
             connection.sock.close()
 
+    def _break(self, connection: _Connection[Token], why: str) -> None:
+        token = connection.token
+        assert token is not None
+        del self._busy[connection.sock.fileno()]
+        connection.sock.close()
+        if self._broken is None:
+            raise SwarmFailed(f"{self.host.decode()}: {why}")
+        self._broken(token, why)
+
     def _read(self, connection: _Connection[Token]) -> bool:
-        """Whether the answer is whole, and was taken."""
+        """Whether the connection is done with its request, one way or the other."""
         try:
             found = connection.sock.recv(CHUNK)
         except BlockingIOError:
             return False
         except OSError as error:
-            raise SwarmFailed(f"{self.host.decode()} ended a connection: {error}") from error
+            self._break(connection, f"it ended a connection: {error}")
+            return True
         if not found:
-            raise SwarmFailed(f"{self.host.decode()} ended a connection before it had answered")
+            self._break(connection, "it ended a connection before it had answered")
+            return True
         received = connection.received = connection.received + found if connection.received else found
         end = received.find(b"\r\n\r\n")
         if end < 0:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from select import PIPE_BUF
 from types import FrameType
+from typing import NoReturn
 
 from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, Agent, Ending
 from containers.client import Coordinator
@@ -154,13 +155,20 @@ def main(job_file: Path) -> int:
         log.error("%s %s", error.title(), error)
         return EXIT_FAILED
     stamp.fields["job"] = job.name
+    if WATCHDOG_FD not in os.environ:
+        log.warning("there is no watchdog: nobody ends this process if it hangs beyond its lease, and it is stopped by the API")
     ending = Driver(job, settings).run()
     (log.info if ending.exit_code == 0 else log.error)("exit %d: %s", ending.exit_code, ending.reason)
     return ending.exit_code
 
 
-if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
+def run_and_exit(job_file: Path) -> NoReturn:
+    """Run the container and end the process: user threads and the JVM's shutdown hooks have no say any more; queries are stopped."""
+    code = main(job_file)
     sys.stderr.flush()
     sys.stdout.flush()
-    os._exit(code)  # user threads and the JVM's shutdown hooks have no say any more; queries are stopped
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    run_and_exit(Path(sys.argv[1]))

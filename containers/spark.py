@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.streaming.listener import (
@@ -35,7 +36,7 @@ from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.engine import StateSize
 from containers.masters import is_local, is_loopback
-from coordinator.core.errors import SparkGone
+from coordinator.core.errors import SparkGone, SparkNotStarted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -124,7 +125,7 @@ def submitted_conf() -> dict[str, str]:
 
 
 def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping[str, str]) -> SparkSession:
-    """The driver's one session. Blocks for some seconds while the JVM starts. Raises MasterUnreachable."""
+    """The driver's one session. Blocks for some seconds while the JVM starts, a minute where no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -138,9 +139,24 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     defaults = {DEFAULT_JAVA_OPTIONS: f"{DIE_OF_NO_MEMORY} {settings.get(DEFAULT_JAVA_OPTIONS, '')}".rstrip()}
     for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **local, **submitted, **settings, **defaults}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("WARN")
+    try:
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("WARN")
+    except (Py4JError, PySparkException) as error:
+        log.warning("Spark did not start", exc_info=error)
+        why = f"{_why_not(error)}; Spark's own words are in the container's log"
+        raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
+
+
+STOPPED_CONTEXT = "on a stopped SparkContext"
+
+
+def _why_not(error: Exception) -> str:
+    if STOPPED_CONTEXT in str(error):
+        return "it did not answer, or has turned us away (SLUICE_SPARK_MASTER)"
+    lines = str(error).splitlines()
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
 
 
 def check_alive(spark: SparkSession) -> None:

@@ -49,6 +49,7 @@ class Heartbeats:
         self._notices = notices
         self._clock = clock
         self._registrations: Gathering[tuple[RunId, Newcomer], Registered] = Gathering(self._register_all)
+        self._exits: Gathering[_Exit, ContainerRow] = Gathering(self._exit_all)
 
     async def recover(self) -> int:
         """After a start: give every container that is not known to be gone a full lease. How many there are."""
@@ -125,14 +126,31 @@ class Heartbeats:
         return container
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
-        """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice."""
+        """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice.
+        Raises UnknownContainer."""
+        return await self._exits.ask(_Exit(execution_id, exit_code, reason))
+
+    async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
+        """All in one transaction, one after the other."""
         async with self._store.begin() as tx:
-            container = await _the_container(tx, execution_id)
-            gone = await end_container(tx, container, ContainerState.EXITED, self._clock.now(), exit_code=exit_code, reason=reason)
-            await settle_run(tx, await the_run(tx, container.run_id), self._clock.now())
-        self._leases.drop(execution_id)
-        self._notices.ring(container.run_id)
-        return gone
+            found = [await self._exit(tx, each) for each in exits]
+            gone = [each for each in found if isinstance(each, ContainerRow)]
+            touched = sorted({each.run_id for each in gone})
+            for run_id in touched:
+                await settle_run(tx, await the_run(tx, run_id), self._clock.now())
+        for each in gone:
+            self._leases.drop(each.execution_id)
+        for run_id in touched:
+            self._notices.ring(run_id)
+        return found
+
+    async def _exit(self, tx: Writing, told: _Exit) -> ContainerRow | SluiceError:
+        try:
+            container = await _the_container(tx, told.execution_id)
+        except UnknownContainer as refusal:
+            return refusal
+        now = self._clock.now()
+        return await end_container(tx, container, ContainerState.EXITED, now, exit_code=told.exit_code, reason=told.reason)
 
     async def live(self) -> Sequence[ContainerRow]:
         """The valid incarnation of each slot that has one, of all runs."""
@@ -155,6 +173,13 @@ class _Enrolled:
     former: Sequence[ContainerRow]
     model_version: int
     notices: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    execution_id: ExecutionContainerId
+    exit_code: int
+    reason: str
 
 
 class _Runs:

@@ -276,6 +276,12 @@ class DiskUnwritable(OurTrouble):
     slug = "disk-unwritable"
 
 
+class SparkNotStarted(OurTrouble):
+    """The container's Spark cannot be started."""
+
+    slug = "spark-not-started"
+
+
 class ExecutorsMissing(OurTrouble):
     """Spark's cluster has no executors to work on."""
 

@@ -165,12 +165,13 @@ def test_every_variable_of_the_dashboard_has_values(watched: Watched) -> None:
     assert found == {"job": {"toy"}, "stage": {"first", "counted"}, "task": {"Partition 0", "Partition 1"}}
 
 
-def test_every_alert_is_evaluated_without_an_error_and_none_fires(watched: Watched) -> None:
-    rules = [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
-    assert len(rules) == len(re.findall(r"- alert:", (DEPLOY / "prometheus" / "rules.yml").read_text()))
-    wait_for("an evaluation of each", lambda: all(r["health"] == "ok" for g in watched.ask("rules")["groups"] for r in g["rules"]), 60)
-    firing = {each["labels"]["alertname"] for each in watched.ask("alerts")["alerts"] if each["state"] == "firing"}
-    assert firing == set()
+def test_every_alert_is_evaluated_without_an_error(watched: Watched) -> None:
+    def rules() -> list[dict[str, Any]]:
+        return [rule for group in watched.ask("rules")["groups"] for rule in group["rules"]]
+
+    assert len(rules()) == len(re.findall(r"- alert:", (DEPLOY / "prometheus" / "rules.yml").read_text()))
+    wait_for("an evaluation of each", lambda: all(rule["health"] != "unknown" for rule in rules()), 60)
+    assert {rule["name"]: rule.get("lastError") for rule in rules() if rule["health"] != "ok"} == {}
 
 
 def test_what_the_metrics_count_is_what_the_job_did(watched: Watched) -> None:

@@ -167,6 +167,16 @@ def test_records_of_other_runs_and_control_records_never_reach_user_code(bench: 
     assert bench.numbers("out") == list(range(10))
 
 
+def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: KafkaBench) -> None:
+    bench.max_rows = 100
+    bench.feed(range(250))
+    query = bench.run_until_read(bench.grant("in"), copy)
+    stream = StreamId("kafka", bench.topic("in"))
+    told = [each.sources[0] for each in query.recentProgress if each.numInputRows]
+    assert [positions_of([str(each.latestOffset)], [stream]) for each in told] == [{Ssp(*stream, 0): 125, Ssp(*stream, 1): 125}] * 3
+    assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in told] == [100, 200, 250]
+
+
 def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:
     bench.feed(range(30))
     query = bench.run_until_read(bench.grant("in"), copy)

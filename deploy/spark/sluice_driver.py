@@ -1,0 +1,11 @@
+"""A container under spark-submit: `spark-submit --master MASTER sluice_driver.py JOBFILE`, with the environment of `sluice container`.
+
+Needs Sluice in the Python that spark-submit starts (PYSPARK_DRIVER_PYTHON). docs/spark-masters.md says what is missing without a watchdog.
+"""
+
+import sys
+from pathlib import Path
+
+from containers.driver import run_and_exit
+
+run_and_exit(Path(sys.argv[1]))
