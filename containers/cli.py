@@ -58,6 +58,7 @@ def run(
     system: System = "log",
     bind: Bind = None,
     config: Config = None,
+    master: Annotated[str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", help="Spark's master of each container; local[2] if none is said.")] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often a crashing container is started again within ten minutes.")] = 5,
 ) -> None:
     """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""
@@ -66,5 +67,5 @@ def run(
 
     logs.read_log_settings()  # of the processes to come: refused here, before there are any
     logs.configure(logs.LogSettings(log_format="text", log_level="WARNING"))
-    options = run_options(job_file, containers, home, port, start, system, config or [], bind or [])
+    options = run_options(job_file, containers, home, port, start, system, config or [], bind or [], master)
     raise typer.Exit(asyncio.run(LocalRun(options, restarts).run()))

@@ -45,6 +45,8 @@ class RunOptions:
     request: wire.RunRequest
     home: Path
     port: int
+    master: str | None = None
+    """Spark's, for the containers; None leaves it to their settings."""
 
     @property
     def url(self) -> str:
@@ -52,13 +54,21 @@ class RunOptions:
 
 
 def run_options(
-    job_file: Path, containers: int, home: Path, port: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
+    job_file: Path,
+    containers: int,
+    home: Path,
+    port: int,
+    start: str,
+    system: str,
+    config: Sequence[str],
+    bind: Sequence[str] = (),
+    master: str | None = None,
 ) -> RunOptions:
     """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
     request = job_request(job_file, containers, start, system, config, bind)
     if not 0 <= port <= 65535:
         raise BadSettings(f"--port takes 0 to 65535, not {port}")
-    return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port())
+    return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port(), master)
 
 
 def coordinator_environment(options: RunOptions) -> dict[str, str]:
@@ -215,6 +225,7 @@ class LocalRun:
                 "SLUICE_PROCESSOR_ID": processor_id,
                 "SLUICE_HOME": str(self._options.home),
                 "SLUICE_STOP_WITH_STDIN": "1",
+                **({"SLUICE_SPARK_MASTER": self._options.master} if self._options.master else {}),
             }
             command = [sys.executable, "-m", "coordinator.cli", "container", str(self._options.job_file)]
             self._containers.append(Slot(f"container-{processor_id}", command, environment, processor_id))

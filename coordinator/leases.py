@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
+from math import inf
 
 from coordinator.clock import Clock
 from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
@@ -50,6 +51,8 @@ class Leases:
         self._valid: dict[str, Valid] = {}
         self._ending: dict[str, Instant] = {}
         self._seen: set[str] = set()
+        self._quiet_until = Instant(0.0)
+        """Before this no valid container can be overdue: at the last look none was to be earlier, and heartbeats only put it off."""
 
     def __len__(self) -> int:
         return len(self._valid)
@@ -68,6 +71,7 @@ class Leases:
         entry = self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms))
         if promised is not None:
             entry.ends_at = max(entry.ends_at, promised.ends_at)
+        self._look_at(entry.ends_at)
         return self.terms
 
     def renew_all(self) -> None:
@@ -75,6 +79,7 @@ class Leases:
         ends_at = self._clock.elapsed() + self._lease_seconds
         for entry in self._valid.values():
             entry.ends_at = ends_at
+        self._look_at(ends_at)
 
     def beat(self, execution_id: str, sent: int | None) -> Valid | None:
         """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
@@ -122,12 +127,20 @@ class Leases:
         return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
 
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
-        """Up to `limit` containers, valid or ending, whose lease and grace have passed."""
+        """Up to `limit` containers, valid or ending, whose lease and grace have passed.
+
+        It goes through all valid ones only when one of them may be overdue, which with a healthy fleet is once a lease."""
         now = self._clock.elapsed()
         found = [each for each, free_at in self._ending.items() if free_at <= now]
-        ended = [(each, entry) for each, entry in self._valid.items() if entry.ends_at <= now]  # few: nothing more is asked of the rest
-        found += [each for each, entry in ended if entry.lease.free_at(self.policy) <= now]
+        if now >= self._quiet_until:
+            first = min((entry.ends_at for entry in self._valid.values()), default=inf) + self._grace_seconds
+            self._quiet_until = Instant(first)
+            if first <= now:
+                found += [each for each, entry in self._valid.items() if entry.ends_at + self._grace_seconds <= now]
         return [ExecutionContainerId(each) for each in found[:limit]]
+
+    def _look_at(self, ends_at: float) -> None:
+        self._quiet_until = Instant(min(self._quiet_until, ends_at + self._grace_seconds))
 
     def take_seen(self) -> Sequence[ExecutionContainerId]:
         """The containers that were heard since the last call."""

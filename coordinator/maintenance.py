@@ -70,11 +70,12 @@ class ExpireLeases:
 
 @dataclass(frozen=True, slots=True)
 class FlushLastSeen:
-    """Write when containers were last heard of, all in one transaction."""
+    """Write when containers were last heard of, so many in one transaction that others need not wait long for theirs."""
 
     store: Store
     leases: Leases
     clock: Clock
+    batch: int = 1_000
     every: timedelta = timedelta(seconds=30)
     name: str = "flush_last_seen"
 
@@ -83,8 +84,9 @@ class FlushLastSeen:
         if not seen:
             return {}
         now = self.clock.now()
-        async with self.store.begin() as tx:
-            await tx.seen((execution_id, now) for execution_id in seen)
+        for first in range(0, len(seen), self.batch):
+            async with self.store.begin() as tx:
+                await tx.seen((execution_id, now) for execution_id in seen[first : first + self.batch])
         return {"flushed": len(seen)}
 
 

@@ -18,10 +18,13 @@ class Notices:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._bells: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)
+        self._none_above: dict[RunId, int] = {}
+        """By run: a poll that goes on found no notice above this number, and nobody has rung since, so the next need not look."""
         self._closed = False
 
     def ring(self, run_id: RunId) -> None:
         """Wake everybody who waits for a notice of the run. Call it when the transaction that added one has ended."""
+        self._none_above.pop(run_id, None)
         for bell in self._bells.get(run_id, ()):
             bell.set()
 
@@ -44,17 +47,20 @@ class Notices:
         """The run's notices with numbers above `seq`, as soon as there are any; none after `wait`. Raises UnknownRun."""
         bell = asyncio.Event()
         self._bells[run_id].add(bell)
+        looked = run_id not in self._none_above or self._none_above[run_id] > seq
         try:
-            found = await self._read(run_id, seq)
-            if found or self._closed:
-                return found
-            try:
-                async with asyncio.timeout(wait.total_seconds()):
-                    await bell.wait()
-            except TimeoutError:
-                return []
-            return await self._read(run_id, seq)
+            if looked:
+                found = await self._read(run_id, seq)
+                if found:
+                    return found
+                if not bell.is_set():
+                    self._none_above[run_id] = seq
+            if not self._closed and await _rung(bell, wait):
+                return await self._read(run_id, seq)
+            return []
         finally:
+            if looked:
+                self._none_above.pop(run_id, None)
             self._bells[run_id].discard(bell)
             if not self._bells[run_id]:
                 del self._bells[run_id]
@@ -64,3 +70,11 @@ class Notices:
             if await tx.run(run_id) is None:
                 raise UnknownRun(f"there is no run {run_id!r}")
             return await tx.notices(run_id, seq)
+
+
+async def _rung(bell: asyncio.Event, wait: timedelta) -> bool:
+    try:
+        async with asyncio.timeout(wait.total_seconds()):
+            return await bell.wait()
+    except TimeoutError:
+        return False

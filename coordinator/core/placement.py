@@ -28,14 +28,15 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
     if len(tasks) < len(processors):
         raise BadPlacement(f"{len(processors)} containers for {len(tasks)} tasks: ask for at most {len(tasks)} containers")
     names = sorted(tasks)
+    order = {pid: place for place, pid in enumerate(processors)}
     held: defaultdict[ProcessorId, list[TaskName]] = defaultdict(list)
     for name in names:
-        if previous.get(name) in processors:
-            held[previous[name]].append(name)
+        if (former := previous.get(name)) in order:
+            held[former].append(name)
     if not held:
         return {name: processors[i % len(processors)] for i, name in enumerate(names)}
     least, larger = divmod(len(names), len(processors))
-    by_held = sorted(processors, key=lambda pid: (-len(held[pid]), processors.index(pid)))
+    by_held = sorted(processors, key=lambda pid: (-len(held[pid]), order[pid]))
     room = {pid: least + (1 if rank < larger else 0) for rank, pid in enumerate(by_held)}
     placed: dict[TaskName, ProcessorId] = {}
     for pid in processors:

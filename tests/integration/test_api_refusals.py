@@ -131,7 +131,7 @@ async def test_bytes_that_are_no_request_are_refused_as_a_problem(caller: Caller
         ("GET", "/containerHeartbeat", None, (422, "invalid-request")),
         ("GET", "/containerHeartbeat?executionContainerId=", None, (422, "invalid-request")),
         ("GET", "/nowhere", None, (404, "http-404")),
-        ("GET", "/runs", None, (405, "http-405")),
+        ("DELETE", "/runs", None, (405, "http-405")),
         ("DELETE", "/jobs", None, (405, "http-405")),
         ("POST", "/containerHeartbeat?executionContainerId=c", None, (405, "http-405")),
     ],

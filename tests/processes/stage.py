@@ -76,10 +76,10 @@ class Stage:
         self._started: list[subprocess.Popen[bytes]] = []
         self._fed = 0
 
-    def _popen(self, name: str, arguments: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+    def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
         with (self.root / f"{name}.log").open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "coordinator.cli", *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
@@ -87,6 +87,9 @@ class Stage:
             )
         self._started.append(process)
         return process
+
+    def _popen(self, name: str, arguments: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        return self.launch(name, [sys.executable, "-m", "coordinator.cli", *arguments], **environment)
 
     def start_coordinator(self, **flags: float) -> subprocess.Popen[bytes]:
         extra = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
@@ -114,14 +117,18 @@ class Stage:
         process = self._popen(
             f"container-{slot}-{execution_id}",
             ["container", str(self.job_file)],
-            SLUICE_COORDINATOR_URL=f"http://127.0.0.1:{self.port}",
-            SLUICE_RUN_ID=self.run_id,
-            SLUICE_PROCESSOR_ID=str(slot),
-            SLUICE_HOME=str(self.root / "home"),
-            EXECUTION_ENV_CONTAINER_ID=execution_id,
-            **{"SLUICE_SPARK_MASTER": "local[1]", **settings},
+            **{**self.container_environment(slot, execution_id), "SLUICE_SPARK_MASTER": "local[1]", **settings},
         )
         return execution_id, process
+
+    def container_environment(self, slot: int, execution_id: str) -> dict[str, str]:
+        return {
+            "SLUICE_COORDINATOR_URL": f"http://127.0.0.1:{self.port}",
+            "SLUICE_RUN_ID": self.run_id,
+            "SLUICE_PROCESSOR_ID": str(slot),
+            "SLUICE_HOME": str(self.root / "home"),
+            "EXECUTION_ENV_CONTAINER_ID": execution_id,
+        }
 
     def detail(self) -> wire.RunDetail:
         answer = self.http.get(f"/runs/{self.run_id}")
@@ -148,8 +155,11 @@ class Stage:
     def await_all_written(self, seconds: float = 180) -> None:
         """Until as many records are out as were fed, and then that they are the same ones, each once."""
         wait_for(f"{self._fed} records in the output", lambda: self.written() >= self._fed, seconds)
-        values = [int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows]
-        assert sorted(values) == list(range(self._fed))
+        assert self.values() == list(range(self._fed))
+
+    def values(self) -> list[int]:
+        """What is in the output, sorted."""
+        return sorted(int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows)
 
     def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
         return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None), 30)

@@ -57,10 +57,6 @@ def blocks(batch, batch_id):
     time.sleep(600)
 
 
-def refuses(batch, batch_id):
-    raise ValueError("no batch pleases me")
-
-
 @job.stage(reads=numbers)
 def only(task):
     case = os.environ["CASE"]
@@ -122,12 +118,6 @@ def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chos
     )
 
 
-def test_sys_exit_in_a_batch_is_a_query_that_fails(scene: Stage) -> None:
-    reason = reason_of(scene, "ends_the_interpreter")
-    assert "only failed 2 times" in reason
-    assert "the batch function raised SystemExit: enough" in reason
-
-
 def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene: Stage) -> None:
     reason = reason_of(scene, "does_not_begin")
     assert reason.endswith(f"the last error: LookupError: nothing to begin with ({scene.job_file}:{BEGIN_LINE})")
@@ -154,7 +144,7 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert (store.planned, store.committed) == (0, -1)
 
 
-def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_that_failed_too_often(
+def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_whose_batches_called_sys_exit_too_often(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("run"), JOB) as scene:
@@ -163,7 +153,7 @@ def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_that_failed_
         command = ["run", str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port), "--restarts", "0"]
         ended = subprocess.run(
             [sys.executable, "-m", "coordinator.cli", *command],
-            env={**os.environ, "CASE": "refuses", "SLUICE_MAX_RESTARTS": "0"},
+            env={**os.environ, "CASE": "ends_the_interpreter", "SLUICE_MAX_RESTARTS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -172,10 +162,10 @@ def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_that_failed_
         )
         assert ended.returncode == 1
         assert "container-0 ended once (exit 1): task Partition 0: Partition 0/only failed " in ended.stderr
-        assert "no batch pleases me" in ended.stderr
+        assert "the batch function raised SystemExit: enough" in ended.stderr
         scene.start_coordinator()
         scene.run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
         run = scene.detail()
         assert run.state == "FAILED"
-        assert "no batch pleases me" in run.reason
-        assert "no batch pleases me" in run.incarnations[0].reason
+        assert "the batch function raised SystemExit: enough" in run.reason
+        assert "the batch function raised SystemExit: enough" in run.incarnations[0].reason

@@ -171,9 +171,10 @@ def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: 
     bench.max_rows = 100
     bench.feed(range(250))
     query = bench.run_until_read(bench.grant("in"), copy)
-    stream = StreamId("kafka", bench.topic("in"))
+    topic = bench.topic("in")
+    stream, ends = StreamId("kafka", topic), {Ssp("kafka", topic, partition): 125 for partition in (0, 1)}
     told = [each.sources[0] for each in query.recentProgress if each.numInputRows]
-    assert [positions_of([str(each.latestOffset)], [stream]) for each in told] == [{Ssp(*stream, 0): 125, Ssp(*stream, 1): 125}] * 3
+    assert [positions_of([str(each.latestOffset)], [stream]) for each in told] == [ends] * 3
     assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in told] == [100, 200, 250]
 
 

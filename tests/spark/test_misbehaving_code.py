@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -48,3 +50,28 @@ def test_a_session_that_user_code_has_stopped_gives_none() -> None:
     stopped = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     with pytest.raises(SparkGone, match="the Spark session was stopped"):
         check_alive(stopped)  # type: ignore[arg-type]
+
+
+def hung_up() -> None:
+    raise Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("kill -9 $$", "was ended by SIGKILL"),
+        ("exit 3", r"ended with exit code 3: it was out of memory \(spark.driver.memory is its heap\)"),
+        ("exit 143", "ended with exit code 143"),
+    ],
+)
+def test_a_jvm_that_has_ended_is_told_by_how_it_ended(end: str, told: str) -> None:
+    with subprocess.Popen(["/bin/sh", "-c", end]) as jvm:
+        gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=jvm)))
+        with pytest.raises(SparkGone, match=f"^Spark's JVM {told}$"):
+            check_alive(gone)  # type: ignore[arg-type]
+
+
+def test_a_jvm_that_somebody_else_started_is_told_by_the_error() -> None:
+    gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=None)))
+    with pytest.raises(SparkGone, match=r"does not answer any more: .*Answer from Java side is empty"):
+        check_alive(gone)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 
 import pytest
@@ -195,3 +196,52 @@ def test_counts_tell_alive_answers(leases: Leases) -> None:
     leases.beat(C1, Epoch(9))
     leases.beat("stranger", None)
     assert leases.answered_alive == 1
+
+
+def test_a_lease_that_is_granted_after_a_sweep_and_ends_before_all_others_is_found(clock: FakeClock) -> None:
+    leases = Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
+    for each in (C1, C2):
+        leases.grant(each, Epoch(1), 1)  # a fleet of two has leases of 60 s
+    assert leases.overdue(9) == []
+    leases.drop(C1)
+    leases.drop(C2)
+    leases.grant(C1, Epoch(2), 1)
+    clock.advance(34.9)
+    assert leases.overdue(9) == []
+    clock.advance(0.2)
+    assert leases.overdue(9) == [C1]
+
+
+def test_a_sweep_finds_again_what_nobody_has_dropped_yet(leases: Leases, clock: FakeClock) -> None:
+    for each in (C1, C2, C3):
+        leases.grant(each, Epoch(1), 1)
+    clock.advance(20)
+    assert leases.beat(C2, Epoch(1)) is not None
+    clock.advance(20)
+    assert [leases.overdue(1), leases.overdue(9)] == [[C1], [C1, C3]]
+    leases.drop(C1)
+    assert leases.overdue(9) == [C3]
+    leases.drop(C3)
+    assert leases.overdue(9) == []
+    clock.advance(15)
+    assert leases.overdue(9) == [C2]
+
+
+def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: FakeClock) -> None:
+    """Against the plain rule, over many turns of chance."""
+    chance, leases = random.Random(7), Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.5), clock)
+    ids = [ExecutionContainerId(f"c{n}") for n in range(8)]
+    for _ in range(3_000):
+        each = chance.choice(ids)
+        match chance.choice(["grant", "beat", "drop"]):
+            case "grant":
+                leases.grant(each, Epoch(1), 1)
+            case "beat":
+                leases.beat(each, Epoch(1))
+            case _:
+                leases.drop(each)
+        clock.advance(chance.choice([0.0, 1.0, 10.0, 40.0]))
+        due = {each for each in ids if (free_at := leases.free_at(each)) is not None and free_at <= clock.elapsed()}
+        assert set(leases.overdue(99)) == due
+        for gone in due if chance.random() < 0.5 else ():
+            leases.drop(gone)

@@ -1,0 +1,114 @@
+"""Polls for notices: whoever waits is woken, and a fleet that waits does not make the database work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from coordinator.core.errors import UnknownRun
+from coordinator.core.ids import RunId
+from coordinator.notices import Notices
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import Reading
+from tests.contracts.rows import NOON, run_row
+
+RUN = RunId("r1")
+LONG, SHORT = timedelta(seconds=300), timedelta(seconds=0.01)
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Reading]:
+        self.reads += 1
+        async with super().read() as tx:
+            await asyncio.sleep(0)  # as long as another database takes: others get their turn
+            yield tx
+
+
+@pytest.fixture
+async def store() -> CountingStore:
+    made = CountingStore()
+    async with made.begin() as tx:
+        await tx.put_run(run_row("r1"))
+    return made
+
+
+async def add(store: CountingStore, notices: Notices) -> None:
+    async with store.begin() as tx:
+        await tx.add_notice(RUN, "STOP", NOON, {})
+    notices.ring(RUN)
+
+
+async def waiting(notices: Notices, count: int) -> None:
+    while notices.waiting(RUN) < count:  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+        await asyncio.sleep(0)
+    for _ in range(10):  # past its look at the database
+        await asyncio.sleep(0)
+
+
+async def test_a_fleet_that_waits_looks_once_and_is_woken_together(store: CountingStore) -> None:
+    notices = Notices(store)
+    async with asyncio.TaskGroup() as group:
+        polls = [group.create_task(notices.after(RUN, 0, LONG))]
+        await waiting(notices, 1)
+        polls += [group.create_task(notices.after(RUN, 0, LONG)) for _ in range(50)]
+        await waiting(notices, 51)
+        assert store.reads == 1
+        await add(store, notices)
+    assert [[row.seq for row in poll.result()] for poll in polls] == [[1]] * 51
+
+
+async def test_what_one_poll_did_not_find_another_with_a_lower_number_looks_for(store: CountingStore) -> None:
+    notices = Notices(store)
+    await add(store, notices)
+    poll = asyncio.create_task(notices.after(RUN, 1, LONG))
+    await waiting(notices, 1)
+    assert [row.seq for row in await notices.after(RUN, 0, LONG)] == [1]
+    poll.cancel()
+
+
+async def test_a_notice_that_comes_while_a_poll_looks_is_not_missed(store: CountingStore) -> None:
+    notices = Notices(store)
+    for _ in range(20):
+        before = len(await notices.after(RUN, 0, SHORT))
+        polls = [asyncio.create_task(notices.after(RUN, before, LONG)) for _ in range(3)]
+        for _ in range(before % 5):
+            await asyncio.sleep(0)
+        await add(store, notices)
+        polls += [asyncio.create_task(notices.after(RUN, before, LONG))]
+        assert [[row.seq for row in found] for found in await asyncio.gather(*polls)] == [[before + 1]] * 4
+
+
+async def test_what_nobody_rang_for_is_found_by_the_poll_after_the_next(store: CountingStore) -> None:
+    notices = Notices(store)
+    poll = asyncio.create_task(notices.after(RUN, 0, SHORT))
+    await waiting(notices, 1)
+    async with store.begin() as tx:
+        await tx.add_notice(RUN, "STOP", NOON, {})
+    assert await poll == []
+    assert [row.seq for row in await notices.after(RUN, 0, LONG)] == [1]
+
+
+async def test_a_run_that_is_not_there_is_told_to_everybody_who_asks(store: CountingStore) -> None:
+    notices = Notices(store)
+    for _ in range(2):
+        with pytest.raises(UnknownRun):
+            await notices.after(RunId("lost"), 0, LONG)
+
+
+async def test_polls_end_when_the_coordinator_does(store: CountingStore) -> None:
+    notices = Notices(store)
+    polls = [asyncio.create_task(notices.after(RUN, 0, LONG)) for _ in range(3)]
+    await waiting(notices, 3)
+    notices.close()
+    assert await asyncio.gather(*polls) == [[]] * 3
+    assert await notices.after(RUN, 0, LONG) == []
+    assert notices.polls == 0

