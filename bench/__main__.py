@@ -15,6 +15,7 @@ from importlib import import_module
 from bench.harness import ROOT, BenchFailed, Result, note, report, shown
 
 BENCHMARKS: Mapping[str, str] = {
+    "fleet": "bench.fleet",
     "heartbeats": "bench.heartbeats",
     "job-model": "bench.job_model",
 }

@@ -95,7 +95,8 @@ class Beats:
 
 
 class Fleet:
-    """`stream` is an input of the embedded log that is there; it need not hold anything. `name` begins the names of the jobs."""
+    """`stream` is a stream of the embedded log with a partition for every slot of a run; it need not hold anything. `name` begins the
+    names of the jobs."""
 
     def __init__(self, url: str, name: str = "fleet", stream: str = "fleet") -> None:
         self.url = url.rstrip("/")
@@ -211,7 +212,7 @@ class Fleet:
         return perf_counter() - began
 
     def beat(self, seconds: float, *, fresh: bool = True) -> Beats:
-        """Heartbeats of all containers, each at the rate that it is told, for that many seconds; `fresh`: each on a connection of its own."""
+        """Heartbeats of all containers, each at the rate that it is told, for so many seconds; `fresh`: each on its own connection."""
         found = Beats(interval=5.0)
         heap: list[tuple[float, int]] = []
         containers = self.containers
@@ -281,13 +282,11 @@ def _without_pauses() -> Iterator[None]:
 
 
 def _request(job: str, slots: int, stream: str) -> dict[str, Any]:
-    """A job with a task for every slot: its second stage reads an intermediate stream of as many partitions."""
-    between = f"{job}-slots"
+    """A job of one stage."""
     return {
         "job": job,
         "containers": slots,
         "inputs": [{"name": stream, "system": "log"}],
-        "intermediates": [{"name": between, "system": "log", "partitions": slots}],
-        "stages": [{"name": "spread", "reads": [stream], "writes": [between]}, {"name": "work", "reads": [between]}],
+        "stages": [{"name": "only", "reads": [stream]}],
         "stateful": False,
     }

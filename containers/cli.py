@@ -58,7 +58,9 @@ def run(
     system: System = "log",
     bind: Bind = None,
     config: Config = None,
-    master: Annotated[str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", help="Spark's master of each container; local[2] if none is said.")] = None,
+    master: Annotated[
+        str | None, typer.Option(envvar="SLUICE_SPARK_MASTER", help="Spark's master of each container; local[2] if none is said.")
+    ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often a crashing container is started again within ten minutes.")] = 5,
 ) -> None:
     """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""

@@ -83,7 +83,7 @@ def look(probe: Probe) -> tuple[str, str]:
     try:
         (directory / name).write_text(probe.nonce)
     except OSError as error:
-        return "", f"cannot write there what the driver has made ({error.strerror}; it runs as user {os.getuid()})"
+        return "", f"cannot write there what the driver has made ({error.strerror}; it runs as user {os.geteuid()})"
     return name, ""
 
 

@@ -39,7 +39,7 @@ async def test_a_deployed_run_tells_all_that_was_decided(caller: Caller) -> None
         ("delays", "output", 1),
     ]
     assert run["config"] == {"a": "b"}
-    assert run["systems"] == {"log": {"path": str(caller.log.directory)}}
+    assert run["systems"] == {"log": {"type": "log", "path": str(caller.log.directory)}}
 
 
 async def test_a_deployment_creates_the_intermediate_and_output_streams(caller: Caller) -> None:

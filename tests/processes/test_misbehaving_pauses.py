@@ -15,8 +15,8 @@ from tests.processes.stage import stage, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-SPARK_TIMEOUT_SECONDS = 8
-SUSPENDED_SECONDS = 10
+SPARK_TIMEOUT_SECONDS = 10
+SUSPENDED_SECONDS = 12
 
 
 def test_a_container_that_slept_through_its_lease_wakes_to_exit_3_and_nothing_that_it_had_in_hand_counts(

@@ -1,0 +1,220 @@
+"""A fleet of 100,000 containers at one coordinator, and how soon 10,000 are back after it was killed.
+
+The containers are simulated (`bench/simulated.py`): they register over HTTP, in ten runs of 10,000 slots, and then heartbeat for a minute
+at the rate that the coordinator dictates, each heartbeat on a connection of its own. With the default cap of 5,000 heartbeats per second
+the interval is stretched to 20 s and the lease to 160 s. Afterwards a second coordinator, with 10,000 registered containers, gets a
+SIGKILL and is started again.
+
+What is asked, and why:
+
+* memory: at most 2 KiB of RSS per lease, so that 100,000 fit into 200 MB and nobody need think about it;
+* p99 of a heartbeat's answer at the dictated rate: at most 50 ms, a hundredth of the shortest interval, whatever chores run meanwhile;
+* nothing lost: no container is told that it is not alive, or is without an answer for a whole lease;
+* a sweep over all leases: at most 100 ms, since heartbeats wait while it runs (it is measured in this process, on the very class);
+* recovery: at most 10 s from exec until 10,000 heartbeats were answered alive: a quarter of the default lease, so that a restart that
+  takes three times as long still ends no container.
+
+The ratio is the worst of the figures to what is asked of it. `python -m bench.fleet --url URL` simulates a fleet against any coordinator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import psutil
+
+from bench.deployment import metric
+from bench.harness import BenchFailed, Result, Server, coordinator, cores, free_port, get, note, pinned, running
+from bench.simulated import Beats, Fleet, Times
+from bench.swarm import SwarmFailed
+from coordinator.clock import SystemClock
+from coordinator.core.ids import Epoch, ExecutionContainerId
+from coordinator.core.lease import LeasePolicy
+from coordinator.leases import Leases
+from coordinator.settings import read_settings
+from coordinator.streams.log import Log
+
+NAME = "fleet"
+CONTAINERS = 100_000
+RECOVERED = 10_000
+SECONDS = 60.0
+REGISTER_WITHIN = 1_800.0
+STREAM = "fleet"
+REPEATS = 5
+
+MOST_BYTES = 2048.0
+MOST_P99 = 50.0
+MOST_SWEEP = 100.0
+MOST_RECOVERY = 10.0
+
+
+def run() -> Result:
+    try:
+        with pinned(cores()[1]):
+            figures = {**_standing(), **_sweeping(), **_recovering()}
+    except SwarmFailed as error:
+        raise BenchFailed(str(error)) from error
+    asked = {
+        "rss_bytes_per_lease": MOST_BYTES,
+        "p99_ms": MOST_P99,
+        "sweep_ms": MOST_SWEEP,
+        "recover_alive_s": MOST_RECOVERY,
+    }
+    ratio = max(figures[name] / most for name, most in asked.items())
+    return Result(
+        name=NAME,
+        figures=figures,
+        ratio=round(ratio, 4),
+        target=f"at most {MOST_BYTES:g} B a lease, p99 {MOST_P99:g} ms, sweep {MOST_SWEEP:g} ms, recovery {MOST_RECOVERY:g} s; none lost",
+        met=ratio <= 1 and figures["lost"] == 0 and figures["failed"] == 0,
+    )
+
+
+def _home(made: str) -> Path:
+    """A home whose log has the stream that simulated jobs read."""
+    Log(read_settings(home=Path(made)).log_directory).create(STREAM, 1)
+    return Path(made)
+
+
+def _standing() -> Mapping[str, float]:
+    """The large fleet: registration, memory, heartbeats."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        port = free_port()
+        with running(coordinator(_home(made), port), port) as server:
+            fleet = Fleet(server.url, stream=STREAM)
+            deployed = fleet.deploy(CONTAINERS)
+            before, used = _rss(server), server.cpu_seconds()
+            registered = fleet.register(REGISTER_WITHIN)
+            each = (server.cpu_seconds() - used) / CONTAINERS
+            rate = CONTAINERS / registered.seconds
+            note(f"{CONTAINERS} containers registered in {registered.seconds:.0f} s, {rate:.0f}/s, {each * 1e6:.0f} CPU µs each")
+            after = _rss(server)
+            beats, cpu = _beating(server, fleet)
+            valid = metric(server.url, "sluice_valid_containers")
+            if valid != CONTAINERS:
+                raise BenchFailed(f"of {CONTAINERS} containers {valid} are valid")
+    times = Times.of(beats.latencies)
+    return {
+        "containers": CONTAINERS,
+        "deploy_s": round(deployed, 2),
+        "register_s": round(registered.seconds, 1),
+        "registrations_per_second": round(rate),
+        "register_p99_ms": registered.times.p99,
+        "rss_before_mb": round(before / 1e6, 1),
+        "rss_after_mb": round(after / 1e6, 1),
+        "rss_bytes_per_lease": round((after - before) / CONTAINERS, 1),
+        "interval_s": beats.interval,
+        "lease_s": beats.lease,
+        "heartbeats_per_second": round(beats.sent / beats.seconds),
+        "heartbeat_cpu_us": round(cpu / beats.sent * 1e6, 1),
+        "core_share": round(cpu / beats.seconds, 3),
+        **{f"{name}_ms": value for name, value in asdict(times).items()},
+        "sent_late_p99_ms": Times.of(beats.late).p99,
+        "failed": beats.failed,
+        "lost": beats.lost,
+    }
+
+
+def _beating(server: Server, fleet: Fleet) -> tuple[Beats, float]:
+    """A minute of heartbeats, and the CPU seconds that the coordinator took for them and its chores."""
+    used = server.cpu_seconds()
+    beats = fleet.beat(SECONDS)
+    times = Times.of(beats.latencies)
+    note(
+        f"{beats.sent} heartbeats in {beats.seconds:.0f} s: p50 {times.p50} ms, p99 {times.p99} ms; {beats.failed} failed, {beats.lost} lost"
+    )
+    return beats, server.cpu_seconds() - used
+
+
+def _sweeping() -> Mapping[str, float]:
+    """Milliseconds of one look at every lease of the fleet, none of which is overdue."""
+    taken = []
+    for _ in range(REPEATS):
+        leases = Leases(LeasePolicy(), SystemClock())
+        for number in range(CONTAINERS):
+            leases.grant(ExecutionContainerId(f"container-{number}"), Epoch(1), 1)
+        began = perf_counter()
+        overdue = leases.overdue(1)
+        taken.append((perf_counter() - began) * 1000)
+        if overdue:
+            raise BenchFailed(f"{overdue[0]} is overdue, although its lease has just begun")
+    return {"sweep_ms": round(median(taken), 2)}
+
+
+def _recovering() -> Mapping[str, float]:
+    """From exec until the coordinator is ready, and until every container of the smaller fleet was answered alive."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        port = free_port()
+        command = coordinator(_home(made), port)
+        with running(command, port) as server:
+            fleet = Fleet(server.url, stream=STREAM)
+            fleet.deploy(RECOVERED)
+            fleet.register(REGISTER_WITHIN)
+            fleet.beat_once(REGISTER_WITHIN)
+            os.kill(server.pid, signal.SIGKILL)
+        began = perf_counter()
+        with running(command, port) as server:
+            while get(f"{server.url}/readyz")[0] != 200:
+                time.sleep(0.01)
+            ready = perf_counter() - began
+            fleet.beat_once(REGISTER_WITHIN)
+            alive = perf_counter() - began
+    note(f"{RECOVERED} containers: ready after {ready:.2f} s, all answered alive after {alive:.2f} s")
+    return {"recovered": RECOVERED, "recover_ready_s": round(ready, 3), "recover_alive_s": round(alive, 3)}
+
+
+def _rss(server: Server) -> float:
+    return float(psutil.Process(server.pid).memory_info().rss)
+
+
+# --- a fleet against any coordinator ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Register, heartbeat, stop, leave; the exit code is 1 when a container was lost or the coordinator did not do its part."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fleet", description="Simulate a fleet of containers against a coordinator.")
+    parser.add_argument("--url", default="http://127.0.0.1:8180", help="the coordinator (default %(default)s)")
+    parser.add_argument("--containers", type=int, default=1_000, help="how many (default %(default)s, at most 1,000,000)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long they heartbeat (default %(default)s)")
+    parser.add_argument(
+        "--stream", default=STREAM, help="a stream of its log, of any size (default %(default)s; made by `sluice log create`)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep connections alive instead of one for each heartbeat")
+    given = parser.parse_args(arguments)
+    if not 1 <= given.containers <= 1_000_000 or not 0 < given.seconds <= 86_400:
+        parser.error("--containers takes 1 to 1,000,000 and --seconds up to a day")
+    try:
+        return _simulate(Fleet(given.url, stream=given.stream), given.containers, given.seconds, fresh=not given.keep)
+    except SwarmFailed as error:
+        print(f"bench.fleet: {error}", file=sys.stderr)
+        return 1
+
+
+def _simulate(fleet: Fleet, containers: int, seconds: float, *, fresh: bool) -> int:
+    try:
+        deployed = fleet.deploy(containers)
+        print(f"{len(fleet.runs)} runs deployed in {deployed:.1f} s", flush=True)
+        registered = fleet.register(REGISTER_WITHIN)
+        print(f"{containers} containers registered in {registered.seconds:.1f} s; ms: {asdict(registered.times)}", flush=True)
+        beats = fleet.beat(seconds, fresh=fresh)
+        print(f"{beats.sent} heartbeats in {beats.seconds:.1f} s, every {beats.interval:g} s, lease {beats.lease:g} s", flush=True)
+        print(f"ms: {asdict(Times.of(beats.latencies))}; sent late: {asdict(Times.of(beats.late))}", flush=True)
+        print(f"{beats.failed} not answered, {beats.lost} containers lost", flush=True)
+    finally:
+        fleet.stop()
+    print(f"all left in {fleet.leave(REGISTER_WITHIN):.1f} s", flush=True)
+    return 1 if beats.lost else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

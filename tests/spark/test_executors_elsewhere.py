@@ -1,0 +1,23 @@
+"""A session without executors elsewhere; those that have some are in tests/processes/test_standalone.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from containers.sharedpaths import SharedPath, SharedPaths
+from coordinator.clock import SystemClock
+from coordinator.core.errors import ExecutorsMissing
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_session_that_gets_no_executor_says_what_may_be_missing(spark: SparkSession, tmp_path: Path) -> None:
+    paths = SharedPaths(spark, [SharedPath(tmp_path, "SLUICE_STATE_DIR")], SystemClock(), timedelta(seconds=0.3))
+    with pytest.raises(ExecutorsMissing, match=r"local\[2\] gave no executor within 0\.3 s .*spark\.cores\.max"):
+        paths.check(1)
+    paths.close()
+    assert list(tmp_path.iterdir()) == []

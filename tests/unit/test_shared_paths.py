@@ -1,0 +1,72 @@
+"""What one executor says of one path. On executors that are blind, with a cluster: tests/processes/test_standalone.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from containers.sharedpaths import NONCE, Probe, look, this_machine
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Probe:
+    (tmp_path / NONCE).write_text("4711")
+    return Probe(str(tmp_path), "4711", None)
+
+
+def test_who_finds_the_nonce_leaves_a_file_with_it(probe: Probe) -> None:
+    name, trouble = look(probe)
+    assert trouble == ""
+    assert (Path(probe.directory) / name).read_text() == "4711"
+
+
+def test_every_look_leaves_a_file_of_its_own(probe: Probe) -> None:
+    assert len({look(probe)[0] for _ in range(3)}) == 3
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert look(Probe(str(tmp_path / "gone"), "4711", None)) == ("", "does not see what the driver wrote there (No such file or directory)")
+
+
+def test_a_directory_with_the_nonce_of_somebody_else_is_another_one(probe: Probe) -> None:
+    assert look(Probe(probe.directory, "4712", None)) == ("", "finds another directory there than the driver")
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """As an executor may run; who is not root stays who he is."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_directory_that_may_only_be_read_is_told() -> None:
+    with TemporaryDirectory() as made:  # one that other users may enter, unlike pytest's
+        directory = Path(made)
+        (directory / NONCE).write_text("4711")
+        directory.chmod(0o555)
+        with another_user():
+            name, trouble = look(Probe(made, "4711", None))
+        directory.chmod(0o755)
+    assert name == ""
+    assert trouble.startswith("cannot write there what the driver has made (Permission denied; it runs as user ")
+
+
+def test_the_log_is_refused_to_executors_of_another_machine(probe: Probe) -> None:
+    if this_machine() is None:
+        pytest.skip("this system does not tell one machine from another")
+    assert "the embedded log is for processes of one machine" in look(Probe(probe.directory, probe.nonce, "another"))[1]
+    assert look(Probe(probe.directory, probe.nonce, this_machine()))[1] == ""
