@@ -35,7 +35,7 @@ import psutil
 
 from bench.deployment import metric
 from bench.harness import BenchFailed, Result, Server, coordinator, cores, free_port, get, note, pinned, running
-from bench.simulated import Beats, Fleet, Times
+from bench.simulated import SLOTS, Beats, Fleet, Times
 from bench.swarm import SwarmFailed
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Epoch, ExecutionContainerId
@@ -82,7 +82,9 @@ def run() -> Result:
 
 def _home(made: str) -> Path:
     """A home whose log has the stream that simulated jobs read."""
-    Log(read_settings(home=Path(made)).log_directory).create(STREAM, 1)
+    log = Log(read_settings(home=Path(made)).log_directory)
+    log.create(STREAM, 1)
+    log.grow(STREAM, SLOTS)  # in one transaction
     return Path(made)
 
 
@@ -131,7 +133,7 @@ def _beating(server: Server, fleet: Fleet) -> tuple[Beats, float]:
     beats = fleet.beat(SECONDS)
     times = Times.of(beats.latencies)
     note(
-        f"{beats.sent} heartbeats in {beats.seconds:.0f} s: p50 {times.p50} ms, p99 {times.p99} ms; {beats.failed} failed, {beats.lost} lost"
+        f"{beats.sent} beats in {beats.seconds:.0f} s: p50 {times.p50} ms, p99 {times.p99} ms; {beats.failed} failed, lost {beats.lost}"
     )
     return beats, server.cpu_seconds() - used
 
@@ -186,9 +188,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--url", default="http://127.0.0.1:8180", help="the coordinator (default %(default)s)")
     parser.add_argument("--containers", type=int, default=1_000, help="how many (default %(default)s, at most 1,000,000)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they heartbeat (default %(default)s)")
-    parser.add_argument(
-        "--stream", default=STREAM, help="a stream of its log, of any size (default %(default)s; made by `sluice log create`)"
-    )
+    parser.add_argument("--stream", default=STREAM, help=f"a stream of its log with {SLOTS:,} partitions (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep connections alive instead of one for each heartbeat")
     given = parser.parse_args(arguments)
     if not 1 <= given.containers <= 1_000_000 or not 0 < given.seconds <= 86_400:

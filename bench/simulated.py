@@ -13,7 +13,7 @@ import random
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from time import perf_counter
@@ -251,7 +251,9 @@ class Fleet:
             heapify(heap)
             found.latencies.clear()
             self._follow(swarm, heap, containers, found, began + seconds)
-            swarm.finish(PATIENCE)
+            with suppress(SwarmFailed):
+                swarm.finish(PATIENCE)
+            found.failed += len(swarm)
             found.seconds = perf_counter() - began
         too_old = perf_counter() - (found.lease - self.margin)
         found.lost = sum(1 for each in containers if each.lost or each.sent < too_old)

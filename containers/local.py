@@ -82,6 +82,19 @@ def coordinator_environment(options: RunOptions) -> dict[str, str]:
     return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper]), "PYTHONPATH": path}
 
 
+def container_environment(options: RunOptions, run_id: str, processor_id: str) -> dict[str, str]:
+    """Ours, and what a container of that slot needs to know."""
+    return {
+        **os.environ,
+        "SLUICE_COORDINATOR_URL": options.url,
+        "SLUICE_RUN_ID": run_id,
+        "SLUICE_PROCESSOR_ID": processor_id,
+        "SLUICE_HOME": str(options.home),
+        "SLUICE_STOP_WITH_STDIN": "1",
+        **({"SLUICE_SPARK_MASTER": options.master} if options.master else {}),
+    }
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -218,15 +231,7 @@ class LocalRun:
         self._run_id = RunId(run.run_id)
         print(f"run {run.run_id}", flush=True)
         for processor_id in slots(self._options.request.containers):
-            environment = {
-                **os.environ,
-                "SLUICE_COORDINATOR_URL": self._options.url,
-                "SLUICE_RUN_ID": run.run_id,
-                "SLUICE_PROCESSOR_ID": processor_id,
-                "SLUICE_HOME": str(self._options.home),
-                "SLUICE_STOP_WITH_STDIN": "1",
-                **({"SLUICE_SPARK_MASTER": self._options.master} if self._options.master else {}),
-            }
+            environment = container_environment(self._options, run.run_id, processor_id)
             command = [sys.executable, "-m", "coordinator.cli", "container", str(self._options.job_file)]
             self._containers.append(Slot(f"container-{processor_id}", command, environment, processor_id))
 

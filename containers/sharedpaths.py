@@ -139,10 +139,14 @@ class SharedPaths:
         self._look_at_all()
 
     def look_at_newcomers(self) -> None:
-        """Begin to look from executors that are new, in a thread of its own, or raise what that found. Raises as `check`."""
+        """Begin to look from executors that are new, in a thread of its own, or say what that found. One that is too busy with a batch to
+        be looked at is asked again. Raises PathNotShared."""
         if self._looking is not None and self._looking.done():
             looked, self._looking = self._looking, None
-            looked.result()
+            try:
+                looked.result()
+            except ExecutorsMissing as error:
+                log.warning("%s", error)
         if self._looking is None and not self._registered() <= self._seen:
             self._looking = self._thread.submit(self._look_at_all)
 

@@ -75,7 +75,7 @@ class FlushLastSeen:
     store: Store
     leases: Leases
     clock: Clock
-    batch: int = 1_000
+    batch: int = 500
     every: timedelta = timedelta(seconds=30)
     name: str = "flush_last_seen"
 
@@ -109,6 +109,8 @@ class TrimStreams:
             needed: dict[Ssp, int] = {}
             for run in await tx.active_runs():
                 intermediate = {StreamId(s["system"], s["stream"]) for s in run.streams if s["role"] == "intermediate"}
+                if not intermediate:
+                    continue
                 for ssp, offset in (await _needed(tx, run.job, run.run_id, run.spec, run.streams)).items():
                     if ssp.stream_id in intermediate:
                         needed[ssp] = min(offset, needed.get(ssp, offset))

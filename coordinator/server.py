@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from pathlib import Path
@@ -35,6 +36,8 @@ class Server(uvicorn.Server):
         listening = sockets or [listen(self._settings.host, self._settings.port)]
         await super().startup(listening)
         if self.started:
+            gc.collect()
+            gc.freeze()  # what was imported and recovered stays: without it every full collection, a tenth of a second, holds heartbeats up
             host, port, *_ = listening[0].getsockname()
             where = f"[{host}]" if ":" in host else host
             database, directory = self._settings.database_shown, self._settings.log_directory

@@ -98,7 +98,7 @@ class StageBody(Body):
 
 class RunRequest(Body):
     """`grouper`: GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTask, or `module:Class`, which the coordinator's operator
-    must allow. `start`: "checkpoint" goes on where the job was left; "earliest", "latest" or a time begin a new history with empty state."""
+    must allow. `start`: "checkpoint" goes on where the job was left; "earliest", "latest" or a time begin a history with empty state."""
 
     job: Name
     containers: Annotated[int, Field(le=100_000)]

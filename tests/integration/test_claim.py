@@ -132,8 +132,8 @@ async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url:
 
 async def lost(store: SqlStore) -> None:
     """The driver hears by itself that the session is gone."""
-    while store.claimed:
-        await asyncio.sleep(0)  # noqa: ASYNC110
+    while store.claimed:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def test_a_transaction_whose_session_ends_writes_nothing(url: str, other: Other) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from containers.local import RunOptions, run_options
+from containers.local import RunOptions, container_environment, run_options
 from coordinator.core.errors import BadJobFile, BadPlacement, BadSettings
 
 JOB = """
@@ -66,6 +66,15 @@ def test_port_0_is_any_free_one(job_file: Path) -> None:
     made = options(job_file, port=0)
     assert made.port > 0
     assert made.url == f"http://127.0.0.1:{made.port}"
+
+
+@pytest.mark.parametrize(("master", "expected"), [("spark://host:7077", "spark://host:7077"), (None, "local[4]"), ("", "local[4]")])
+def test_containers_get_the_master_that_the_command_names_or_else_that_of_the_environment(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, expected: str
+) -> None:
+    monkeypatch.setenv("SLUICE_SPARK_MASTER", "local[4]")
+    environment = container_environment(options(job_file, master=master), "r1", "0")
+    assert environment["SLUICE_SPARK_MASTER"] == expected
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "2026-03-01T12:00:00+00:00", "2026-03-01"])

@@ -12,7 +12,6 @@ import pytest
 
 from containers.sharedpaths import NONCE, Probe, look, this_machine
 
-
 NOBODY = 65534
 
 
