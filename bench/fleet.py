@@ -132,9 +132,7 @@ def _beating(server: Server, fleet: Fleet) -> tuple[Beats, float]:
     used = server.cpu_seconds()
     beats = fleet.beat(SECONDS)
     times = Times.of(beats.latencies)
-    note(
-        f"{beats.sent} beats in {beats.seconds:.0f} s: p50 {times.p50} ms, p99 {times.p99} ms; {beats.failed} failed, lost {beats.lost}"
-    )
+    note(f"{beats.sent} beats in {beats.seconds:.0f} s: p50 {times.p50} ms, p99 {times.p99} ms; {beats.failed} failed, lost {beats.lost}")
     return beats, server.cpu_seconds() - used
 
 
