@@ -198,7 +198,7 @@ def _without(hidden: Path | None) -> list[str]:
         return []
     blind = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none "$0"; exec "$@"', str(hidden)]
     if shutil.which("unshare") is None or subprocess.run([*blind, "true"], capture_output=True, check=False).returncode != 0:
-        missing("the right to mount (unshare --mount, as root)")
+        pytest.skip("the right to mount is missing (unshare --mount, as root)")
     return blind
 
 
