@@ -192,19 +192,19 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= given.containers <= 1_000_000 or not 0 < given.seconds <= 86_400:
         parser.error("--containers takes 1 to 1,000,000 and --seconds up to a day")
     try:
-        return _simulate(Fleet(given.url, stream=given.stream), given.containers, given.seconds, fresh=not given.keep)
+        return _simulate(Fleet(given.url, stream=given.stream, fresh=not given.keep), given.containers, given.seconds)
     except SwarmFailed as error:
         print(f"bench.fleet: {error}", file=sys.stderr)
         return 1
 
 
-def _simulate(fleet: Fleet, containers: int, seconds: float, *, fresh: bool) -> int:
+def _simulate(fleet: Fleet, containers: int, seconds: float) -> int:
     try:
         deployed = fleet.deploy(containers)
         print(f"{len(fleet.runs)} runs deployed in {deployed:.1f} s", flush=True)
         registered = fleet.register(REGISTER_WITHIN)
         print(f"{containers} containers registered in {registered.seconds:.1f} s; ms: {asdict(registered.times)}", flush=True)
-        beats = fleet.beat(seconds, fresh=fresh)
+        beats = fleet.beat(seconds)
         print(f"{beats.sent} heartbeats in {beats.seconds:.1f} s, every {beats.interval:g} s, lease {beats.lease:g} s", flush=True)
         print(f"ms: {asdict(Times.of(beats.latencies))}; sent late: {asdict(Times.of(beats.late))}", flush=True)
         print(f"{beats.failed} not answered, {beats.lost} containers lost", flush=True)

@@ -12,10 +12,10 @@ import json
 import random
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
@@ -37,16 +37,22 @@ PATIENCE = 60.0
 
 
 class Container:
-    __slots__ = ("answered", "beat", "due", "execution_id", "lost", "sent", "slot")
+    """`number` counts over the fleet, `slot` within its run; `beat` is a heartbeat as bytes, `sent` when the last answered one was."""
 
-    def __init__(self, slot: int, execution_id: str) -> None:
+    __slots__ = ("beat", "execution_id", "lost", "number", "sent", "slot")
+
+    def __init__(self, number: int, slot: int, execution_id: str) -> None:
+        self.number = number
         self.slot = slot
         self.execution_id = execution_id
         self.beat = b""
-        self.due = 0.0
         self.sent = 0.0
-        self.answered = 0
         self.lost = False
+
+
+Handler = Callable[["Swarm[Token]", Container, Answer], None]
+Token = tuple[Handler, Container]
+"""Who takes the answer, and whose it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,27 +94,28 @@ class Beats:
     sent: int = 0
     failed: int = 0
     lost: int = 0
-    interval: float = 0.0
-    lease: float = 0.0
+    interval: float = 5.0
+    lease: float = 40.0
     latencies: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
 
 
 class Fleet:
     """`stream` is a stream of the embedded log with a partition for every slot of a run; it need not hold anything. `name` begins the
-    names of the jobs."""
+    names of the jobs. `fresh`: each heartbeat has a connection of its own, as those of real containers have, whose clients give idle
+    connections up sooner than the interval."""
 
-    def __init__(self, url: str, name: str = "fleet", stream: str = "fleet") -> None:
+    def __init__(self, url: str, name: str = "fleet", stream: str = "fleet", *, fresh: bool = True) -> None:
         self.url = url.rstrip("/")
         self.name = name
         self.stream = stream
+        self.fresh = fresh
         self.runs: list[Run] = []
+        self.containers: list[Container] = []
         self.margin = 0.0
+        self.beats = Beats()
+        self._due: list[tuple[float, int]] = []
         self._nonce = uuid4().hex[:8]
-
-    @property
-    def containers(self) -> list[Container]:
-        return [each for run in self.runs for each in run.containers]
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
@@ -119,7 +126,9 @@ class Fleet:
             slots = min(SLOTS, containers - first)
             job = f"{self.name}-{number}-of-{slots}"
             run_id = str(self._post("/runs", _request(job, slots, self.stream))["runId"])
-            self.runs.append(Run(run_id, [Container(slot, f"{job}-{slot:05}-{self._nonce}") for slot in range(slots)]))
+            made = [Container(first + slot, slot, f"{job}-{slot:05}-{self._nonce}") for slot in range(slots)]
+            self.runs.append(Run(run_id, made))
+            self.containers += made
         return perf_counter() - began
 
     def stop(self) -> None:
@@ -141,135 +150,138 @@ class Fleet:
     # --- containers ------------------------------------------------------------------------------------------------
 
     def register(self, within: float) -> Registered:
-        """Register every container, CONNECTIONS at a time. Raises SwarmFailed when it takes more than that many seconds."""
+        """Register every container, CONNECTIONS at a time; each heartbeats from then on. Raises SwarmFailed when it takes longer."""
         latencies: list[float] = []
+        left = iter([(run, each) for run in self.runs for each in run.containers])
 
-        def answered(container: Container, answer: Answer) -> None:
+        def next_one(swarm: Swarm[Token]) -> None:
+            if (found := next(left, None)) is not None:
+                run, each = found
+                body = {"processorId": str(each.slot), "executionContainerId": each.execution_id, "host": "simulated"}
+                target = f"/runs/{run.run_id}/containers".encode()
+                swarm.send(swarm.request(b"POST", target, body=json.dumps(body).encode()), (registered, each))
+
+        def registered(swarm: Swarm[Token], container: Container, answer: Answer) -> None:
             if answer.status != 201:
                 raise SwarmFailed(f"a registration answered {answer.status}: {answer.body.decode(errors='replace')}")
-            reply = json.loads(answer.body)
-            self.margin = reply["marginSeconds"]
-            container.beat = b"Sluice-Epoch: %d\r\n" % reply["epoch"]
             latencies.append(answer.done - answer.sent)
+            self._enlist(swarm, container, json.loads(answer.body), answer.sent)
+            next_one(swarm)
 
-        began = perf_counter()
-        with self._swarm(answered, CONNECTIONS) as swarm:
-            for run in self.runs:
-                target = f"/runs/{run.run_id}/containers".encode()
-                for each in run.containers:
-                    body = {"processorId": str(each.slot), "executionContainerId": each.execution_id, "host": "simulated"}
-                    swarm.send(swarm.request(b"POST", target, body=json.dumps(body).encode()), each)
-            swarm.finish(within)
-            for each in self.containers:
-                target = b"/containerHeartbeat?executionContainerId=" + each.execution_id.encode()
-                each.beat = swarm.request(b"GET", target, each.beat)
-        return Registered(perf_counter() - began, Times.of(latencies))
+        began, total = perf_counter(), len(self.containers)
+        with self._swarm() as swarm:
+            for _ in range(CONNECTIONS):
+                next_one(swarm)
+            self._go_on(swarm, lambda: len(latencies) == total, began + within)
+            if len(latencies) < total:
+                raise SwarmFailed(f"{len(latencies)} of {total} containers were registered within {within:g} s")
+            seconds = perf_counter() - began
+            swarm.finish(PATIENCE)
+        return Registered(seconds, Times.of(latencies))
+
+    def _enlist(self, swarm: Swarm[Token], container: Container, reply: Mapping[str, Any], sent: float) -> None:
+        self.beats.interval, self.beats.lease, self.margin = reply["heartbeatSeconds"], reply["leaseSeconds"], reply["marginSeconds"]
+        target = b"/containerHeartbeat?executionContainerId=" + container.execution_id.encode()
+        container.beat = swarm.request(b"GET", target, b"Sluice-Epoch: %d\r\n" % reply["epoch"])
+        container.sent = sent
+        self._again(container, self._pause())
 
     def leave(self, within: float) -> float:
         """Report every container's exit; how many seconds it took."""
 
-        def answered(container: Container, answer: Answer) -> None:
+        def answered(_swarm: Swarm[Token], _container: Container, answer: Answer) -> None:
             if answer.status != 200:
                 raise SwarmFailed(f"an exit answered {answer.status}: {answer.body.decode(errors='replace')}")
 
         began = perf_counter()
-        with self._swarm(answered, CONNECTIONS) as swarm:
+        with self._swarm(CONNECTIONS) as swarm:
             for each in self.containers:
                 target = f"/containers/{each.execution_id}/exit".encode()
-                swarm.send(swarm.request(b"POST", target, body=b'{"exitCode":0,"reason":"the simulation is over"}'), each)
+                body = b'{"exitCode":0,"reason":"the simulation is over"}'
+                swarm.send(swarm.request(b"POST", target, body=body), (answered, each))
             swarm.finish(within)
         return perf_counter() - began
-
-    @contextmanager
-    def _swarm(
-        self,
-        answered: Callable[[Container, Answer], None],
-        connections: int,
-        *,
-        fresh: bool = False,
-        broken: Callable[[Container, str], None] | None = None,
-    ) -> Iterator[Swarm[Container]]:
-        swarm: Swarm[Container] = Swarm(self.url, answered, connections=connections, fresh=fresh, broken=broken)
-        try:
-            yield swarm
-        finally:
-            swarm.close()
 
     # --- heartbeats ------------------------------------------------------------------------------------------------
 
     def beat_once(self, within: float) -> float:
         """A heartbeat of every container, as fast as they are answered: how many seconds until the last was answered alive."""
 
-        def answered(container: Container, answer: Answer) -> None:
+        def answered(_swarm: Swarm[Token], container: Container, answer: Answer) -> None:
             if answer.status != 200 or answer.body != ALIVE:
                 raise SwarmFailed(f"{container.execution_id} got {answer.status} {answer.body!r}")
 
         began = perf_counter()
-        with self._swarm(answered, CONNECTIONS) as swarm:
+        with self._swarm(CONNECTIONS) as swarm:
             for each in self.containers:
-                swarm.send(each.beat, each)
+                swarm.send(each.beat, (answered, each))
             swarm.finish(within)
         return perf_counter() - began
 
-    def beat(self, seconds: float, *, fresh: bool = True) -> Beats:
-        """Heartbeats of all containers, each at the rate that it is told, for so many seconds; `fresh`: each on its own connection."""
-        found = Beats(interval=5.0)
-        heap: list[tuple[float, int]] = []
-        containers = self.containers
-
-        def again(container: Container, after: float) -> None:
-            container.due = perf_counter() + after
-            heappush(heap, (container.due, number_of[container]))
-
-        def unanswered(container: Container, _why: str) -> None:
-            found.failed += 1
-            again(container, RETRY)
-
-        def answered(container: Container, answer: Answer) -> None:
-            if answer.status != 200:
-                unanswered(container, str(answer.status))
-                return
-            found.latencies.append(answer.done - answer.sent)
-            if answer.body == ALIVE:
-                container.answered += 1
-                container.sent = answer.sent
-                found.interval = float(answer.header(b"sluice-next-heartbeat-seconds") or found.interval)
-                found.lease = float(answer.header(b"sluice-lease-seconds") or found.lease)
-            else:
-                container.lost = True
-                return
-            again(container, found.interval * (1 - JITTER * random.random()))
-
-        with self._swarm(answered, MOST_OPEN, fresh=fresh, broken=unanswered) as swarm, _without_pauses():
-            swarm.send(containers[0].beat, containers[0])  # the interval of this fleet
-            number_of = {each: number for number, each in enumerate(containers)}
-            swarm.finish(PATIENCE)
+    def beat(self, seconds: float) -> Beats:
+        """Heartbeats of all registered containers, each at the rate that it is told, for that many seconds."""
+        found = self.beats = Beats(interval=self.beats.interval, lease=self.beats.lease)
+        with self._swarm() as swarm, _without_pauses():
             began = perf_counter()
-            for each in containers:
-                each.sent, each.due = began, began + found.interval * random.random()
-            heap[:] = [(each.due, number) for number, each in enumerate(containers)]
-            heapify(heap)
-            found.latencies.clear()
-            self._follow(swarm, heap, containers, found, began + seconds)
+            self._go_on(swarm, lambda: False, began + seconds)
             with suppress(SwarmFailed):
                 swarm.finish(PATIENCE)
             found.failed += len(swarm)
             found.seconds = perf_counter() - began
         too_old = perf_counter() - (found.lease - self.margin)
-        found.lost = sum(1 for each in containers if each.lost or each.sent < too_old)
+        found.lost = sum(1 for each in self.containers if each.lost or each.sent < too_old)
         return found
 
-    def _follow(
-        self, swarm: Swarm[Container], heap: list[tuple[float, int]], containers: Sequence[Container], found: Beats, until: float
-    ) -> None:
-        while (now := perf_counter()) < until:
-            while heap and heap[0][0] <= now:
-                due, number = heappop(heap)
-                found.late.append(now - due)
-                found.sent += 1
-                swarm.send(containers[number].beat, containers[number])
-            next_due = heap[0][0] if heap else until
+    def _go_on(self, swarm: Swarm[Token], done: Callable[[], bool], until: float) -> None:
+        """Send what is due and take what is answered, until it is `done` or the time is up."""
+        containers = self.containers
+        while not done() and (now := perf_counter()) < until:
+            while self._due and self._due[0][0] <= now:
+                due, number = heappop(self._due)
+                self.beats.late.append(now - due)
+                self.beats.sent += 1
+                swarm.send(containers[number].beat, (self._answered, containers[number]), fresh=self.fresh)
+            next_due = self._due[0][0] if self._due else until
             swarm.turn(max(0.0, min(next_due, until) - perf_counter()))
+
+    def _answered(self, _swarm: Swarm[Token], container: Container, answer: Answer) -> None:
+        if answer.status != 200:
+            self._unanswered((self._answered, container), str(answer.status))
+            return
+        self.beats.latencies.append(answer.done - answer.sent)
+        if answer.body != ALIVE:
+            container.lost = True
+            return
+        container.sent = answer.sent
+        self.beats.interval = float(answer.header(b"sluice-next-heartbeat-seconds") or self.beats.interval)
+        self.beats.lease = float(answer.header(b"sluice-lease-seconds") or self.beats.lease)
+        self._again(container, self._pause())
+
+    def _unanswered(self, token: Token, why: str) -> None:
+        """Trouble is no answer: a heartbeat is sent again. Anything else was asked for by a person, who is told."""
+        handler, container = token
+        if handler != self._answered:
+            raise SwarmFailed(f"{self.url}: {why}")
+        self.beats.failed += 1
+        self._again(container, RETRY)
+
+    def _pause(self) -> float:
+        return self.beats.interval * (1 - JITTER * random.random())
+
+    def _again(self, container: Container, after: float) -> None:
+        heappush(self._due, (perf_counter() + after, container.number))
+
+    @contextmanager
+    def _swarm(self, connections: int = MOST_OPEN) -> Iterator[Swarm[Token]]:
+        def answered(token: Token, answer: Answer) -> None:
+            handler, container = token
+            handler(swarm, container, answer)
+
+        swarm: Swarm[Token] = Swarm(self.url, answered, connections=connections, broken=self._unanswered)
+        try:
+            yield swarm
+        finally:
+            swarm.close()
 
 
 @contextmanager

@@ -48,10 +48,11 @@ class Answer:
 
 
 class _Connection(Generic[Token]):
-    __slots__ = ("received", "sent", "sock", "token", "unsent")
+    __slots__ = ("fresh", "received", "sent", "sock", "token", "unsent")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self.fresh = False
         self.unsent = b""
         self.received = b""
         self.sent = 0.0
@@ -60,8 +61,7 @@ class _Connection(Generic[Token]):
 
 class Swarm(Generic[Token]):
     """`answered` is called with a request's token and its answer; what it raises ends `turn`. `broken` is called when a connection ended
-    before its answer; without it that raises SwarmFailed. At most `connections` are open at once: further requests wait for one in here.
-    A `fresh` swarm closes a connection after each answer."""
+    before its answer; without it that raises SwarmFailed. At most `connections` are open at once: further requests wait for one in here."""
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class Swarm(Generic[Token]):
         answered: Callable[[Token, Answer], None],
         *,
         connections: int,
-        fresh: bool = False,
         broken: Callable[[Token, str], None] | None = None,
     ) -> None:
         place = urlsplit(url)
@@ -80,8 +79,7 @@ class Swarm(Generic[Token]):
         self._answered = answered
         self._broken = broken
         self._most = connections
-        self._fresh = fresh
-        self._waiting: deque[tuple[bytes, Token]] = deque()
+        self._waiting: deque[tuple[bytes, Token, bool]] = deque()
         self._idle: list[_Connection[Token]] = []
         self._busy: dict[int, _Connection[Token]] = {}
         self._epoll = select.epoll()
@@ -101,14 +99,14 @@ class Swarm(Generic[Token]):
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if body else b""
         return b"%s %s HTTP/1.1\r\nHost: %s\r\n%s%s\r\n%s" % (method, target, self.host, headers, length, body)
 
-    def send(self, request: bytes, token: Token) -> None:
-        """Send, now or when a connection is free."""
+    def send(self, request: bytes, token: Token, *, fresh: bool = False) -> None:
+        """Send, now or when a connection is free; a `fresh` request has a connection of its own, which is closed after its answer."""
         if len(self._busy) >= self._most:
-            self._waiting.append((request, token))
+            self._waiting.append((request, token, fresh))
             return
         began = perf_counter()
-        connection = self._idle.pop() if self._idle else self._opened()
-        connection.token, connection.sent, connection.unsent = token, began, request
+        connection = self._idle.pop() if self._idle and not fresh else self._opened()
+        connection.token, connection.sent, connection.unsent, connection.fresh = token, began, request, fresh
         self._busy[connection.sock.fileno()] = connection
         self._write(connection)
 
@@ -193,7 +191,7 @@ class Swarm(Generic[Token]):
         assert token is not None
         del self._busy[connection.sock.fileno()]
         connection.received, connection.token = b"", None
-        if self._fresh or answer.header(b"connection") == b"close":
+        if connection.fresh or answer.header(b"connection") == b"close":
             connection.sock.close()
         else:
             self._idle.append(connection)
@@ -201,7 +199,8 @@ class Swarm(Generic[Token]):
 
     def _next(self) -> None:
         while self._waiting and len(self._busy) < self._most:
-            self.send(*self._waiting.popleft())
+            request, token, fresh = self._waiting.popleft()
+            self.send(request, token, fresh=fresh)
 
     def finish(self, within: float) -> None:
         """Wait for all answers. Raises SwarmFailed when some are missing after that many seconds."""

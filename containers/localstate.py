@@ -9,30 +9,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from coordinator.core.ids import Lineage
+from coordinator.core.ids import Lineage, directory_name
 
-_LONGEST_PLAIN = 200
 _BLOCK = 4096
-_HASHED = re.compile(r".*-[0-9a-f]{16}")
-
-
-def directory_name(task: str) -> str:
-    """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one, or not fit, get a hash, so that none
-    ever does; so does one that looks as if it had a hash."""
-    plain = re.sub(r"[^A-Za-z0-9.-]", "_", task)
-    if plain.replace("_", " ") == task and plain[:1] not in ("", ".") and len(plain) <= _LONGEST_PLAIN and not _HASHED.fullmatch(plain):
-        return plain
-    return f"{plain.lstrip('.')[:_LONGEST_PLAIN]}-{hashlib.sha256(task.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

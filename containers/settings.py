@@ -10,9 +10,8 @@ from uuid import uuid4
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from containers.localstate import directory_name
 from coordinator.core.errors import BadSettings
-from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId
+from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId, directory_name
 
 
 class ContainerSettings(BaseSettings):

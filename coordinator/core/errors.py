@@ -208,6 +208,33 @@ class DatabaseInUse(YourRequest):
     slug = "database-in-use"
 
 
+class BlobStoreUnusable(YourRequest):
+    """The blob store is not there, is not ours, or may not be written."""
+
+    slug = "blob-store-unusable"
+
+
+class UnknownSnapshot(YourRequest):
+    """There is no such snapshot."""
+
+    slug = "unknown-snapshot"
+    status = 404
+
+
+class UnknownPin(YourRequest):
+    """There is no such pin."""
+
+    slug = "unknown-pin"
+    status = 404
+
+
+class SnapshotConflict(YourRequest):
+    """The snapshot does not follow the newest one of its store."""
+
+    slug = "snapshot-conflict"
+    status = 409
+
+
 class BadJobFile(YourRequest):
     """The job file does not describe a job."""
 
@@ -244,6 +271,12 @@ class StreamUnavailable(OurTrouble):
     """A stream's system cannot be reached."""
 
     slug = "stream-unavailable"
+
+
+class BlobUnavailable(OurTrouble):
+    """A blob store does not answer, or not sensibly."""
+
+    slug = "blob-unavailable"
 
 
 class CannotListen(OurTrouble):
@@ -313,6 +346,30 @@ class CheckpointUnreadable(DataTrouble):
     """A checkpoint directory is not one that Spark wrote whole."""
 
     slug = "checkpoint-unreadable"
+
+
+class BlobMissing(DataTrouble):
+    """The blob store has no such blob."""
+
+    slug = "blob-missing"
+
+
+class BlobDeleted(BlobMissing):
+    """The blob was deleted."""
+
+    slug = "blob-deleted"
+
+
+class BlobCorrupted(DataTrouble):
+    """A blob is not what was written."""
+
+    slug = "blob-corrupted"
+
+
+class IndexUnreadable(DataTrouble):
+    """A snapshot's index cannot be read."""
+
+    slug = "index-unreadable"
 
 
 # --- bugs ------------------------------------------------------------------------------------------------------------

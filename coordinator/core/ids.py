@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import NewType
@@ -23,6 +24,10 @@ Instant = NewType("Instant", float)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
 """Kafka's rule for a topic's name, less names that begin with a dot or a dash: they are safe in a path and on a command line."""
+
+
+_LONGEST_PLAIN = 200
+_HASHED = re.compile(r".*-[0-9a-f]{16}")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -60,3 +65,12 @@ class Ssp:
 
     def __str__(self) -> str:
         return f"{self.system}.{self.stream}.{self.partition}"
+
+
+def directory_name(task: str) -> str:
+    """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one, or not fit, get a hash, so that none
+    ever does; so does one that looks as if it had a hash."""
+    plain = re.sub(r"[^A-Za-z0-9.-]", "_", task)
+    if plain.replace("_", " ") == task and plain[:1] not in ("", ".") and len(plain) <= _LONGEST_PLAIN and not _HASHED.fullmatch(plain):
+        return plain
+    return f"{plain.lstrip('.')[:_LONGEST_PLAIN]}-{hashlib.sha256(task.encode()).hexdigest()[:16]}"

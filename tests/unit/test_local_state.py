@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from containers.localstate import Found, Stores, check_writable, directory_name, inspect
+from containers.localstate import Found, Stores, check_writable, inspect
 from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from coordinator.core.ids import Lineage
+from coordinator.core.ids import Lineage, directory_name
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 TASK, STAGE = "Partition 0", "hourly"

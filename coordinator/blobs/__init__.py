@@ -1,0 +1,1 @@
+"""Where the bytes of snapshots are: one port, several stores. See `port`."""

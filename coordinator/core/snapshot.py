@@ -1,0 +1,120 @@
+"""What a store's directory looks like in a blob store.
+
+    local, one store                       blob store, one store
+    <stage>/                               jobs/<job>/<task>/<stage>/
+      metadata          never changes        snapshots/<id>          an index: this module as JSON; written once, last
+      commits/N         never change         data/<id>               bytes of files: a chunk of a large one, or a pack of small ones
+      offsets/N         never change         offsets/<lineage>/<N>   what batch N reads, before its output is seen; put if absent
+      sources/…, state/…
+
+A snapshot is an index and what it refers to. Blobs are never changed and their ids never used again. The directories of
+consecutive snapshots share most of their files, and their indexes most of their blobs. `files_removed` and `dirs_removed` say what the
+previous index had and this one has not (Samza's format; nothing of Sluice deletes by them: a blob is garbage when no retained index
+refers to it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NewType
+
+from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
+
+BlobId = NewType("BlobId", str)
+"""The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'; see `coordinator.core.blobids`."""
+
+CheckpointId = NewType("CheckpointId", str)
+"""Samza's spelling: "<milliseconds>-<six digits>"."""
+
+BlobStoreName = NewType("BlobStoreName", str)
+"""A blob store in the settings: "local", "s3"."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileBlob:
+    """A part of a file: `length` bytes that begin at `offset` of the file and at `at` of the blob. Without `length` the whole blob is the
+    part, as Samza writes it."""
+
+    blob: BlobId
+    offset: int
+    length: int | None = None
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileMetadata:
+    """`mode` are the nine permission bits; times are in milliseconds since 1970; `size` in bytes."""
+
+    created_millis: int
+    modified_millis: int
+    size: int
+    owner: str
+    group: str
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    """`checksum` is the CRC-32 of the contents, `digest` their SHA-256 in hex (None in an index that Samza wrote)."""
+
+    name: str
+    blobs: tuple[FileBlob, ...]
+    metadata: FileMetadata
+    checksum: int
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirIndex:
+    """A directory; the root's name is "". Files and directories are in the order of their names."""
+
+    name: str
+    files: tuple[FileIndex, ...] = ()
+    files_removed: tuple[FileIndex, ...] = ()
+    dirs: tuple[DirIndex, ...] = ()
+    dirs_removed: tuple[DirIndex, ...] = ()
+
+    def walk(self, prefix: str = "") -> Iterator[tuple[str, FileIndex]]:
+        """Every present file with its path relative to the root, '/' between."""
+        for file in self.files:
+            yield prefix + file.name, file
+        for directory in self.dirs:
+            yield from directory.walk(f"{prefix}{directory.name}/")
+
+    def walk_dirs(self, prefix: str = "") -> Iterator[str]:
+        """The path of every present directory below, parents first."""
+        for directory in self.dirs:
+            yield prefix + directory.name
+            yield from directory.walk_dirs(f"{prefix}{directory.name}/")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMetadata:
+    checkpoint: CheckpointId
+    job: JobName
+    task: TaskName
+    store: StageName
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotIndex:
+    """`generation`, `lineage` and `batch` are ours: under whom it was made, and the last committed batch in it; None in one of Samza's."""
+
+    created_millis: int
+    metadata: SnapshotMetadata
+    root: DirIndex
+    previous: BlobId | None = None
+    generation: Generation | None = None
+    lineage: Lineage | None = None
+    batch: int | None = None
+
+    @property
+    def blobs(self) -> frozenset[BlobId]:
+        """What it refers to, itself and removed files not included."""
+        return frozenset(part.blob for _, file in self.root.walk() for part in file.blobs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the directory's files."""
+        return sum(file.metadata.size for _, file in self.root.walk())
