@@ -16,6 +16,7 @@ from bench.harness import ROOT, BenchFailed, Result, note, report, shown
 
 BENCHMARKS: Mapping[str, str] = {
     "fleet": "bench.fleet",
+    "flights": "bench.flights",
     "heartbeats": "bench.heartbeats",
     "job-model": "bench.job_model",
 }

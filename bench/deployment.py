@@ -20,7 +20,7 @@ from sqlalchemy import insert
 
 from bench.harness import BenchFailed, get
 from coordinator import wire
-from coordinator.app import new_run_id, prepare
+from coordinator.app import new_run_id, prepare, stores_of_blobs
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from coordinator.core.lifecycle import RunState
@@ -71,7 +71,9 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         await prepare(settings, store)
         make_stream(home, partitions)
         systems = {"log": LogSystem(settings.log_directory)}
-        runs = Runs(store, systems, JobModels(store), Notices(store), SystemClock(), new_run_id, Groupers())
+        clock = SystemClock()
+        blob_stores = stores_of_blobs(settings, clock, {})
+        runs = Runs(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
         await _register_all(store, await runs.deploy(run_request(containers)), containers)
     finally:
         await store.close()

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import Job
 from containers.job import Task
-from examples.flights.job import count_by_hour, parse
+from examples.flights.job import carrier, count_by_hour, parse
 
 PARTITIONS = 8
 WATERMARK = "4000 days"
@@ -22,7 +22,7 @@ delays = job.output("delays")
 
 @job.stage(reads=flights, writes=by_carrier)
 def route(task: Task) -> DataStreamWriter:
-    return task.write(parse(task.read(flights)), by_carrier, key="carrier")
+    return task.write(task.read(flights), by_carrier, key=carrier(), value="value")
 
 
 @job.stage(reads=by_carrier, writes=delays)

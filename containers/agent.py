@@ -17,8 +17,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
+from containers.backupmetrics import backup_metrics
+from containers.backupplace import BackupPlace
+from containers.backups import Backup
 from containers.client import Coordinator, Refused
 from containers.engine import Engine, Start
 from containers.exposition import ContainerCollector, Exposition, expose
@@ -30,12 +34,16 @@ from containers.queries import Queries
 from containers.reports import Reports
 from containers.settings import ContainerSettings
 from containers.stagerunner import RestartPolicy
+from containers.starts import check_job, offered, starts_of
 from coordinator import wire
+from coordinator.blobs.port import BlobStore
 from coordinator.clock import Clock
-from coordinator.core.errors import BadJobFile, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
-from coordinator.core.ids import Epoch, Generation, Instant, Lineage, RunId, TaskName
+from coordinator.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from coordinator.core.ids import Epoch, Generation, Instant, TaskName
 from coordinator.core.lease import Trust
 from coordinator.core.model import TaskModel
+from coordinator.core.recovery import Snapshot
+from coordinator.core.snapshot import BlobStoreName
 from coordinator.logs import about
 
 log = logging.getLogger(__name__)
@@ -78,6 +86,7 @@ class Agent:
         make_engine: Callable[[wire.RunDetail], Engine],
         on_renewed: Callable[[Instant], None],
         on_lease_lost: Callable[[str], None],
+        open_blobs: Callable[[str], BlobStore] | None = None,
     ) -> None:
         self._job = job
         self._settings = settings
@@ -93,6 +102,8 @@ class Agent:
         self._held: list[Held] = []
         self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._meters = Meters(settings.trigger, clock)
+        self._backups = BackupPlace(job, settings, coordinator, clock, open_blobs)
+        self._snapshots: dict[str, Snapshot] = {}
         self._heart: Heart | None = None
         self._exposition: Exposition | None = None
 
@@ -161,6 +172,7 @@ class Agent:
             ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
         finally:
             await self._end_background()
+            await self._backups.close()
             if self._exposition is not None:
                 self._exposition.close()
         if tell:
@@ -197,7 +209,10 @@ class Agent:
     async def _expose(self) -> None:
         """Show metrics. Without them the container works just as well."""
         host, port, name = self._settings.metrics_host, self._settings.metrics_port, self._settings.host
-        collector = ContainerCollector(self._meters, self._settings.trigger, self._lease_left, lambda: len(self._held), self._clock)
+        backups = partial(backup_metrics, self._backups.meters, self._backups.requests)
+        collector = ContainerCollector(
+            self._meters, self._settings.trigger, self._lease_left, lambda: len(self._held), self._clock, backups
+        )
         try:
             async with asyncio.timeout(EXPOSE_WITHIN.total_seconds()):
                 self._exposition = await asyncio.to_thread(expose, collector, host, port, name)
@@ -267,8 +282,40 @@ class Agent:
                 seq = notice.seq
                 if notice.kind in ("STOP", "ENDED"):
                     self.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
+                elif notice.kind == "BACKUP":
+                    await self._adopt_backup()
             if not found and self._clock.elapsed() - asked < RETRY.total_seconds():  # a coordinator that is going down holds no polls
                 await asyncio.sleep(RETRY.total_seconds())
+
+    async def _adopt_backup(self) -> None:
+        """Use the blob stores that the run names now. One that cannot be used changes nothing: the others go on."""
+        try:
+            await self._backups.adopt(await self._reach(lambda: self._coordinator.run(self._settings.run)))
+        except SluiceError as error:
+            log.error("the run's new blob stores are not used: %s %s", error.title(), error)
+
+    async def _open_blobs(self, run: wire.RunDetail) -> None:
+        """A blob store that does not answer is waited for as the coordinator is."""
+        give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
+        while not self._ending.done():
+            try:
+                await self._backups.adopt(run)
+                return
+            except BlobUnavailable as error:
+                if self._clock.elapsed() >= give_up:
+                    raise
+                log.warning("waiting for the blob store: %s", error)
+                await self._pause(RETRY)
+
+    @property
+    def backing_up_to(self) -> Sequence[BlobStoreName]:
+        return list(self._backups.destinations.to)
+
+    def _backup_of(self, run: wire.RunDetail) -> Callable[[Start], Backup | None]:
+        def backup_of(start: Start) -> Backup | None:
+            return Backup(self._backups, start, self._snapshots.get(start.query)) if run.restore_from else None
+
+        return backup_of
 
     async def _work(self, run: wire.RunDetail, epoch: Epoch) -> None:
         """Open Spark, then acquire and start the slot's tasks, each as soon as it is free."""
@@ -277,8 +324,17 @@ class Agent:
             raise StaleRun(f"job {self._job.name} has a newer run, {model_run}")
         slot = model.containers.get(self._settings.processor)
         policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
-        queries = Queries(self._make_engine(run), policy, self._clock, self._reports, self._lease_lost, self._pacer_of(run), self._meters)
-        self._queries = queries
+        await self._open_blobs(run)
+        queries = self._queries = Queries(
+            self._make_engine(run),
+            policy,
+            self._clock,
+            self._reports,
+            self._lease_lost,
+            self._pacer_of(run),
+            self._backup_of(run),
+            self._meters,
+        )
         await self._unless_ending(queries.open())
         if not self._ending.done():
             self._in_background(self._feel_pulse(queries), "Spark")
@@ -315,7 +371,8 @@ class Agent:
             self._held.append(Held(task.name, Generation(acquired.generation)))
             if self._ending.done():  # told to stop while the answer was on its way
                 return
-            await queries.run(self._starts(run, task.name, acquired))
+            self._snapshots |= offered(task.name, acquired)
+            await queries.run(starts_of(self._job, run, task.name, acquired))
 
     async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
         """Wait for the task for as long as it takes; None when the container ends first."""
@@ -326,22 +383,6 @@ class Agent:
             log.info("task %s: %s may still act for %.1f s", task, reply.former, reply.wait_seconds)
             await self._pause(min(timedelta(seconds=reply.wait_seconds + 0.05), 2 * RETRY))
         return None
-
-    def _starts(self, run: wire.RunDetail, task: TaskName, acquired: wire.AcquireReply) -> Sequence[Start]:
-        by_name: dict[str, wire.StageStart] = {stage.stage: stage for stage in acquired.stages}
-        return [
-            Start(
-                declared=declared,
-                task=task,
-                generation=Generation(acquired.generation),
-                lineage=Lineage(found.lineage),
-                reported=found.batch_id,
-                starts=wire.offsets_of(found.starts),
-                origin=RunId(run.origin),
-            )
-            for declared in self._job.chain()
-            if (found := by_name.get(declared.stage.name)) is not None
-        ]
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -365,14 +406,3 @@ class Agent:
         with suppress(SluiceError, TimeoutError):
             async with asyncio.timeout(5):
                 await self._coordinator.exited(self._settings.id, ending.exit_code, ending.reason)
-
-
-def check_job(job: Job, run: wire.RunReply) -> None:
-    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
-    if job.name != run.job:
-        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
-    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
-    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
-    if here != there:
-        differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

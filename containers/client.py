@@ -12,9 +12,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from coordinator import wire
+from coordinator import wire, wire_snapshots
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, RunId, TaskName
+from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
 
@@ -154,8 +154,25 @@ class Coordinator:
         body = wire.PaceRequest(generation=generation, stage=stage, event_time=event_time)
         return await self._read(wire.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
 
+    async def report_snapshot(
+        self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
+    ) -> wire_snapshots.SnapshotAccepted:
+        return await self._read(wire_snapshots.SnapshotAccepted, "POST", f"{_stage(run_id, task, stage)}/snapshots", body)
+
+    async def new_lineage(
+        self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
+    ) -> Lineage:
+        """The stage's next one; asked again with the same `lineage`, the same."""
+        body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why))
+        answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
+        return Lineage(answer.lineage)
+
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))
+
+
+def _stage(run_id: RunId, task: TaskName, stage: StageName) -> str:
+    return f"/runs/{_part(run_id)}/tasks/{_part(task)}/stages/{_part(stage)}"
 
 
 def _sent(reason: str) -> str:

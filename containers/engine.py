@@ -6,7 +6,7 @@ Methods block and run on the engine's own threads, never on the agent's event lo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -14,6 +14,18 @@ from typing import Any, Protocol
 from containers.job import DeclaredStage
 from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+
+
+class Around(Protocol):
+    """What stands around each batch of a stage that writes through its task. Called on Spark's threads; both may block, and raise."""
+
+    def begins(self, batch: int) -> None:
+        """The batch was planned and begins to be computed."""
+        ...
+
+    def writes(self, batch: int) -> None:
+        """The batch is about to write: from here on others may see of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +39,11 @@ class Start:
     reported: int | None
     starts: Mapping[Ssp, int]
     origin: RunId
-    gate: Callable[[int], None] | None = None
-    """What a batch of that id must pass, on whatever thread, before it writes anything."""
+    around: Sequence[Around] = ()
+    replay: Mapping[int, str] = field(default_factory=dict)
+    """Plans of batches (Spark's text of `offsets/N`) that the store must run again before it goes on, if it has not yet."""
+    restored: bool = False
+    """Whether the store was made ready on this disk: then `reported` is no measure of it."""
 
     @property
     def query(self) -> str:

@@ -38,8 +38,10 @@ class ContainerCollector(Collector):
         lease_left: Callable[[], timedelta | None],
         tasks_held: Callable[[], int],
         clock: Clock,
+        backups: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         self._meters = meters
+        self._backups = backups
         self._trigger = trigger
         self._lease_left = lease_left
         self._tasks_held = tasks_held
@@ -56,6 +58,7 @@ class ContainerCollector(Collector):
         stages = self._meters.all()
         yield from _work(stages)
         yield from _standing(stages, self._clock.now())
+        yield from self._backups()
 
 
 def _work(stages: Iterable[Meter]) -> Iterable[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -82,6 +83,23 @@ class Task(Protocol):
         """
         ...
 
+    def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        """A writer, not started, that calls `function(batch, batch_id)` for every batch, as Spark's foreachBatch does. What the batch reads
+        is durable before the call, so a batch that is run again, also after the disk was lost, has the same rows under the same `txn_id`.
+        """
+        ...
+
+    def txn_id(self, batch: int) -> str:
+        """What a sink of your own remembers to skip a batch that it has: equal for a batch and its repetitions, and never used for other
+        rows. It is `lineage` and the batch; a sink that wants an application id and a version (Delta's txnAppId, txnVersion) takes
+        these."""
+        ...
+
+    @property
+    def lineage(self) -> str:
+        """The unbroken history of batch ids that this stage is in."""
+        ...
+
 
 StageFunction: TypeAlias = "Callable[[Task], DataStreamWriter]"
 
@@ -124,6 +142,8 @@ class Job:
         self.intermediates: list[Intermediate] = []
         self.outputs: list[Output] = []
         self.stages: list[DeclaredStage] = []
+        self.code = ""
+        """Tells this version of the job file from others; not of what it imports. "" for a job that was not loaded from a file."""
 
     def input(self, name: str, *, broadcast: bool = False) -> Input:
         """Declare a stream to read. Which system and stream it is, is said at deployment (default: the same name)."""
@@ -197,6 +217,7 @@ def load_job(file: Path) -> Job:
     if len(jobs) != 1:
         raise BadJobFile(f"{file} must hold exactly one Job at its top level, and holds {len(jobs)}")
     job = next(iter(jobs.values()))
+    job.code = hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     try:
         job.chain()
     except SluiceError as error:

@@ -7,7 +7,7 @@ before it ends. The coordinator's leases bound that window; docs/design.md says 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -48,10 +48,19 @@ class KafkaTaskSystem:
         headers = F.coalesce("headers", F.array().cast(_HEADERS)).alias("headers")  # null where a record has none
         return rows.select("key", "value", F.col("topic").alias("stream"), "partition", "offset", "timestamp", headers)
 
-    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
+    def append(
+        self,
+        grant: Grant,
+        records: DataFrame,
+        batch: int,
+        stream: str,
+        headers: Mapping[str, str],
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         if headers:
             entries = [F.struct(F.lit(name).alias("key"), F.lit(value.encode()).alias("value")) for name, value in headers.items()]
             records = records.withColumn("headers", F.array(*entries))
+        ready()  # executors write as they compute
         records.write.format("kafka").options(**self._options).option("topic", stream).save()
 
     def fence(self, grant: Grant, stream: str) -> int:

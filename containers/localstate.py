@@ -2,6 +2,7 @@
 
 <root>/<job>/<task>/             the stores of a task
   .drafts/ .given-up/            what `prepare` is just doing; no store is named like them
+  .cuts/<stage>/<checkpoint>/    a cut of a store that is being uploaded (`containers/freeze.py`)
 <root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
   metadata                       {"id": lineage}, written by us before Spark first sees the directory
   offsets/N, commits/N           batch N planned, batch N done
@@ -12,12 +13,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
 from coordinator.core.ids import Lineage, directory_name
+from coordinator.core.recovery import LocalStore
 
 _BLOCK = 4096
 
@@ -63,6 +66,60 @@ def _newest(directory: Path) -> int:
     return max((int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=-1)
 
 
+def local_store(directory: Path) -> LocalStore | None:
+    """What `inspect` finds, with the plans of the batches that Spark still keeps. Raises CheckpointUnreadable."""
+    found = inspect(directory)
+    if found is None:
+        return None
+    return LocalStore(found.lineage, found.committed, found.planned, dict(_plans(directory / "offsets")))
+
+
+def _plans(offsets: Path) -> Iterator[tuple[int, str]]:
+    for entry in offsets.iterdir() if offsets.is_dir() else ():
+        if entry.name.isdigit():
+            yield int(entry.name), entry.read_text()
+
+
+def read_plan(directory: Path, batch: int) -> str:
+    """The plan of a batch that Spark has just begun. Raises CheckpointUnreadable."""
+    try:
+        return (directory / "offsets" / str(batch)).read_text()
+    except OSError as error:
+        raise CheckpointUnreadable(f"{error.filename}: {error.strerror}, although the batch has begun") from error
+
+
+def write_plan(directory: Path, batch: int, plan: str) -> None:
+    """Make this the plan of the batch, which Spark has not committed: the next start of the query runs it. Whole or not at all. A checksum
+    file of Hadoop's that stayed from another plan would make this one unreadable."""
+    offsets = directory / "offsets"
+    offsets.mkdir(exist_ok=True)
+    (offsets / f".{batch}.crc").unlink(missing_ok=True)
+    _write_whole(offsets / str(batch), plan, offsets / f".{batch}.sluice")
+
+
+def set_lineage(directory: Path, lineage: Lineage) -> None:
+    """Give a store that no query runs on a new lineage. Whole or not at all."""
+    (directory / ".metadata.crc").unlink(missing_ok=True)
+    _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
+
+
+def _write_whole(file: Path, text: str, draft: Path) -> None:
+    with draft.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(file)
+    fsync_directory(file.parent)
+
+
+def fsync_directory(directory: Path) -> None:
+    entry = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(entry)
+    finally:
+        os.close(entry)
+
+
 @dataclass(frozen=True, slots=True)
 class Stores:
     """The stores of one job under `root`."""
@@ -72,6 +129,9 @@ class Stores:
 
     def directory(self, task: str, stage: str) -> Path:
         return self.root / self.job / directory_name(task) / stage
+
+    def cuts(self, task: str, stage: str) -> Path:
+        return self.root / self.job / directory_name(task) / ".cuts" / stage
 
     def prepare(self, task: str, stage: str, lineage: Lineage, reported: int | None) -> Path:
         """Make this disk's store ready for a query of `lineage`, whose last reported batch is `reported`; its directory.
@@ -145,13 +205,4 @@ def _begin(directory: Path, lineage: Lineage) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     draft = directory.parent / ".drafts" / directory.name
     draft.parent.mkdir(exist_ok=True)
-    with draft.open("w") as file:
-        json.dump({"id": lineage}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(directory / "metadata")
-    entry = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
+    _write_whole(directory / "metadata", json.dumps({"id": lineage}), draft)

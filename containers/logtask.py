@@ -38,11 +38,20 @@ class LogTaskSystem:
             .load()
         )
 
-    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
+    def append(
+        self,
+        grant: Grant,
+        records: DataFrame,
+        batch: int,
+        stream: str,
+        headers: Mapping[str, str],
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
         table = records.toArrow()
-        found = [Record(value=v, key=k) for k, v in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)]
+        found = list(map(Record, table["value"].to_pylist(), table["key"].to_pylist()))
         micros = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
         writer = Writer(grant.lineage, grant.owner, grant.generation)
+        ready()
         try:
             self._log.append(stream, found, writer=writer, batch=batch, headers=headers, now_micros=micros)
         except LeaseLost as lost:

@@ -28,7 +28,7 @@ LATE_NEWS = timedelta(seconds=20)
 
 
 class Pacer:
-    """Of one stage of a task. Made and run on the agent's loop; `gate` is called on Spark's threads."""
+    """Of one stage of a task. Made and run on the agent's loop; it stands around each batch."""
 
     def __init__(self, coordinator: Coordinator, run_id: RunId, start: Start, ask_again: timedelta = ASK_AGAIN) -> None:
         self._coordinator = coordinator
@@ -56,9 +56,12 @@ class Pacer:
         self._open = True
         self._news.set()
 
-    def gate(self, batch: int) -> None:
+    def begins(self, batch: int) -> None:
         """Blocks until the batch may go on."""
         asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()
+
+    def writes(self, batch: int) -> None:
+        """It has passed already."""
 
     async def _pass(self, batch: int) -> None:
         if self._passed == batch - 1:

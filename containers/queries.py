@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from containers.backups import Backup
 from containers.engine import Batch, Callbacks, Engine, Start
 from containers.meters import Meters
 from containers.pacing import Pacer
@@ -52,6 +53,7 @@ class Queries:
         reports: Reports,
         on_lease_lost: Callable[[str], None],
         pacer_of: Callable[[Start], Pacer | None],
+        backup_of: Callable[[Start], Backup | None],
         meters: Meters,
     ) -> None:
         self._engine = engine
@@ -60,9 +62,13 @@ class Queries:
         self._reports = reports
         self._on_lease_lost = on_lease_lost
         self._pacer_of = pacer_of
+        self._backup_of = backup_of
         self._meters = meters
         self._last: dict[str, Report] = {}
         self._pacers: dict[str, Pacer] = {}
+        self._backups: dict[str, Backup] = {}
+        self._preparing: set[asyncio.Future[Start]] = set()
+        self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
@@ -91,10 +97,17 @@ class Queries:
         pacer = self._pacer_of(start)
         if pacer is not None:
             self._pacers[start.query] = pacer
-            start = replace(start, gate=pacer.gate)
+            start = replace(start, around=(*start.around, pacer))
+        backup = self._backup_of(start)
+        if backup is not None:
+            prepared = await self._prepared(backup)
+            if prepared is None:
+                return
+            start, self._backups[start.query] = prepared, backup
         runner = self._runners[start.query] = StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of)
         self._meters.begin(start, lambda: runner.restarts)
-        works = [asyncio.ensure_future(work) for work in (runner.run(), *([pacer.run()] if pacer else []))]
+        beside = [each.run() for each in (pacer, backup) if each is not None]
+        works = [asyncio.ensure_future(work) for work in (runner.run(), *beside)]
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
                 done.result()
@@ -102,6 +115,26 @@ class Queries:
             for work in works:
                 work.cancel()
             self._meters.forget(start)
+
+    async def _prepared(self, backup: Backup) -> Start | None:
+        """How to start a stage whose store was made ready; None when the container stops meanwhile, and the store is left alone."""
+        if self._stopping:
+            return None
+        preparing = asyncio.ensure_future(backup.prepare())
+        self._preparing.add(preparing)
+        try:
+            await asyncio.wait({preparing})
+            return None if preparing.cancelled() else preparing.result()
+        finally:
+            preparing.cancel()
+            self._preparing.discard(preparing)
+
+    async def _stop_preparing(self) -> None:
+        self._stopping = True
+        for preparing in self._preparing:
+            preparing.cancel()
+        if self._preparing:
+            await asyncio.wait(set(self._preparing))
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
@@ -134,6 +167,8 @@ class Queries:
     def _on_batch(self, batch: Batch) -> None:
         if (pacer := self._pacers.get(batch.query)) is not None:
             pacer.committed(batch.batch, batch.event_time_max)
+        if (backup := self._backups.get(batch.query)) is not None:
+            backup.committed(batch.batch)
         runner = self._runners.get(batch.query)
         if runner is not None:
             self._report(runner.start, batch.batch, batch.offsets, self._meters.committed(batch))
@@ -157,12 +192,40 @@ class Queries:
     def hurry(self) -> None:
         """Interrupt running batches instead of waiting for them."""
         self._forced.set()
+        self._abandon()
         self._hurry.set()
 
     async def stop(self, deadline: timedelta) -> set[TaskName]:
         """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
+        await self._stop_preparing()
         if self._gone:
             return {runner.start.task for runner in self._runners.values()}
+        late = self._loop.call_later(deadline.total_seconds(), self._abandon)
+        try:
+            acting = await self._stop_all(deadline)
+        finally:
+            late.cancel()
+        await self._finish_backups(acting, deadline)
+        return acting
+
+    def _abandon(self) -> None:
+        for backup in self._backups.values():
+            backup.abandon()
+
+    async def _finish_backups(self, acting: set[TaskName], within: timedelta) -> None:
+        """The last commits, of the tasks whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
+        ended = [backup for name, backup in self._backups.items() if self._runners[name].start.task not in acting]
+        finishing = [asyncio.create_task(backup.finish()) for backup in ended]
+        if finishing:
+            _, unfinished = await asyncio.wait(finishing, timeout=within.total_seconds())
+            for each in unfinished:
+                each.cancel()
+            for each in finishing:
+                error = TimeoutError("it took too long") if each in unfinished else each.exception()
+                if error is not None:
+                    log.warning("the last commit failed: %s", error)
+
+    async def _stop_all(self, deadline: timedelta) -> set[TaskName]:
         for pacer in self._pacers.values():
             pacer.open()
         stopping = {

@@ -10,6 +10,7 @@ from uuid import uuid4
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from containers.commitpolicy import CommitPolicy
 from coordinator.core.errors import BadSettings
 from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId, directory_name
 
@@ -44,6 +45,15 @@ class ContainerSettings(BaseSettings):
     max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
     restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
     report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
+    commit_interval_seconds: float = Field(
+        10, ge=0, le=86_400, description="how often state is backed up; 0: after every batch, before the next one begins"
+    )
+    max_replay: int = Field(8, ge=1, description="after how many batches state is backed up although it is not yet time")
+    commit_max_delay_seconds: float = Field(60, ge=0, description="how late a backup may be before batches wait for it")
+    commit_timeout_seconds: float = Field(1800, gt=0, description="how long batches wait for a backup before the container ends")
+    backup_packing: bool = Field(True, description="put small files into one blob; without, Samza's own code can restore snapshots")
+    backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run at a time, for each stage")
+    blob_ttl_days: float = Field(30, ge=1, le=3650, description="when blobs go that were uploaded and never became part of a snapshot")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="the address where Prometheus finds this container's metrics")
     metrics_port: int = Field(0, ge=0, le=65535, description="the port for that; 0 chooses a free one")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they win over Sluice's")
@@ -85,6 +95,15 @@ class ContainerSettings(BaseSettings):
     @property
     def executors_timeout(self) -> timedelta:
         return timedelta(seconds=self.executors_timeout_seconds)
+
+    @property
+    def commit_policy(self) -> CommitPolicy:
+        return CommitPolicy(
+            interval=timedelta(seconds=self.commit_interval_seconds),
+            max_replay=self.max_replay,
+            max_delay=timedelta(seconds=self.commit_max_delay_seconds),
+            timeout=timedelta(seconds=self.commit_timeout_seconds),
+        )
 
     @property
     def stop_timeout(self) -> timedelta:

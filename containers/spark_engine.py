@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Mapping
@@ -14,8 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import Batch, Callbacks, Start
 from containers.job import Job
-from containers.localstate import Stores, check_writable, inspect
+from containers.localstate import Stores, check_writable, inspect, write_plan
 from containers.masters import executors_asked, is_local
+from containers.positions import positions_of
 from containers.settings import ContainerSettings
 from containers.sharedpaths import SharedPath, SharedPaths
 from containers.spark import (
@@ -24,17 +26,20 @@ from containers.spark import (
     QueryEnded,
     check_alive,
     pickle_whole,
+    run_planned_batch,
     start_query,
     start_session,
     stop_between_batches,
     submitted_conf,
 )
-from containers.stagetask import Bound, StageTask, positions_of
+from containers.stagetask import Bound, StageTask
 from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
 from coordinator.core.ids import StreamId
+
+log = logging.getLogger(__name__)
 
 
 class SparkEngine:
@@ -137,23 +142,42 @@ class SparkEngine:
             self._systems,
             self._config,
             self._settings.max_rows,
-            start.gate,
+            start.around,
         )
         self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
         appended = task.fence(stage.writes)
-        directory = self._stores.prepare(start.task, stage.name, start.lineage, start.reported)
+        directory = self._stores.prepare(start.task, stage.name, start.lineage, None if start.restored else start.reported)
         found = inspect(directory)
-        if found is not None and found.planned < appended:
+        if found is not None and max([found.planned, *start.replay]) < appended:
             raise StateElsewhere(
                 f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
                 "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
             )
-        writer = start.declared.function(task)
-        if not isinstance(writer, DataStreamWriter):
-            raise BadJobFile(f"stage {stage.name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
-        query = start_query(self._spark, writer, start.query, directory, timedelta(seconds=self._settings.trigger_seconds))
+        self._replay(start, task, directory)
+        query = start_query(self._spark, self._writer(start, task), start.query, directory, self._settings.trigger)
         self._names[str(query.runId)] = start.query
         return str(query.runId), query
+
+    def _writer(self, start: Start, task: StageTask) -> DataStreamWriter:
+        """What the stage's function returns."""
+        writer = start.declared.function(task)
+        if not isinstance(writer, DataStreamWriter):
+            name = start.declared.stage.name
+            raise BadJobFile(f"stage {name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
+        return writer
+
+    def _replay(self, start: Start, task: StageTask, directory: Path) -> None:
+        """Run the plans that the store has not committed, one at a time; the last of them is left to the query itself, which begins with
+        it. May be interrupted anywhere and run again."""
+        assert self._spark is not None
+        for batch, plan in sorted(start.replay.items()):
+            found = inspect(directory)
+            if found is not None and batch <= found.committed:
+                continue
+            write_plan(directory, batch, plan)
+            if batch < max(start.replay):
+                log.info("%s runs batch %d again", start.query, batch)
+                run_planned_batch(self._spark, self._writer(start, task), start.query, directory)
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         assert self._spark is not None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from containers.engine import Around
 from containers.job import Readable, Writable
 from containers.tasksystem import Grant, TaskSystem
 from coordinator.core.errors import BadJobFile, UnknownSystem
-from coordinator.core.ids import Ssp, StreamId
+from coordinator.core.ids import StreamId
 from coordinator.wire import CONTROL_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class StageTask:
         systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
-        gate: Callable[[int], None] | None = None,
+        around: Sequence[Around] = (),
     ) -> None:
         self.spark = spark
         self.config = dict(config)
@@ -47,7 +47,7 @@ class StageTask:
         self._streams = streams
         self._systems = systems
         self._max_rows = max_rows
-        self._gate = gate
+        self._around = around
 
     @property
     def name(self) -> str:
@@ -74,10 +74,12 @@ class StageTask:
         return rows.filter(self._of_this_history()) if bound.intermediate else rows
 
     def _of_this_history(self) -> Column:
-        """Records of other runs and control records never reach user code."""
+        """Records of other runs and control records never reach user code. Nearly all have the one header that `write` gives them; Spark
+        compiles that comparison, but not those with a function in them."""
         origin = F.lit(self._grant.origin.encode())
+        usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), origin.alias("value")))
         ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == origin))
-        return ours & ~F.exists("headers", lambda header: header["key"] == CONTROL_RECORD_HEADER)
+        return (F.col("headers") == usual) | (ours & ~F.exists("headers", lambda header: header["key"] == CONTROL_RECORD_HEADER))
 
     def write(
         self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
@@ -90,29 +92,36 @@ class StageTask:
         system = self._system(bound.stream.system)
 
         def append(batch: DataFrame, batch_id: int) -> None:
-            if self._gate is not None:
-                self._gate(batch_id)
-            system.append(self._grant, batch, batch_id, bound.stream.stream, headers)
+            self._begins(batch_id)
+            system.append(self._grant, batch, batch_id, bound.stream.stream, headers, lambda: self._writes(batch_id))
 
         return records.writeStream.foreachBatch(append)
+
+    def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            self._begins(batch_id)
+            self._writes(batch_id)
+            function(batch, batch_id)
+
+        return rows.writeStream.foreachBatch(write)
+
+    def txn_id(self, batch: int) -> str:
+        return f"{self._grant.lineage}/{batch}"
+
+    @property
+    def lineage(self) -> str:
+        return self._grant.lineage
+
+    def _begins(self, batch: int) -> None:
+        for each in self._around:
+            each.begins(batch)
+
+    def _writes(self, batch: int) -> None:
+        for each in self._around:
+            each.writes(batch)
 
     def fence(self, writes: Sequence[str]) -> int:
         """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage
         appended to any of them, as far as their systems know, -1 for none. Run it before the query starts."""
         bound = [self._bound(name).stream for name in writes]
         return max((self._system(stream.system).fence(self._grant, stream.stream) for stream in bound), default=-1)
-
-
-def positions_of(spelled: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, int]:
-    """The offsets of a batch as sources spell them, for the streams that the stage reads; sources of other kinds are left out."""
-    systems = {stream.stream: stream.system for stream in reads}
-    found: dict[Ssp, int] = {}
-    for text in spelled:
-        try:
-            document: Any = json.loads(text)
-        except ValueError:
-            continue
-        for stream, partitions in document.items() if isinstance(document, dict) else ():
-            if stream in systems and isinstance(partitions, dict):
-                found |= {Ssp(systems[stream], stream, int(p)): int(offset) for p, offset in partitions.items()}
-    return found

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,8 +42,17 @@ class TaskSystem(Protocol):
         """
         ...
 
-    def append(self, grant: Grant, records: DataFrame, batch: int, stream: str, headers: Mapping[str, str]) -> None:
-        """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks.
+    def append(
+        self,
+        grant: Grant,
+        records: DataFrame,
+        batch: int,
+        stream: str,
+        headers: Mapping[str, str],
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks. `ready` is
+        called before the first record can be seen, as late as can be, since it waits; what it raises is passed on, and nothing is appended.
 
         Raises LeaseLost where the system can tell that the grant is over.
         """

@@ -10,10 +10,12 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from coordinator import metrics, wire
+from coordinator import api_snapshots, metrics, wire
+from coordinator.blobstores import BlobStores
 from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from coordinator.core.ownership import Wait
+from coordinator.declared import PROBLEMS, RunIdPath, TaskPath
 from coordinator.fastpaths import ALIVE
 from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -45,6 +47,7 @@ class Parts:
     health: Health
     registry: CollectorRegistry
     systems: dict[str, StreamSystem]
+    blob_stores: BlobStores
     notices_wait: timedelta
 
     @property
@@ -58,20 +61,7 @@ def the_parts(request: Request) -> Parts:
 
 
 Ours = Annotated[Parts, Depends(the_parts)]
-RunIdPath = Annotated[str, Path(alias="runId", max_length=300)]
-TaskPath = Annotated[str, Path(max_length=600)]
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"content": {"application/problem+json": {"schema": wire.Problem.model_json_schema()}}, "description": told}
-    for status, told in {
-        400: "The body cannot be read",
-        404: "Unknown",
-        409: "Stale, in use, or lease lost",
-        413: "Body too large",
-        422: "Refused",
-        503: "Try again",
-    }.items()
-}
-router = APIRouter(responses=_PROBLEMS)
+router = APIRouter(responses=PROBLEMS)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -105,7 +95,7 @@ async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
         told=parts.measures.of_run(RunId(run_id)),
         behind=parts.survey.behind(RunId(run_id)),
     )
-    return run_detail(described, parts.connections, memory)
+    return run_detail(described, parts.connections, memory, parts.blob_stores)
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
@@ -284,7 +274,7 @@ async def live() -> str:
 async def ready(parts: Ours, verbose: Annotated[str | None, Query()] = None) -> Response:
     """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
     checks = await parts.health.check()
-    good = all(check.ok for check in checks)
+    good = all(check.ok or not check.vital for check in checks)
     told = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.told}" for check in checks)
     text = f"{told}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
     return PlainTextResponse(text, 200 if good else 503)
@@ -294,4 +284,5 @@ def new_api(**kwargs: Any) -> FastAPI:
     """The application without its parts."""
     api = FastAPI(title="Sluice coordinator", version="0.1.0", redirect_slashes=False, **kwargs)
     api.include_router(router)
+    api.include_router(api_snapshots.router)
     return api

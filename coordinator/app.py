@@ -12,11 +12,22 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 
-from coordinator import metrics, problems
+from coordinator import metrics, metrics_of_backups, problems
 from coordinator.api import Parts, new_api
+from coordinator.api_snapshots import Backups
+from coordinator.audits import Audits
+from coordinator.blobs.counted import Requests
+from coordinator.blobs.locations import open_blob_store, wrapped
+from coordinator.blobs.port import BlobStore
+from coordinator.blobstores import Backup, BlobStores, Greet, OpenBlobStores
+from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.clock import Clock, SystemClock
+from coordinator.collection import Collection
 from coordinator.core.errors import DatabaseInUse, StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
+from coordinator.core.retention import Retention
+from coordinator.core.snapshot import BlobStoreName
+from coordinator.errands import Errands
 from coordinator.fastpaths import App, fast_paths
 from coordinator.groupers import Groupers
 from coordinator.head import with_head
@@ -28,9 +39,12 @@ from coordinator.maintenance import ExpireLeases, FlushLastSeen, KeepClaim, Main
 from coordinator.measures import Measures
 from coordinator.metrics import new_registry
 from coordinator.notices import Notices
+from coordinator.ourplaces import is_ours
 from coordinator.paces import Paces
+from coordinator.registry import Registry
 from coordinator.runs import Runs
 from coordinator.settings import Settings
+from coordinator.snapshots import Snapshots
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.streams.kafka import KafkaSystem
@@ -44,6 +58,10 @@ from coordinator.traffic import Traffic
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
     return RunId(f"{job}-{at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
+
+
+def new_lineage() -> Lineage:
+    return Lineage(str(uuid4()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,21 @@ def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
     return systems
 
 
+def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], greet: Greet) -> BlobStores:
+    """The blob stores that the settings name; none is opened yet. Raises BadSettings for a URL that names none."""
+    names = tuple(map(BlobStoreName, settings.blob_places))
+    to, back = (
+        names if chosen is None else tuple(map(BlobStoreName, chosen)) for chosen in (settings.backup_stores, settings.restore_from)
+    )
+
+    def make(name: str, url: str) -> BlobStore:
+        return wrapped(open_blob_store(url, clock), requests.setdefault(name, Requests()), clock=clock)
+
+    for name, url in settings.blob_places.items():
+        make(name, url)
+    return BlobStores(settings.blob_places, make, Backup(to, back), greet)
+
+
 def _not_told(_: DatabaseInUse) -> None:
     """Nobody is there to end the process; readiness tells."""
 
@@ -80,6 +113,20 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     systems = stream_systems(settings)
     measures, traffic = Measures(), Traffic(clock)
     survey = Survey(store, systems, measures, clock, models.decoded)
+    requests: dict[str, Requests] = {}
+    blob_stores = stores_of_blobs(settings, clock, requests, partial(is_ours, store))
+    snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage)
+    retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
+    clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
+    collection = Collection(
+        store,
+        blob_stores,
+        clock,
+        grace=timedelta(seconds=settings.gc_grace_seconds),
+        every=timedelta(seconds=settings.gc_every_seconds),
+        deletes_per_second=settings.gc_max_deletes_per_second,
+    )
+    errands = Errands(clock, lambda: uuid4().hex)
     maintenance = Maintenance(
         [
             ExpireLeases(store, leases, notices, clock),
@@ -87,12 +134,17 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             KeepClaim(store, usurped),
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
             survey,
+            OpenBlobStores(blob_stores),
+            clean_up,
+            RetireStores(store, clock, timedelta(seconds=settings.retire_after_seconds), retention),
+            SweepExpired(blob_stores, clean_up, clock),
+            collection,
         ],
         clock,
     )
     parts = Parts(
-        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers)),
-        tasks=Tasks(store, leases, clock, models.decoded, lambda: Lineage(str(uuid4())), measures),
+        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers), blob_stores),
+        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures),
         heartbeats=Heartbeats(store, leases, notices, clock),
         paces=Paces(store, systems, clock, models.decoded),
         models=models,
@@ -100,7 +152,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         measures=measures,
         survey=survey,
         notices=notices,
-        health=Health(store, systems, leases, maintenance),
+        health=Health(store, systems, leases, maintenance, blob_stores),
         registry=new_registry(
             [
                 partial(metrics.of_leases, leases),
@@ -108,9 +160,14 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                 partial(metrics.of_chores, maintenance),
                 partial(metrics.of_traffic, traffic, models, notices),
                 partial(metrics.of_database, lambda: store.failures),
+                partial(metrics_of_backups.of_snapshots, snapshots, survey, clock),
+                partial(metrics_of_backups.of_clean_up, clean_up, clock),
+                partial(metrics_of_backups.of_collection, collection),
+                partial(metrics_of_backups.of_requests, requests),
             ]
         ),
         systems=systems,
+        blob_stores=blob_stores,
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 
@@ -120,15 +177,26 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             await take(settings, store)
             await models.recover()
             await parts.heartbeats.recover()
+            await snapshots.recover()
             async with maintenance:
                 yield
         finally:
+            await errands.close()
             for system in systems.values():
                 await system.close()
+            await blob_stores.close()
             await store.close()
 
     api = new_api(lifespan=lifespan)
     api.state.parts = parts
+    api.state.backups = Backups(
+        snapshots=snapshots,
+        blob_stores=blob_stores,
+        registry=Registry(store, clock, retention, lambda: f"pin-{uuid4().hex[:12]}"),
+        audits=Audits(store, blob_stores),
+        collection=collection,
+        errands=errands,
+    )
     problems.install(api)
     asgi = fast_paths(with_head(traffic.counted(problems.limited(api, settings.max_body_bytes))), leases, models)
     return Coordinator(asgi, api, notices, partial(take, settings, store))

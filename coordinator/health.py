@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coordinator.blobstores import BlobStores
 from coordinator.core.errors import SluiceError, UnknownStream
+from coordinator.core.snapshot import BlobStoreName
 from coordinator.leases import Leases
 from coordinator.maintenance import Maintenance
 from coordinator.store.port import Store
@@ -14,9 +16,12 @@ from coordinator.streams.port import StreamSystem
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """`vital`: without it requests cannot be served; the rest is told, and keeps no heartbeat up."""
+
     name: str
     ok: bool
     told: str
+    vital: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +30,13 @@ class Health:
     systems: Mapping[str, StreamSystem]
     leases: Leases
     maintenance: Maintenance
+    blob_stores: BlobStores
 
     async def check(self) -> Sequence[Check]:
-        """Each part, by asking it something small."""
-        return [await self._database(), *[await self._system(name) for name in sorted(self.systems)], self._chores(), self._lease_window()]
+        """Each part, by asking it something small; of blob stores, how the last try to open them ended."""
+        systems = [await self._system(name) for name in sorted(self.systems)]
+        blobs = [self._blob_store(name) for name in self.blob_stores.names]
+        return [await self._database(), *systems, *blobs, self._chores(), self._lease_window()]
 
     async def _database(self) -> Check:
         try:
@@ -48,6 +56,10 @@ class Health:
         except SluiceError as error:
             return Check(f"system {name}", False, str(error))
         return Check(f"system {name}", True, "answers")
+
+    def _blob_store(self, name: BlobStoreName) -> Check:
+        trouble = self.blob_stores.trouble(name)
+        return Check(f"blob store {name}", trouble is None, trouble or "open", vital=False)
 
     def _chores(self) -> Check:
         dead = self.maintenance.dead

@@ -16,6 +16,7 @@ from coordinator.core.ids import JobName, RunId, Ssp, StreamId
 from coordinator.endings import end_container, settle_run, the_run
 from coordinator.leases import Leases
 from coordinator.notices import Notices
+from coordinator.store.backups import StoreKey
 from coordinator.store.port import ContainerState, Reading, Store
 from coordinator.streams.port import StreamSystem
 
@@ -130,7 +131,8 @@ class TrimStreams:
 async def _needed(
     tx: Reading, job: JobName, run_id: RunId, spec: Mapping[str, object], streams: Sequence[Mapping[str, object]]
 ) -> Mapping[Ssp, int]:
-    """The lowest offset of each partition that some stage of the run may still read."""
+    """The lowest offset of each partition that some stage of the run may still read: behind what it reported, and, to run batches again,
+    behind the oldest snapshot of it that is retained."""
     starts = dict(await tx.starts(run_id))
     stages = spec["stages"]
     assert isinstance(stages, list)
@@ -139,9 +141,10 @@ async def _needed(
     }
     reported: defaultdict[Ssp, list[int]] = defaultdict(list)
     for row in await tx.stores(job):
+        retained = await tx.snapshots_of(StoreKey(job, row.task, row.stage))
         for ssp, offset in row.offsets.items():
             if row.stage in readers.get(ssp.stream_id, ()):  # else a stage that the job has not any more
-                reported[ssp].append(offset)
+                reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))
     return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}
 
 

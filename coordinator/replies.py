@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from coordinator import wire
+from coordinator.blobstores import BlobStores
 from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
 from coordinator.core.ownership import Hold
 from coordinator.measures import Stages, Told
@@ -66,7 +67,7 @@ class InMemory:
     behind: Behind
 
 
-def run_detail(described: Described, connections: Connections, memory: InMemory) -> wire.RunDetail:
+def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire.RunDetail:
     holds = {row.task: row.hold for row in described.holds}
     tasks = []
     for name, processor_id in sorted(described.model.placement.items()):
@@ -83,6 +84,8 @@ def run_detail(described: Described, connections: Connections, memory: InMemory)
     fields = _run_fields(described.run, connections)
     incarnations = tuple(container_reply(row, memory.lease_left(row.execution_id)) for row in described.containers)
     fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
+    backup = blob_stores.backup(described.run.backup)
+    fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
     return wire.RunDetail.model_validate(fields)
 
 
@@ -135,9 +138,19 @@ def job_reply(row: JobRow) -> wire.JobReply:
 
 
 def stage_start(start: StageStart) -> wire.StageStart:
+    found = start.snapshot
+    snapshot = found and wire.StageSnapshot(
+        checkpoint_id=found.checkpoint,
+        lineage=found.lineage,
+        batch_id=found.batch_id,
+        markers={name: marker.index for name, marker in found.markers.items()},
+        chosen=start.store.chosen,
+    )
     return wire.StageStart(
         stage=start.store.stage,
         lineage=start.store.lineage,
         batch_id=start.store.batch_id,
         starts=wire.offsets_body(start.starts),
+        snapshot=snapshot,
+        generation=start.store.generation,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from coordinator import wire
+from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
 from coordinator.core.errors import BadGraph, BadGrouping, RunIsDraining, StreamConflict, UnknownJob, UnknownStream, UnknownSystem
 from coordinator.core.graph import Graph, Stage, chain
@@ -50,6 +51,7 @@ class Runs:
         clock: Clock,
         new_run_id: Callable[[JobName, datetime], RunId],
         groupers: Groupers,
+        blob_stores: BlobStores,
         plan_within: timedelta = PLAN_WITHIN,
     ) -> None:
         self._store = store
@@ -59,6 +61,7 @@ class Runs:
         self._clock = clock
         self._new_run_id = new_run_id
         self._groupers = groupers
+        self._blob_stores = blob_stores
         self._plan_within = plan_within
         self._deploying = asyncio.Lock()
 
@@ -66,9 +69,10 @@ class Runs:
         """Make a run. Everything is checked before anything is created; streams come before the run that needs them, so that a crash
         leaves at most an empty stream, which the next try finds and uses. A run deployed over a live one asks that one to stop.
 
-        Raises the errors of graph, streams, grouping and placement; RunIsDraining.
+        Raises the errors of graph, streams, grouping and placement; RunIsDraining; BlobStoreUnusable.
         """
         chain(_graph(request))
+        self._blob_stores.of_config(request.config, None)
         bindings = _bindings(request)
         async with self._deploying:
             counts, missing = await self._counts(request, bindings)
@@ -182,6 +186,7 @@ class Runs:
                 streams=streams,
                 model_version=version,
                 created_at=now,
+                backup=self._blob_stores.of_config(request.config, former.backup if former else None),
             )
             await tx.put_run(run)
             await tx.put_assignment(job, plan.assignment)

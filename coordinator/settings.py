@@ -10,11 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from coordinator.core.custom_grouping import is_allowance
-from coordinator.core.errors import BadSettings
+from coordinator.core.errors import BadName, BadSettings
+from coordinator.core.ids import checked_name
 from coordinator.core.lease import LeasePolicy
 
 
@@ -39,8 +40,23 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="the longest that a poll for notices is held")
     log_keep_seconds: float = Field(3600, ge=0, description="how long records of intermediate streams are kept at least")
+    blob_stores: Annotated[dict[str, str], NoDecode] = Field(
+        {}, description='where state is backed up to, name -> URL; default {"local": "file://HOME/blobs"}'
+    )
+    backup_stores: Annotated[tuple[str, ...] | None, NoDecode] = Field(None, description="the names that runs back up to; default: all")
+    restore_from: Annotated[tuple[str, ...] | None, NoDecode] = Field(None, description="the names that runs restore from, in order")
+    keep_last: int = Field(10, ge=1, le=100_000, description="how many snapshots of each store are retained")
+    keep_hourly: int = Field(0, ge=0, le=100_000, description="of how many hours the last snapshot is retained besides")
+    keep_daily: int = Field(0, ge=0, le=100_000, description="of how many days the last snapshot is retained besides")
+    retire_after_seconds: float = Field(7 * 86400, ge=0, description="how long snapshots of a stage that a job has not any more are kept")
+    gc_every_seconds: float = Field(3600, gt=0, description="how often garbage is looked for in the blob stores")
+    gc_grace_seconds: float = Field(
+        86400, ge=60, description="how long a blob that nothing refers to is left alone; must exceed what a commit can take"
+    )
+    gc_max_deletes_per_second: float = Field(1000, gt=0, description="how fast garbage is deleted")
+    blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="the time to live with which agents upload blobs, for the alert")
 
-    @field_validator("groupers", mode="before")
+    @field_validator("groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
         """A variable holds the list as JSON."""
@@ -49,7 +65,32 @@ class Settings(BaseSettings):
         try:
             return json.loads(given)
         except ValueError as error:
-            raise ValueError('a JSON list is needed, as in ["module:Class"]') from error
+            raise ValueError('a JSON list is needed, as in ["module:Class"] or ["local"]') from error
+
+    @field_validator("blob_stores", mode="before")
+    @classmethod
+    def _named(cls, given: object) -> object:
+        """A variable holds the object as JSON."""
+        if not isinstance(given, str):
+            return given
+        try:
+            return json.loads(given)
+        except ValueError as error:
+            raise ValueError('a JSON object of URLs is needed, as in {"local": "file:///var/lib/sluice/blobs"}') from error
+
+    @field_validator("blob_stores")
+    @classmethod
+    def _names_of_stores(cls, stores: dict[str, str]) -> dict[str, str]:
+        for name in stores:
+            checked_name("blob store", name)
+        return stores
+
+    @model_validator(mode="after")
+    def _known_stores(self) -> Settings:
+        for name in (*(self.backup_stores or ()), *(self.restore_from or ())):
+            if name not in self.blob_places:
+                raise ValueError(f"no blob store {name!r} is configured: there is {', '.join(self.blob_places)}")
+        return self
 
     @field_validator("groupers")
     @classmethod
@@ -85,6 +126,11 @@ class Settings(BaseSettings):
         return (self.log_dir or self.home / "log").absolute()
 
     @property
+    def blob_places(self) -> dict[str, str]:
+        """Name -> URL."""
+        return self.blob_stores or {"local": (self.home / "blobs").absolute().as_uri()}
+
+    @property
     def lease_policy(self) -> LeasePolicy:
         """Raises BadSettings, naming the inequality that fails."""
         return LeasePolicy(
@@ -104,7 +150,7 @@ def read_settings(**flags: object) -> Settings:
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
         _ = settings.lease_policy
-    except (ValidationError, ValueError, OverflowError) as error:
+    except (ValidationError, ValueError, OverflowError, BadName) as error:
         raise BadSettings(_told(error)) from error
     if not settings.insecure and not _is_loopback(settings.host):
         raise BadSettings(f"host {settings.host} is not loopback and nothing is authenticated yet: listen on 127.0.0.1, or say --insecure")

@@ -14,15 +14,17 @@ from coordinator.endings import the_run
 from coordinator.holdings import held
 from coordinator.leases import Leases
 from coordinator.measures import Measures, Told
+from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
 
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty."""
+    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head."""
 
     store: StoreRow
     starts: Mapping[Ssp, int]
+    snapshot: SnapshotRow | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,9 @@ class Tasks:
             if name not in known:
                 known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
                 await tx.put_store(known[name])
-            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}))
+            head = known[name].head
+            snapshot = None if head is None else await tx.snapshot(StoreKey(run.job, task.name, name), head)
+            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}, snapshot))
         return found
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:

@@ -237,9 +237,13 @@ class RunReply(RunSummary):
 
 
 class RunDetail(RunReply):
-    """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says."""
+    """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says. `blobStores`: the
+    URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it."""
 
     told_at: datetime | None = None
+    blob_stores: dict[str, str] = Field(default_factory=dict)
+    backup_to: tuple[str, ...] = ()
+    restore_from: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 
@@ -297,13 +301,27 @@ class AcquireRequest(Body):
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
 
 
+class StageSnapshot(Reply):
+    """What a stage is restored from when it is not on this disk: its newest snapshot, or the one that an operator chose. `batchId`: the
+    last in it. `markers`: its index by blob store."""
+
+    checkpoint_id: str
+    lineage: str
+    batch_id: int | None
+    markers: dict[str, str]
+    chosen: bool
+
+
 class StageStart(Reply):
-    """Where a stage of an acquired task goes on. Without a batch the store is empty and begins at `starts`."""
+    """Where a stage of an acquired task goes on. Without a batch the store is empty and begins at `starts`. `generation` is that of the
+    last progress report."""
 
     stage: str
     lineage: str
     batch_id: int | None
     starts: tuple[SspOffset, ...]
+    snapshot: StageSnapshot | None = None
+    generation: int | None = None
 
 
 class AcquireReply(Reply):
@@ -375,7 +393,7 @@ class PaceReply(Reply):
 
 class Notice(Reply):
     seq: int
-    kind: Literal["STOP", "ENDED"]
+    kind: Literal["STOP", "ENDED", "BACKUP"]
     at: datetime
     detail: dict[str, Any]
 

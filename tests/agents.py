@@ -19,6 +19,7 @@ from containers.deploy import deploy_request
 from containers.settings import ContainerSettings
 from coordinator import wire
 from coordinator.app import build
+from coordinator.blobs.port import BlobStore
 from coordinator.clock import Clock, SystemClock
 from coordinator.core.ids import Instant, RunId
 from coordinator.settings import read_settings
@@ -131,6 +132,7 @@ class Place:
         job: Job | None = None,
         wire: Wire | None = None,
         clock: Clock | None = None,
+        open_blobs: Callable[[str], BlobStore] | None = None,
         **settings: Any,
     ) -> Incarnation:
         """Start a container's agent."""
@@ -155,6 +157,7 @@ class Place:
             lambda run: made,
             renewed.append,
             lost.append,
+            open_blobs,
         )
         self.incarnations.append(Incarnation(agent, made, there, asyncio.create_task(agent.run()), lost, renewed))
         return self.incarnations[-1]
@@ -165,7 +168,8 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
     """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so. Containers beat all the time."""
     clock = FakeClock()
     terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02}
-    coordinator = build(read_settings(home=home, **{**terms, **settings}), clock=clock)
+    no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
+    coordinator = build(read_settings(home=home, **{**terms, **no_backups, **settings}), clock=clock)
     app = httpx.ASGITransport(coordinator.asgi)
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")

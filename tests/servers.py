@@ -151,14 +151,14 @@ def prometheus(directory: Path, config: Path) -> Iterator[str]:
     with (directory / "prometheus.log").open("wb") as out:
         process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        _await_ready(process, f"http://{address}/-/ready", directory / "prometheus.log")
+        await_ready(process, f"http://{address}/-/ready", directory / "prometheus.log")
         yield f"http://{address}"
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         with suppress(httpx.HTTPError):

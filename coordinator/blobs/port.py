@@ -57,6 +57,8 @@ class Listed:
 
 
 class Sink(Protocol):
+    """`write` may be called on another thread, one call after the other, and may keep what it is given."""
+
     def write(self, part: bytes | memoryview, /) -> object: ...
 
 

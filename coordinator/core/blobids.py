@@ -57,3 +57,10 @@ def batch_of(blob: BlobId) -> int:
 def millis_of(blob: BlobId) -> int:
     """When a data or snapshot blob was named, by the clock of the one who named it."""
     return int(blob.rpartition("/")[2].partition("-")[0])
+
+
+def checked_prefix(text: str) -> str:
+    """What a listing may ask for: "", an id, or the beginning of ids that ends in '/'. Raises BadName."""
+    if text:
+        checked_blob_id(text.removesuffix("/"))
+    return text

@@ -228,6 +228,26 @@ class UnknownPin(YourRequest):
     status = 404
 
 
+class UnknownErrand(YourRequest):
+    """There is no such errand."""
+
+    slug = "unknown-errand"
+    status = 404
+
+
+class TaskHeld(YourRequest):
+    """A container holds the task."""
+
+    slug = "task-held"
+    status = 409
+
+
+class RegistryNotEmpty(YourRequest):
+    """The registry knows snapshots already."""
+
+    slug = "registry-not-empty"
+
+
 class SnapshotConflict(YourRequest):
     """The snapshot does not follow the newest one of its store."""
 

@@ -33,13 +33,14 @@ BlobStoreName = NewType("BlobStoreName", str)
 
 @dataclass(frozen=True, slots=True)
 class FileBlob:
-    """A part of a file: `length` bytes that begin at `offset` of the file and at `at` of the blob. Without `length` the whole blob is the
-    part, as Samza writes it."""
+    """A part of a file: `length` bytes that begin at `offset` of the file and at `at` of the blob, which has `blob_size` bytes. Without
+    `length` the whole blob is the part, as Samza writes it."""
 
     blob: BlobId
     offset: int
     length: int | None = None
     at: int = 0
+    blob_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any
 
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
+from coordinator.store.backups_memory import BackupRows, MemoryBackupReading, MemoryBackupWriting, in_utc
 from coordinator.store.port import (
     ContainerRow,
     ContainerState,
@@ -28,14 +29,6 @@ from coordinator.store.port import (
 )
 
 _STANDING = (ContainerState.LIVE, ContainerState.REPLACED)
-_Row = TypeVar("_Row")
-
-
-def _in_utc(row: _Row) -> _Row:
-    """A copy of the row that shares nothing with its writer, its times in UTC."""
-    copied = deepcopy(row)
-    times = {name: at.astimezone(UTC) for name in row.__slots__ if isinstance(at := getattr(row, name), datetime)}  # type: ignore[attr-defined]
-    return replace(copied, **times)  # type: ignore[type-var]
 
 
 @dataclass(slots=True)
@@ -51,16 +44,19 @@ class _Rows:
     holds: dict[tuple[JobName, TaskName], HoldRow] = field(default_factory=dict)
     stores: dict[tuple[JobName, TaskName, StageName], StoreRow] = field(default_factory=dict)
     notices: dict[RunId, tuple[NoticeRow, ...]] = field(default_factory=dict)
+    backups: BackupRows = field(default_factory=BackupRows)
 
     def copy(self) -> _Rows:
         """Tables of their own; the rows in them are values and shared."""
-        return _Rows(**{name: dict(getattr(self, name)) for name in self.__slots__})
+        copied = {name: dict(getattr(self, name)) for name in self.__slots__ if name != "backups"}
+        return _Rows(**copied, backups=self.backups.copy())
 
 
-class MemoryReading:
+class MemoryReading(MemoryBackupReading):
     """Reads of one transaction."""
 
     def __init__(self, rows: _Rows) -> None:
+        super().__init__(rows.backups)
         self._rows = rows
 
     async def run(self, run_id: RunId) -> RunRow | None:
@@ -139,16 +135,16 @@ class MemoryReading:
         return [row for row in self._rows.notices.get(run_id, ()) if row.seq > after]
 
 
-class MemoryWriting(MemoryReading):
+class MemoryWriting(MemoryReading, MemoryBackupWriting):
     """Reads and writes of one transaction."""
 
     async def put_run(self, row: RunRow) -> None:
         if row.run_id not in self._rows.runs:
             self._rows.current[row.job] = row.run_id
-        self._rows.runs[row.run_id] = _in_utc(row)
+        self._rows.runs[row.run_id] = in_utc(row)
 
     async def add_model(self, row: ModelRow) -> None:
-        self._rows.models[row.job, row.version] = _in_utc(row)
+        self._rows.models[row.job, row.version] = in_utc(row)
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
         self._rows.assignments[job] = deepcopy(assignment)
@@ -157,18 +153,21 @@ class MemoryWriting(MemoryReading):
         self._rows.starts[run_id] = self._rows.starts.get(run_id, {}) | dict(starts)
 
     async def put_container(self, row: ContainerRow) -> None:
-        self._rows.containers[row.execution_id] = _in_utc(row)
+        self._rows.containers[row.execution_id] = in_utc(row)
 
     async def seen(self, seen: Iterable[tuple[ExecutionContainerId, datetime]]) -> None:
         for execution_id, at in seen:
             if row := self._rows.containers.get(execution_id):
-                self._rows.containers[execution_id] = _in_utc(replace(row, last_seen_at=at))
+                self._rows.containers[execution_id] = in_utc(replace(row, last_seen_at=at))
 
     async def put_hold(self, row: HoldRow) -> None:
-        self._rows.holds[row.job, row.task] = _in_utc(row)
+        self._rows.holds[row.job, row.task] = in_utc(row)
 
     async def put_store(self, row: StoreRow) -> None:
-        self._rows.stores[row.job, row.task, row.stage] = _in_utc(row)
+        self._rows.stores[row.job, row.task, row.stage] = in_utc(row)
+
+    async def drop_store(self, row: StoreRow) -> None:
+        self._rows.stores.pop((row.job, row.task, row.stage), None)
 
     async def drop_stores(self, job: JobName) -> None:
         for key in [key for key in self._rows.stores if key[0] == job]:
@@ -176,7 +175,7 @@ class MemoryWriting(MemoryReading):
 
     async def add_notice(self, run_id: RunId, kind: str, at: datetime, detail: Mapping[str, Any]) -> int:
         known = self._rows.notices.get(run_id, ())
-        self._rows.notices[run_id] = (*known, _in_utc(NoticeRow(run_id, len(known) + 1, kind, at, detail)))
+        self._rows.notices[run_id] = (*known, in_utc(NoticeRow(run_id, len(known) + 1, kind, at, detail)))
         return len(known) + 1
 
 

@@ -34,12 +34,15 @@ from coordinator.core.ids import (
 )
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
+from coordinator.core.snapshot import CheckpointId
+from coordinator.store.backups import BackupReading, BackupWriting
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """One deployment. `spec` is the request that made it, `streams` the streams as resolved; `origin` is the first run of the history
-    that it continues. `failing` marks a stop that ends as FAILED."""
+    that it continues. `failing` marks a stop that ends as FAILED. `backup` says to which blob stores its state goes, and from which it
+    comes (`coordinator.blobstores.Backup`); None for what the settings say."""
 
     run_id: RunId
     job: JobName
@@ -54,6 +57,7 @@ class RunRow:
     ended_at: datetime | None = None
     reason: str = ""
     failing: bool = False
+    backup: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,10 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True)
 class StoreRow:
-    """The checkpoint directory of a stage of a task: its lineage, and the last batch reported (None before the first)."""
+    """The checkpoint directory of a stage of a task: its lineage, and the last batch reported (None before the first).
+
+    `head` is the snapshot that the next one follows and that a restore begins with: the newest reported, or the one that an operator chose
+    (`chosen`, until a new lineage has begun with it). `former` is the lineage before this one."""
 
     job: JobName
     task: TaskName
@@ -127,6 +134,9 @@ class StoreRow:
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     generation: Generation | None = None
     reported_at: datetime | None = None
+    head: CheckpointId | None = None
+    chosen: bool = False
+    former: Lineage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,7 @@ class NoticeRow:
     detail: Mapping[str, Any]
 
 
-class Reading(Protocol):
+class Reading(BackupReading, Protocol):
     async def run(self, run_id: RunId) -> RunRow | None: ...
 
     async def current_run(self, job: JobName) -> RunRow | None:
@@ -210,7 +220,7 @@ class Reading(Protocol):
         ...
 
 
-class Writing(Reading, Protocol):
+class Writing(Reading, BackupWriting, Protocol):
     async def put_run(self, row: RunRow) -> None:
         """Write a run; a new one becomes its job's current run."""
         ...
@@ -232,6 +242,10 @@ class Writing(Reading, Protocol):
     async def put_hold(self, row: HoldRow) -> None: ...
 
     async def put_store(self, row: StoreRow) -> None: ...
+
+    async def drop_store(self, row: StoreRow) -> None:
+        """Forget one."""
+        ...
 
     async def drop_stores(self, job: JobName) -> None:
         """Forget the job's stores: its next history begins with empty state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Row
@@ -10,6 +11,8 @@ from sqlalchemy import Row
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
+from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, NoticeRow, RunRow, StoreRow
 
 Columns = dict[str, Any]
@@ -30,6 +33,7 @@ def run_columns(row: RunRow) -> Columns:
         "ended_at": row.ended_at,
         "reason": row.reason,
         "failing": row.failing,
+        "backup": None if row.backup is None else dict(row.backup),
     }
 
 
@@ -105,6 +109,10 @@ def _offset_list(offsets: Mapping[Ssp, int]) -> list[list[Any]]:
     return [[ssp.system, ssp.stream, ssp.partition, offset] for ssp, offset in sorted(offsets.items())]
 
 
+def _offsets(listed: list[list[Any]]) -> dict[Ssp, int]:
+    return {Ssp(system, stream, partition): offset for system, stream, partition, offset in listed}
+
+
 def store_columns(row: StoreRow) -> Columns:
     return {
         "job": row.job,
@@ -115,6 +123,9 @@ def store_columns(row: StoreRow) -> Columns:
         "offsets": _offset_list(row.offsets),
         "generation": row.generation,
         "reported_at": row.reported_at,
+        "head": row.head,
+        "chosen": row.chosen,
+        "former": row.former,
     }
 
 
@@ -125,11 +136,48 @@ def store_row(found: Row[Any]) -> StoreRow:
         stage=StageName(found.stage),
         lineage=Lineage(found.lineage),
         batch_id=found.batch_id,
-        offsets={Ssp(system, stream, partition): offset for system, stream, partition, offset in found.offsets},
+        offsets=_offsets(found.offsets),
         generation=None if found.generation is None else Generation(found.generation),
         reported_at=found.reported_at,
+        head=None if found.head is None else CheckpointId(found.head),
+        chosen=found.chosen,
+        former=None if found.former is None else Lineage(found.former),
     )
 
 
 def notice_row(found: Row[Any]) -> NoticeRow:
     return NoticeRow(**found._asdict())
+
+
+def snapshot_columns(row: SnapshotRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {"offsets": _offset_list(row.offsets), "markers": {name: asdict(marker) for name, marker in row.markers.items()}}
+
+
+def snapshot_row(found: Row[Any]) -> SnapshotRow:
+    markers = {BlobStoreName(name): MarkerRow(**{**marker, "index": BlobId(marker["index"])}) for name, marker in found.markers.items()}
+    return SnapshotRow(**{**found._asdict(), "offsets": _offsets(found.offsets), "markers": markers})
+
+
+def pin_columns(row: PinRow) -> Columns:
+    return asdict(row)
+
+
+def pin_row(found: Row[Any]) -> PinRow:
+    return PinRow(**found._asdict())
+
+
+def cleanup_columns(row: CleanupRow) -> Columns:
+    return asdict(row) | {"kind": row.kind.value}
+
+
+def cleanup_row(found: Row[Any]) -> CleanupRow:
+    return CleanupRow(**{**found._asdict(), "kind": CleanupKind(found.kind)})
+
+
+def condemned_columns(row: CondemnedRow) -> Columns:
+    return asdict(row)
+
+
+def condemned_row(found: Row[Any]) -> CondemnedRow:
+    return CondemnedRow(**found._asdict())

@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from functools import cache
 from typing import Any
 
-from sqlalchemy import Executable, Table, bindparam, delete, event, func, insert, literal, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import bindparam, delete, event, func, insert, literal, select, tuple_, update
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from coordinator.core.errors import StoreUnavailable
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
+from coordinator.store.backups_sql import SqlBackupReading, SqlBackupWriting
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
 from coordinator.store.port import (
     ContainerRow,
@@ -46,22 +45,8 @@ _WITHIN = {"sqlite": None, "postgresql": 30.0}
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
 
-@cache
-def _upsert(table: Table, dialect: str) -> Executable:
-    """Made once: making it takes longer than running it."""
-    insert_into: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
-    statement = insert_into(table)
-    keys = [column.name for column in table.primary_key]
-    rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
-    upsert: Executable = statement.on_conflict_do_update(index_elements=keys, set_=rest)
-    return upsert
-
-
-class SqlReading:
+class SqlReading(SqlBackupReading):
     """Reads of one transaction."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self._connection = connection
 
     async def run(self, run_id: RunId) -> RunRow | None:
         found = (await self._connection.execute(select(tables.runs).where(tables.runs.c.run_id == run_id))).first()
@@ -185,14 +170,8 @@ class SqlReading:
         return [rows.notice_row(found) for found in await self._connection.execute(query)]
 
 
-class SqlWriting(SqlReading):
+class SqlWriting(SqlReading, SqlBackupWriting):
     """Reads and writes of one transaction."""
-
-    async def _put(self, table: Table, columns: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        several = [columns] if isinstance(columns, Mapping) else list(columns)
-        if not several:
-            return
-        await self._connection.execute(_upsert(table, self._connection.dialect.name), several)
 
     async def put_run(self, row: RunRow) -> None:
         new = await self.run(row.run_id) is None
@@ -245,6 +224,10 @@ class SqlWriting(SqlReading):
 
     async def put_store(self, row: StoreRow) -> None:
         await self._put(tables.stores, rows.store_columns(row))
+
+    async def drop_store(self, row: StoreRow) -> None:
+        table = tables.stores
+        await self._connection.execute(delete(table).where(table.c.job == row.job, table.c.task == row.task, table.c.stage == row.stage))
 
     async def drop_stores(self, job: JobName) -> None:
         await self._connection.execute(delete(tables.stores).where(tables.stores.c.job == job))

@@ -82,6 +82,7 @@ runs = Table(
     Column("ended_at", Utc),
     Column("reason", Text, nullable=False),
     Column("failing", Boolean, nullable=False),
+    Column("backup", JSON(none_as_null=True)),
     Index("ix_runs_job_age", "job", "created_at", "run_id"),
     Index("ix_runs_age", "created_at", "run_id"),
     Index("ix_runs_active", "created_at", "run_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
@@ -172,7 +173,80 @@ stores = Table(
     Column("offsets", JSON, nullable=False),
     Column("generation", Integer),
     Column("reported_at", Utc),
+    Column("head", String(64)),
+    Column("chosen", Boolean, nullable=False, server_default=text("false")),
+    Column("former", String(100)),
 )
+
+BYTEWISE = String(1000).with_variant(String(1000, collation="C"), "postgresql")
+"""Ids of blobs in the order in which blob stores list them."""
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("task", String(600), nullable=False),
+    Column("stage", String(249), nullable=False),
+    Column("checkpoint", String(64), nullable=False),
+    Column("lineage", String(100), nullable=False),
+    Column("batch_id", BigInteger),
+    Column("generation", Integer, nullable=False),
+    Column("run_id", String(300), nullable=False),
+    Column("reported_at", Utc, nullable=False),
+    Column("offsets", JSON, nullable=False),
+    Column("markers", JSON, nullable=False),
+    Index("uq_snapshots_checkpoint", "job", "task", "stage", "checkpoint", unique=True),
+    Index("ix_snapshots_store", "job", "task", "stage", "seq"),
+    Index("ix_snapshots_stage", "job", "stage", "seq"),
+)
+
+pins = Table(
+    "pins",
+    metadata,
+    Column("pin_id", String(100), primary_key=True),
+    Column("job", String(249), primary_key=True),
+    Column("task", String(600), primary_key=True),
+    Column("stage", String(249), primary_key=True),
+    Column("checkpoint", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("expires_at", Utc),
+    Index("ix_pins_job", "job", "pin_id", "task", "stage"),
+)
+
+cleanups = Table(
+    "cleanups",
+    metadata,
+    Column("kind", String(16), primary_key=True),
+    Column("blob_store", String(249), primary_key=True),
+    Column("subject", String(1000), primary_key=True),
+    Column("job", String(249), nullable=False),
+    Column("task", String(600), nullable=False),
+    Column("stage", String(249), nullable=False),
+    Column("queued_at", Utc, nullable=False),
+    Column("due_at", Utc, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("error", Text, nullable=False),
+    Index("ix_cleanups_due", "due_at", "kind", "blob_store", "subject"),
+)
+
+condemned = Table(
+    "condemned",
+    metadata,
+    Column("blob_store", String(249), primary_key=True),
+    Column("blob", BYTEWISE, primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("condemned_at", Utc, nullable=False),
+)
+
+registries = Table(
+    "registries",
+    metadata,
+    Column("blob_store", String(249), primary_key=True),
+    Column("registry", String(64), nullable=False),
+)
+"""By which id each blob store knows this database; see `coordinator/blobstores.py`."""
 
 notices = Table(
     "notices",

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from coordinator.core.ids import Generation, Lineage, checked_name
@@ -54,8 +55,7 @@ class Writer:
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """What a producer appends. Without `partition`, the key's CRC-32 chooses it (null keys go round robin within the batch)."""
 
     value: bytes | None

@@ -17,12 +17,27 @@ import pytest
 from sqlalchemy import Table, event, insert
 
 from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from coordinator.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
+from coordinator.core.snapshot import BlobId
 from coordinator.store import rows, tables
+from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import ContainerState, Reading, RunRow, Writing
 from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
-from tests.contracts.rows import NOON, container_row, hold_row, model_row, run_row, store_row
+from tests.contracts.rows import (
+    LOCAL,
+    NOON,
+    checkpoint_of,
+    cleanup_row,
+    condemned_row,
+    container_row,
+    hold_row,
+    model_row,
+    pin_row,
+    run_row,
+    snapshot_row,
+    store_row,
+)
 
 JOBS = 40
 RUNS = 2_000
@@ -37,6 +52,9 @@ JOB, RUN, SLOT, CONTAINER, TASK = (
     ExecutionContainerId("run-1967-c3"),
     TaskName("t-123"),
 )
+STAGE = StageName("route")
+STORE = StoreKey(JOB, TASK, STAGE)
+FIRST_BLOB, LAST_BLOB = (BlobId(f"jobs/j/t/s/data/{n:013}-0000000000000000") for n in (7_000, 7_900))
 """The last run of a job, and something of it."""
 
 Columns = dict[str, Any]
@@ -68,6 +86,12 @@ def _holds() -> Iterator[Columns]:
             yield rows.hold_columns(hold_row(f"t-{task}", 1, f"{run}-c{task % SLOTS}", job=_job(RUNS - JOBS + job)))
 
 
+def _snapshots() -> Iterator[SnapshotRow]:
+    for job in range(JOBS):
+        for seq in range(1, 1_501):
+            yield snapshot_row(seq, f"t-{seq % TASKS}", "route" if seq % 2 else "hourly", _job(job))
+
+
 def _everything() -> dict[Table, Iterator[Columns]]:
     jobs, runs, tasks = range(JOBS), range(RUNS), range(TASKS)
     return {
@@ -86,6 +110,10 @@ def _everything() -> dict[Table, Iterator[Columns]]:
         tables.assignments: (
             {"job": _job(n), "system": "log", "stream": "s", "partition": t, "task": f"t-{t}"} for n in jobs for t in tasks
         ),
+        tables.snapshots: (rows.snapshot_columns(row) for row in _snapshots()),
+        tables.pins: (rows.pin_columns(pin_row(f"pin-{n}-{t}", f"t-{t}", _job(n))) for n in jobs for t in tasks[::10]),
+        tables.cleanups: (rows.cleanup_columns(cleanup_row(n, due=NOON + timedelta(hours=n))) for n in range(5_000)),
+        tables.condemned: (rows.condemned_columns(condemned_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)),
         tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
     }
 
@@ -152,6 +180,22 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "holds_of": [lambda tx: tx.holds_of(CONTAINER)],
     "tally": [lambda tx: tx.tally(RUN, JOB)],
     "stores": [lambda tx: tx.stores(JOB), lambda tx: tx.stores(JOB, TASK)],
+    "newest_snapshot": [lambda tx: tx.newest_snapshot(JOB)],
+    "snapshot": [lambda tx: tx.snapshot(STORE, checkpoint_of(123))],
+    "snapshots_of": [lambda tx: tx.snapshots_of(STORE)],
+    "snapshots": [
+        lambda tx: tx.snapshots(JOB, None, None, None, 50),
+        lambda tx: tx.snapshots(JOB, TASK, None, 900, 50),
+        lambda tx: tx.snapshots(JOB, None, STAGE, 900, 50),
+        lambda tx: tx.snapshots(JOB, TASK, STAGE, None, 50),
+    ],
+    "snapshot_stores": [lambda tx: tx.snapshot_stores(JOB)],
+    "pins": [lambda tx: tx.pins(JOB)],
+    "pin": [lambda tx: tx.pin("pin-7-120")],
+    "cleanups": [lambda tx: tx.cleanups(NOON + timedelta(hours=50), 20)],
+    "cleanup": [lambda tx: tx.cleanup(cleanup_row(7))],
+    "condemned": [lambda tx: tx.condemned(LOCAL, FIRST_BLOB, LAST_BLOB)],
+    "registry": [lambda tx: tx.registry(LOCAL)],
     "newest_notice": [lambda tx: tx.newest_notice(RUN)],
     "notices": [lambda tx: tx.notices(RUN, 7)],
 }
@@ -164,11 +208,21 @@ WRITES: dict[str, Sequence[Callable[[Writing], Awaitable[object]]]] = {
     "seen": [lambda tx: tx.seen([(CONTAINER, NOON)])],
     "put_hold": [lambda tx: tx.put_hold(replace(hold_row(TASK, job=JOB), run_id=RUN))],
     "put_store": [lambda tx: tx.put_store(replace(store_row(TASK, job=JOB), generation=Generation(2)))],
+    "put_snapshot": [lambda tx: tx.put_snapshot(snapshot_row(1, job=JOB))],
+    "drop_snapshot": [lambda tx: tx.drop_snapshot(JOB, 77)],
+    "put_pin": [lambda tx: tx.put_pin(pin_row("new", job=JOB))],
+    "drop_pin": [lambda tx: tx.drop_pin("pin-7-120")],
+    "put_cleanup": [lambda tx: tx.put_cleanup(cleanup_row(7))],
+    "drop_cleanup": [lambda tx: tx.drop_cleanup(cleanup_row(7))],
+    "condemn": [lambda tx: tx.condemn([condemned_row("jobs/j/t/s/data/x")])],
+    "pardon": [lambda tx: tx.pardon(LOCAL, [FIRST_BLOB, LAST_BLOB])],
+    "put_registry": [lambda tx: tx.put_registry(LOCAL, "r")],
+    "drop_store": [lambda tx: tx.drop_store(store_row(TASK, job=JOB))],
     "drop_stores": [lambda tx: tx.drop_stores(JOB)],
     "add_notice": [lambda tx: tx.add_notice(RUN, "STOP", NOON, {})],
 }
-WHOLE = {"jobs"}
-"""What lists a whole table because that is what is asked for: by people, at a start, and by the survey every few seconds."""
+WHOLE = {"jobs", "snapshot_jobs", "cleanup_tally"}
+"""What lists a whole table because that is what is asked for: by people, at a start, and by chores every few seconds or minutes."""
 
 
 PARTIAL = {

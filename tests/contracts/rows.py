@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
+from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, RunRow, StoreRow
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")
 OTHER = JobName("other.job")
 SSP = Ssp("log", "ads.clicks", 3)
+LOCAL = BlobStoreName("local")
 
 
 def run_row(run_id: str = "r1", job: JobName = JOB, **changes: object) -> RunRow:
@@ -56,3 +59,39 @@ def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JO
 
 def model_row(version: int = 1, job: JobName = JOB) -> ModelRow:
     return ModelRow(job, version, RunId("r1"), '{"é":1}', "hash", NOON, "because")
+
+
+def checkpoint_of(number: int) -> CheckpointId:
+    return CheckpointId(f"{1_700_000_000_000 + number}-123456")
+
+
+def snapshot_row(seq: int = 1, task: str = "Partition 0", stage: str = "route", job: JobName = JOB, **changes: object) -> SnapshotRow:
+    row = SnapshotRow(
+        job=job,
+        seq=seq,
+        task=TaskName(task),
+        stage=StageName(stage),
+        checkpoint=checkpoint_of(seq),
+        lineage=Lineage("l1"),
+        batch_id=seq * 10,
+        generation=Generation(1),
+        run_id=RunId("r1"),
+        reported_at=NOON + timedelta(seconds=seq),
+        offsets={SSP: seq},
+        markers={LOCAL: MarkerRow(BlobId(f"jobs/j/t/s/snapshots/{seq}"), 1, 2, 3, 4, 5)},
+    )
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def pin_row(pin_id: str = "p1", task: str = "Partition 0", job: JobName = JOB, **changes: object) -> PinRow:
+    row = PinRow(pin_id, job, TaskName(task), StageName("route"), checkpoint_of(1), "because", NOON)
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def cleanup_row(number: int = 1, kind: CleanupKind = CleanupKind.KEEP, due: datetime = NOON, **changes: object) -> CleanupRow:
+    row = CleanupRow(kind, LOCAL, f"jobs/j/t/s/snapshots/{number}", JOB, TaskName("Partition 0"), StageName("route"), NOON, due)
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def condemned_row(blob: str, at: datetime = NOON, blob_store: BlobStoreName = LOCAL) -> CondemnedRow:
+    return CondemnedRow(blob_store, BlobId(blob), 7, at)

@@ -24,9 +24,10 @@ from coordinator.core.ids import (
 from coordinator.core.lifecycle import RunState
 from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store, Tally
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, model_row, run_row, store_row
+from tests.contracts.store_backups import StoreBackupsContract
 
 
-class StoreContract:
+class StoreContract(StoreBackupsContract):
     async def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         async with store.read() as tx:
             assert await tx.run(RunId("r1")) is None

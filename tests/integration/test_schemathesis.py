@@ -63,8 +63,14 @@ def test_the_document_declares_every_route() -> None:
     assert document["openapi"].startswith("3.1")
     assert {(method.upper(), path) for path, methods in document["paths"].items() for method in methods} == {
         ("GET", "/containerHeartbeat"),
+        ("DELETE", "/jobs/{job}/pins/{pinId}"),
+        ("GET", "/errands/{errand}"),
+        ("GET", "/gc/explain"),
         ("GET", "/jobModel"),
         ("GET", "/jobs"),
+        ("GET", "/jobs/{job}/pins"),
+        ("GET", "/jobs/{job}/snapshots"),
+        ("GET", "/jobs/{job}/snapshots/{checkpointId}"),
         ("GET", "/livez"),
         ("GET", "/locality"),
         ("GET", "/metrics"),
@@ -74,6 +80,12 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/runs/{runId}"),
         ("GET", "/runs/{runId}/notices"),
         ("POST", "/containers/{executionContainerId}/exit"),
+        ("POST", "/gc/audit"),
+        ("POST", "/gc/plan"),
+        ("POST", "/gc/run"),
+        ("POST", "/jobs/{job}/pins"),
+        ("POST", "/jobs/{job}/snapshots/{checkpointId}/restore"),
+        ("POST", "/jobs/{job}/snapshots/{checkpointId}/verify"),
         ("POST", "/runs"),
         ("POST", "/runs/{runId}/containers"),
         ("POST", "/runs/{runId}/stop"),
@@ -81,6 +93,9 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/tasks/{task}/pace"),
         ("POST", "/runs/{runId}/tasks/{task}/progress"),
         ("POST", "/runs/{runId}/tasks/{task}/release"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/lineage"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots"),
+        ("PUT", "/runs/{runId}/backup"),
     }
 
 

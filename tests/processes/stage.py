@@ -149,6 +149,12 @@ class Stage:
         assert self.log.append("numbers", values, writer=writer, batch=self._fed, now_micros=1)
         self._fed += count
 
+    def feed_again(self, first: int, end: int) -> None:
+        """Numbers that were fed before."""
+        partitions = self.log.partitions("numbers")
+        values = [Record(str(n).encode(), partition=n % partitions) for n in range(first, end)]
+        assert self.log.append("numbers", values, writer=Writer(Lineage("again"), "again", Generation(1)), batch=end, now_micros=1)
+
     def written(self) -> int:
         return sum(self.log.latest("out").values())
 

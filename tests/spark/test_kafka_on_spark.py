@@ -18,8 +18,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.job import Input, Intermediate, Output
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
+from containers.positions import positions_of
 from containers.spark import start_query, stop_between_batches
-from containers.stagetask import Bound, StageTask, positions_of
+from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.streams.kafka_properties import KafkaProperties

@@ -11,8 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.job import Input, Output
+from containers.positions import positions_of
 from containers.spark import BatchDone, Listener
-from containers.stagetask import StageTask, positions_of
+from containers.stagetask import StageTask
 from coordinator.core.ids import Ssp, StreamId
 from tests.spark.conftest import Bench
 

@@ -10,7 +10,7 @@ import pytest
 
 from containers.agent import Ending
 from containers.driver import Lifeline, main
-from containers.stagetask import positions_of
+from containers.positions import positions_of
 from coordinator.core.ids import Instant, Ssp, StreamId
 
 FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")

@@ -1,0 +1,54 @@
+"""What the backups of a container's stages do, for its metrics. Told of on the event loop and its threads, read by those that answer
+Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from coordinator.core.histogram import Histogram
+
+BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Seconds that a commit, or a restore, takes."""
+
+
+@dataclass
+class Transfers:
+    """Uploads, or restores, of one stage: totals since the container began. What is planned and not done remains to be done."""
+
+    planned_files: int = 0
+    planned_bytes: int = 0
+    done_files: int = 0
+    done_bytes: int = 0
+    retained_files: int = 0
+    retained_bytes: int = 0
+    failed: int = 0
+    seconds: Histogram = field(default_factory=lambda: Histogram(BOUNDS))
+
+    def planned(self, files: int, size: int) -> None:
+        self.planned_files += files
+        self.planned_bytes += size
+
+    def retained(self, files: int, size: int) -> None:
+        self.retained_files += files
+        self.retained_bytes += size
+
+    def done(self, files: int, size: int) -> None:
+        self.done_files += files
+        self.done_bytes += size
+
+    def over(self) -> None:
+        """Nothing is under way: what a failure left undone remains no more."""
+        self.planned_files, self.planned_bytes = self.done_files, self.done_bytes
+
+
+@dataclass
+class BackupMeter:
+    """Of one stage of one task. `durable_at`: when a commit became durable last."""
+
+    backup: Transfers = field(default_factory=Transfers)
+    restore: Transfers = field(default_factory=Transfers)
+    durable_at: datetime | None = None
+    durable_batch: int | None = None
+    replayed: int = 0
+    replaced: int = 0

@@ -1,0 +1,322 @@
+"""The backup of one stage of one task: make the store ready, keep the plans of its batches durable, and commit.
+
+    prepare      decide (`coordinator/core/recovery.py`), restore, and say what the store must run again
+    begins(N)    put the plan of batch N, while it computes; hold the batch while a commit is overdue
+    writes(N)    wait until the plan is durable
+    committed(N) batch N is done: a commit is due after `interval`, or after `max_replay` batches
+    commit       freeze, upload, report, clean up: a crash between any two leaves garbage, which has a TTL, and never a hole
+
+One commit of a store runs at a time. While one takes long, those that become due are skipped; after `max_delay` batches wait for it; after
+`timeout` more the container ends, because what it can lose grows without bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from containers.backupplace import BackupPlace
+from containers.commit import Committer, Marker
+from containers.engine import Start
+from containers.freeze import Cut, freeze
+from containers.localstate import inspect, read_plan, write_plan
+from containers.planlog import settle_in_all
+from containers.positions import positions_in
+from containers.recovering import AGAIN, plan_log, recovered, until_answered
+from coordinator import wire, wire_snapshots
+from coordinator.core.errors import BlobUnavailable, OurTrouble, SluiceError
+from coordinator.core.ids import Instant
+from coordinator.core.recovery import Plan, Snapshot
+from coordinator.core.snapshot import BlobStoreName, CheckpointId, SnapshotIndex
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class PlanReplaced(OurTrouble):
+    """Another holder of the task has planned this batch."""
+
+    slug = "plan-replaced"
+
+
+class CommitOverdue(OurTrouble):
+    """The state could not be backed up for too long."""
+
+    slug = "commit-overdue"
+
+
+class Backup:
+    """Of one stage. Made and run on the agent's loop; `begins` and `writes` are called on Spark's threads."""
+
+    def __init__(self, place: BackupPlace, start: Start, snapshot: Snapshot | None) -> None:
+        self._place = place
+        self._start = start
+        self._snapshot = snapshot
+        self._loop = asyncio.get_running_loop()
+        self._meter = place.meter(start)
+        self._directory = place.stores.directory(start.task, start.declared.stage.name)
+        self._committers: dict[BlobStoreName, Committer] = {}
+        self._last = self._durable = -1
+        self._undurable_since: Instant | None = None
+        self._news = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._one = asyncio.Lock()
+        self._settled: dict[int, Future[Plan | None]] = {}
+        self._waiting: set[Future[Any]] = set()
+        self._begun = -1
+        self._abandoned = False
+        self._fatal: asyncio.Future[None] = self._loop.create_future()
+        self._background: set[asyncio.Task[None]] = set()
+
+    # --- before the query starts -----------------------------------------------------------------------------------
+
+    async def prepare(self) -> Start:
+        """Make the store ready; how to start it. Raises what `recovered` raises."""
+        start = self._start = await recovered(self._place, self._start, self._snapshot)
+        await self._look_around()
+        self._start = replace(start, around=(*start.around, self))
+        return self._start
+
+    async def _begin_committers(self) -> None:
+        """One for each blob store that state goes to now: a new one begins with everything, one that was dropped is forgotten."""
+        markers = self._snapshot.markers if self._snapshot and not self._committers else {}
+        to = self._place.destinations.to
+        for name, blobs in to.items():
+            if name not in self._committers:
+                committer = self._place.committer(blobs, self._start)
+                await committer.begin(markers.get(name))
+                self._committers[name] = committer
+        for name in self._committers.keys() - to.keys():
+            del self._committers[name]
+
+    async def _look_around(self) -> None:
+        await self._begin_committers()
+        if self._snapshot is not None and self._snapshot.lineage == self._start.lineage and not self._snapshot.chosen:
+            self._durable = self._snapshot.batch
+        found = await self._place.in_thread(lambda: inspect(self._directory))
+        self._last = found.committed if found is not None else -1
+        if self._last > self._durable:
+            self._undurable_since = self._place.clock.elapsed()
+
+    # --- around each batch -----------------------------------------------------------------------------------------
+
+    def begins(self, batch: int) -> None:
+        self._begun = batch
+        plan = self._plan(batch, strict=True)
+        self._wait(self._may_begin(batch))
+        self._settled[batch] = self._submit(self._settle(plan))
+
+    def writes(self, batch: int) -> None:
+        stands = self._result(self._settled.pop(batch))
+        if stands is None:  # nothing is backed up any more
+            return
+        if stands.text != read_plan(self._directory, batch):
+            write_plan(self._directory, batch, stands.text)
+            self._meter.replaced += 1
+            raise PlanReplaced(f"batch {batch} was planned by generation {stands.generation}: that plan runs instead of this one")
+
+    def _plan(self, batch: int, *, strict: bool) -> Plan:
+        text = read_plan(self._directory, batch)
+        return Plan(batch, text, self._start.generation, strict, self._place.code)
+
+    async def _settle(self, plan: Plan) -> Plan | None:
+        """The plan that stands, once it is durable. A blob store that is away is waited for: a query that fails instead uses up
+        restarts."""
+        policy = self._place.policy
+        give_up = self._place.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
+        while to := self._place.destinations.to:
+            try:
+                return await settle_in_all([plan_log(self._place, self._start, blobs) for blobs in to.values()], plan)
+            except BlobUnavailable as error:
+                if self._place.clock.elapsed() >= give_up:
+                    raise
+                log.warning("%s holds batch %d: its plan is not durable yet: %s", self._start.query, plan.batch, error)
+                await asyncio.sleep(AGAIN.total_seconds())
+        return None
+
+    async def _may_begin(self, batch: int) -> None:
+        """With no interval, the batch before is committed first. Else it waits only while a commit is overdue."""
+        policy = self._place.policy
+        if not policy.interval:
+            while self._durable < batch - 1 and self._place.destinations.to:
+                await self._commit_or_warn(upto=batch - 1)
+        elif self._overdue(policy.max_delay):
+            log.warning("%s holds batch %d: nothing was backed up for %s", self._start.query, batch, policy.max_delay)
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._overdue(policy.max_delay))
+
+    def _overdue(self, delay: timedelta) -> bool:
+        since = self._undurable_since
+        return since is not None and self._place.clock.elapsed() - since > (self._place.policy.interval + delay).total_seconds()
+
+    def _submit(self, work: Any) -> Future[Any]:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        if self._abandoned:
+            future.cancel()
+        return future
+
+    def _wait(self, work: Any) -> Any:
+        return self._result(self._submit(work))
+
+    def _result(self, future: Future[T]) -> T:
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise CommitOverdue("the container stops, and this batch is interrupted: it runs again at the next start") from error
+
+    def abandon(self) -> None:
+        """Let no batch wait any more: the container stops and does not wait for batches."""
+        self._abandoned = True
+        for future in list(self._waiting):
+            future.cancel()
+
+    # --- commits ---------------------------------------------------------------------------------------------------
+
+    def committed(self, batch: int) -> None:
+        """A batch is done."""
+        if batch > self._last:
+            self._last = batch
+            if self._undurable_since is None:
+                self._undurable_since = self._place.clock.elapsed()
+            self._news.set()
+        if batch > self._begun:  # a sink of the user's own, which we cannot stand around
+            task = self._loop.create_task(self._keep_plan(batch))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _keep_plan(self, batch: int) -> None:
+        try:
+            await self._settle(self._plan(batch, strict=False))
+        except SluiceError as error:
+            log.warning("the plan of batch %d of %s was not kept: %s", batch, self._start.query, error)
+
+    async def run(self) -> None:
+        """Commit when it is due, for ever. Raises LeaseLost, CommitOverdue, and what a person must mend."""
+        works = {self._fatal, *([asyncio.ensure_future(self._on_schedule())] if self._place.policy.interval else [])}
+        try:
+            for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
+                done.result()
+        finally:
+            for work in works:
+                work.cancel()
+
+    async def _on_schedule(self) -> None:
+        while True:
+            await self._until_due()
+            if self._last > self._durable:
+                await self._commit_or_warn()
+
+    async def _until_due(self) -> None:
+        policy = self._place.policy
+        due = self._place.clock.elapsed() + policy.interval.total_seconds()
+        while (left := due - self._place.clock.elapsed()) > 0 and self._last - self._durable < policy.max_replay:
+            self._news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+
+    async def _commit_or_warn(self, upto: int | None = None) -> None:
+        """What may pass is told, until it has lasted for `timeout`; anything else ends `run`."""
+        try:
+            await self._try_to_commit(upto)
+        except Exception as error:
+            if not self._fatal.done():
+                self._fatal.set_exception(error)
+            raise
+
+    async def _try_to_commit(self, upto: int | None) -> None:
+        policy = self._place.policy
+        try:
+            limit = (policy.max_delay + policy.timeout).total_seconds()
+            async with asyncio.timeout(limit):
+                await self.commit(upto)
+        except (OurTrouble, TimeoutError) as error:
+            self._meter.backup.failed += 1
+            if self._overdue(policy.max_delay + policy.timeout):
+                raise CommitOverdue(f"{self._start.query} was not backed up for {policy.max_delay + policy.timeout}: {error}") from error
+            log.warning("%s was not backed up; again in a moment: %s", self._start.query, error or "it took too long")
+            await asyncio.sleep(AGAIN.total_seconds())
+
+    async def commit(self, upto: int | None = None) -> None:
+        """Freeze, upload, report: the store is then durable up to its last committed batch. Nothing to do if it is, or is up to `upto`."""
+        async with self._one:
+            if upto is not None and self._durable >= upto:
+                return
+            place, start = self._place, self._start
+            checkpoint = place.new_checkpoint_id()
+            cut_at = place.stores.cuts(start.task, start.declared.stage.name) / checkpoint
+            began = place.clock.elapsed()
+            try:
+                cut = await place.in_thread(lambda: _frozen(self._directory, cut_at))
+                if cut.batch is not None and cut.batch > self._durable and self._place.destinations.to:
+                    await self._upload(cut, checkpoint)
+                    self._now_durable(cut.batch, began)
+            finally:
+                self._meter.backup.over()
+                await place.in_thread(lambda: shutil.rmtree(cut_at, ignore_errors=True))
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _upload(self, cut: Cut, checkpoint: CheckpointId) -> None:
+        start, batch = self._start, cut.batch
+        assert batch is not None
+        await self._begin_committers()
+        plan = await self._place.in_thread(lambda: read_plan(cut.directory, batch))
+        offsets = positions_in(plan, self._place.reads(start))
+        uploads = [committer.upload(cut, checkpoint, start.generation) for committer in self._committers.values()]
+        done: Sequence[tuple[Marker, SnapshotIndex]] = await asyncio.gather(*uploads)
+        body = wire_snapshots.SnapshotRequest(
+            generation=start.generation,
+            lineage=start.lineage,
+            batch_id=batch,
+            offsets=wire.offsets_body(offsets),
+            checkpoint_id=checkpoint,
+            markers={name: _spelled(marker) for name, (marker, _) in zip(self._committers, done, strict=True)},
+        )
+        report = partial(self._place.coordinator.report_snapshot, self._place.run_id, start.task, start.declared.stage.name, body)
+        await until_answered(report, start.query)
+        for committer, (marker, index) in zip(self._committers.values(), done, strict=True):
+            committer.committed(marker, index)
+
+    def _now_durable(self, batch: int, frozen_at: Instant) -> None:
+        self._durable = batch
+        self._meter.durable_at, self._meter.durable_batch = self._place.clock.now(), batch
+        self._meter.backup.seconds.add(self._place.clock.elapsed() - frozen_at)
+        self._last = max(self._last, batch)
+        self._undurable_since = frozen_at if self._last > batch else None
+
+    async def finish(self) -> None:
+        """The last commit, once the query has ended. Raises what `commit` raises."""
+        found = await self._place.in_thread(lambda: inspect(self._directory))
+        if found is not None and found.committed > self._durable:
+            await self.commit()
+
+
+def _spelled(marker: Marker) -> wire_snapshots.MarkerBody:
+    return wire_snapshots.MarkerBody(
+        index=marker.index,
+        previous=marker.previous,
+        files=marker.files,
+        bytes=marker.bytes,
+        uploaded_files=marker.uploaded_files,
+        uploaded_bytes=marker.uploaded_bytes,
+        puts=marker.puts,
+    )
+
+
+def _frozen(directory: Path, into: Path) -> Cut:
+    into.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(into, ignore_errors=True)
+    return freeze(directory, into)

@@ -1,0 +1,57 @@
+"""What an acquired task's stages start with, and whether the job file is the one that was deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from containers.engine import Start
+from containers.job import Job
+from coordinator import wire
+from coordinator.core.errors import BadJobFile
+from coordinator.core.ids import Generation, Lineage, RunId, TaskName
+from coordinator.core.recovery import Snapshot
+from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+
+
+def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire.AcquireReply) -> Sequence[Start]:
+    """In the order of the chain."""
+    by_name: dict[str, wire.StageStart] = {stage.stage: stage for stage in acquired.stages}
+    return [
+        Start(
+            declared=declared,
+            task=task,
+            generation=Generation(acquired.generation),
+            lineage=Lineage(found.lineage),
+            reported=found.batch_id,
+            starts=wire.offsets_of(found.starts),
+            origin=RunId(run.origin),
+        )
+        for declared in job.chain()
+        if (found := by_name.get(declared.stage.name)) is not None
+    ]
+
+
+def offered(task: TaskName, acquired: wire.AcquireReply) -> dict[str, Snapshot]:
+    """The snapshots that the stages of an acquired task may be restored from, by query."""
+    return {
+        f"{task}/{stage.stage}": Snapshot(
+            CheckpointId(found.checkpoint_id),
+            Lineage(found.lineage),
+            -1 if found.batch_id is None else found.batch_id,
+            {BlobStoreName(name): BlobId(index) for name, index in found.markers.items()},
+            found.chosen,
+        )
+        for stage in acquired.stages
+        if (found := stage.snapshot) is not None
+    }
+
+
+def check_job(job: Job, run: wire.RunReply) -> None:
+    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
+    if job.name != run.job:
+        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
+    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
+    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
+    if here != there:
+        differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

@@ -1,0 +1,119 @@
+"""What upload and restore share: whose store it is, how far it is, and bounded work in parallel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from coordinator.blobs.port import About, Purpose
+from coordinator.core.blobids import Kind, fresh_blob_id
+from coordinator.core.ids import JobName, StageName, TaskName
+from coordinator.core.snapshot import BlobId
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """Which store: a stage of a task of a job."""
+
+    job: JobName
+    task: TaskName
+    stage: StageName
+
+    def about(self, purpose: Purpose) -> About:
+        return About(purpose, self.job, self.task, self.stage)
+
+    def fresh_id(self, kind: Kind, millis: int, random: str) -> BlobId:
+        return fresh_blob_id(self.job, self.task, self.stage, kind, millis, random)
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} of task {self.task} of job {self.job}"
+
+
+class Progress(Protocol):
+    """Told how a long upload or restore goes on. Each call adds to the totals; it must not block."""
+
+    def planned(self, files: int, size: int) -> None:
+        """There are so many files to transfer, and bytes."""
+        ...
+
+    def retained(self, files: int, size: int) -> None:
+        """So many files, and bytes, are where they should be already."""
+        ...
+
+    def done(self, files: int, size: int) -> None:
+        """So many files, and bytes, of those planned are transferred."""
+        ...
+
+
+class NoProgress:
+    """Nobody asks."""
+
+    def planned(self, files: int, size: int) -> None: ...
+
+    def retained(self, files: int, size: int) -> None: ...
+
+    def done(self, files: int, size: int) -> None: ...
+
+
+class InThread(Protocol):
+    """Runs blocking work on a thread, as `asyncio.to_thread` does."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Wait for work on a thread even when cancelled: a thread that nobody waits for would go on writing."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
+async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
+    """Begin them in their order, `at_once` at a time. The first failure is raised once the others have ended."""
+    left = iter(works)
+
+    async def worker() -> None:
+        for work in left:
+            await work()
+
+    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    try:
+        done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+    finally:
+        for each in workers:
+            each.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+class InOrder:
+    """Lets the parts of one file, which are read or fetched at the same time, pass one after the other by their offsets. Whoever waits must
+    have begun after those he waits for."""
+
+    def __init__(self) -> None:
+        self._reached = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+
+    async def turn(self, offset: int) -> None:
+        if offset != self._reached:
+            self._waiting[offset] = asyncio.get_running_loop().create_future()
+            await self._waiting[offset]
+
+    def passed(self, end: int) -> None:
+        self._reached = end
+        waiting = self._waiting.pop(end, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)

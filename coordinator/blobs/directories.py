@@ -1,0 +1,157 @@
+"""Files and directories that survive a power cut, and trees that are listed in order without being held in memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+
+_WINDOW = 50_000
+"""Names of one directory held at a time while it is listed."""
+
+_TRIES = 20
+"""A directory may be removed, being empty, while something is put into it."""
+
+
+def sync(directory: Path) -> None:
+    """Make what was put into the directory, or removed from it, durable."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def write_temporary(directory: Path, body: bytes | memoryview) -> Path:
+    """A new file with that body, durable but for its name. It leaves nothing behind when it fails. Raises OSError."""
+    path = directory / token_hex(12)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(opened, rest) :]
+        os.fsync(opened)
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(opened)
+    return path
+
+
+def rename_into(source: Path, target: Path, top: Path) -> None:
+    """Give the file its name, durably; directories below `top` are made."""
+    _with_parents(target, top, lambda: source.replace(target))
+
+
+def link_into(source: Path, target: Path, top: Path) -> bool:
+    """As `rename_into`, but if there is one of that name it stays: False. The source stays in any case."""
+    try:
+        _with_parents(target, top, lambda: os.link(source, target))
+    except FileExistsError:
+        sync(target.parent)  # the one who won may not have done it yet
+        return False
+    return True
+
+
+def _with_parents(target: Path, top: Path, step: Callable[[], object]) -> None:
+    for attempt in range(_TRIES):
+        try:
+            step()
+        except FileNotFoundError:
+            if attempt == _TRIES - 1:
+                raise
+            _make(target.parent, top)
+        else:
+            sync(target.parent)
+            return
+
+
+def _make(directory: Path, top: Path) -> None:
+    """The directory and its parents, without `top` itself: that it is gone means that the disk is another one."""
+    missing = []
+    while directory != top and not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for made in reversed(missing):
+        with suppress(FileExistsError):
+            made.mkdir()
+        with suppress(FileNotFoundError):
+            sync(made.parent)
+
+
+def remove(paths: list[Path], top: Path) -> None:
+    """Those that are there, durably, and the directories below `top` that are empty then."""
+    parents = set()
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            path.unlink()
+            parents.add(path.parent)
+    for parent in parents:
+        _prune(parent, top)
+
+
+def _prune(directory: Path, top: Path) -> None:
+    while directory != top:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            break
+        directory = directory.parent
+    with suppress(FileNotFoundError):
+        sync(directory)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Alone among all threads and processes that lock this file, which is there."""
+    opened = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def walk(top: Path, prefix: str = "", after: str = "") -> Iterator[str]:
+    """The files below `top` whose path relative to it begins with `prefix` and is greater than `after`, in the order of their paths."""
+    inside = prefix[: prefix.rfind("/") + 1]
+    yield from _walk(top / inside, inside, prefix, after)
+
+
+def _walk(directory: Path, path: str, prefix: str, after: str) -> Iterator[str]:
+    for name in names_in_order(directory):
+        below = path + name
+        if not name.endswith("/"):
+            if below.startswith(prefix) and below > after:
+                yield below
+        elif (below.startswith(prefix) or prefix.startswith(below)) and (below > after or after.startswith(below)):
+            yield from _walk(directory / name, below, prefix, after)
+
+
+def names_in_order(directory: Path, window: int = _WINDOW) -> Iterator[str]:
+    """What is in the directory in the order that paths have, directories with a '/' at their end. A directory that vanished is empty."""
+    last = ""
+    while True:
+        kept: list[str] = []
+        bound: str | None = None
+        with suppress(FileNotFoundError), os.scandir(directory) as entries:
+            for entry in entries:
+                name = f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                if name <= last or (bound is not None and name > bound):
+                    continue
+                kept.append(name)
+                if len(kept) == 2 * window:
+                    kept.sort()
+                    del kept[window:]
+                    bound = kept[-1]
+        kept.sort()
+        yield from kept[:window]
+        if bound is None and len(kept) <= window:
+            return
+        last = kept[:window][-1]

@@ -1,0 +1,273 @@
+"""Blobs as files: the embedded default, for one machine or a disk that all machines share.
+
+    <root>/sluice.json                 whose place it is
+    <root>/blobs/jobs/…                a blob; put there by a rename, so it is whole
+    <root>/ttl/jobs/…                  when the blob of that name goes; without one it stays. Written before the blob
+    <root>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
+    <root>/tmp                         being written
+    <root>/lock                        taken to decide whether a blob goes by its TTL
+
+File and directory are fsynced before a call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from io import FileIO
+from itertools import islice
+from pathlib import Path
+from secrets import token_hex
+from typing import ParamSpec, TypeVar
+
+from coordinator.blobs import directories
+from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from coordinator.blobs.port import REMEMBER, About, Listed, Sink
+from coordinator.clock import Clock
+from coordinator.core.blobids import checked_blob_id, checked_prefix
+from coordinator.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
+from coordinator.core.snapshot import BlobId
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_PAGE = 1000
+_READ = 1 << 20
+_THREADS = 8
+_ABANDONED = timedelta(days=1)
+"""After which a file in tmp is of a process that was killed."""
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_UNFIT = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
+
+
+class FilesystemBlobs:
+    """The place `root`. It has threads of its own until it is closed."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._files = _Files(root, clock)
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
+
+    async def open(self, *, create: bool) -> None:
+        await self._run(self._files.open, create)
+
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+        await self._run(self._files.put, blob, body, ttl)
+
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+        return await self._run(self._files.put_if_absent, blob, body)
+
+    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+        await self._run(self._files.get, blob, sink, start, length)
+
+    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+        rest = iter(blobs)
+        while some := list(islice(rest, _PAGE)):
+            await self._run(self._files.delete, some)
+
+    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+        await self._run(self._files.remove_ttl, blob)
+
+    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+        found = self._files.list(checked_prefix(prefix), after)
+        while page := await self._run(self._files.page, found):
+            yield page
+
+    async def sweep_expired(self, now: datetime, limit: int) -> int:
+        return await self._run(self._files.sweep_expired, now, limit)
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def _run(self, step: Callable[_P, _T], *arguments: _P.args, **options: _P.kwargs) -> _T:
+        assert not options
+        return await asyncio.get_running_loop().run_in_executor(self._threads, step, *arguments)
+
+
+class _Files:
+    """The same, blocking."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._root = root
+        self._clock = clock
+        self._blobs, self._ttl, self._deleted, self._tmp = (root / name for name in ("blobs", "ttl", "deleted", "tmp"))
+        self._lock = root / "lock"
+
+    def open(self, create: bool) -> None:
+        with self._troubles("open"):
+            if create:
+                self._root.mkdir(parents=True, exist_ok=True)
+            if not self._root.is_dir():
+                raise BlobStoreUnusable(f"there is no directory {self._root}")
+            self._look(create)
+            if create:
+                for directory in (self._blobs, self._ttl, self._deleted, self._tmp):
+                    directory.mkdir(exist_ok=True)
+                self._lock.touch()
+                directories.sync(self._root)
+                directories.write_temporary(self._tmp, b"can be written").unlink()
+            elif not self._blobs.is_dir():
+                raise self._gone()
+
+    def _look(self, create: bool) -> None:
+        """Whether the place is ours; with `create` it is then."""
+        marker = self._root / MARKER
+        if marker.exists():
+            check_marker(marker.read_bytes(), str(self._root))
+            return
+        if others := [name for name in _names(self._root) if not name.startswith(".") and name != "lost+found"]:
+            raise not_ours(str(self._root), others[0])
+        if not create:
+            raise not_made(str(self._root))
+        made = self._root / f".{MARKER}-{token_hex(8)}"
+        made.write_bytes(MARKER_BODY)
+        made.replace(marker)
+
+    def put(self, blob: BlobId, body: bytes | memoryview, ttl: timedelta | None) -> None:
+        target = self._path(blob)
+        with self._troubles(blob):
+            if target.is_file():  # the same put ran before: its TTL may have been removed since, and must not come back
+                directories.sync(target.parent)
+                return
+            if ttl is not None:
+                until = (self._clock.now() + ttl).isoformat()
+                directories.rename_into(directories.write_temporary(self._tmp, until.encode()), self._ttl / blob, self._ttl)
+            self._place(directories.write_temporary(self._tmp, body), target)
+
+    def _place(self, written: Path, target: Path) -> None:
+        try:
+            directories.rename_into(written, target, self._blobs)
+        except OSError:
+            written.unlink(missing_ok=True)
+            raise
+
+    def put_if_absent(self, blob: BlobId, body: bytes) -> bool:
+        target = self._path(blob)
+        with self._troubles(blob):
+            written = directories.write_temporary(self._tmp, body)
+            try:
+                return directories.link_into(written, target, self._blobs)
+            finally:
+                written.unlink()
+
+    def get(self, blob: BlobId, sink: Sink, start: int, length: int | None) -> None:
+        with self._open(blob) as opened:
+            size = os.fstat(opened.fileno()).st_size
+            end = size if length is None else start + length
+            if max(start, end) > size:
+                raise BlobCorrupted(f"{blob} has {size} bytes; up to {max(start, end)} were asked for")
+            opened.seek(start)
+            rest = end - start
+            while rest > 0:
+                with self._troubles(blob):
+                    part = opened.read(min(rest, _READ))
+                if not part:
+                    raise BlobCorrupted(f"{blob} became shorter while it was read")
+                sink.write(part)
+                rest -= len(part)
+
+    def _open(self, blob: BlobId) -> FileIO:
+        with self._troubles(blob):
+            try:
+                return self._path(blob).open("rb", buffering=0)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+                raise self._missing(blob) from error
+
+    def delete(self, blobs: list[BlobId]) -> None:
+        paths = [self._path(blob) for blob in blobs]
+        with self._troubles(f"{len(blobs)} blobs, the first {blobs[0]}"):
+            until = self._clock.now() + REMEMBER
+            record = directories.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
+            name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
+            directories.rename_into(record, self._deleted / name, self._deleted)
+            directories.remove(paths, self._blobs)
+            directories.remove([self._ttl / blob for blob in blobs], self._ttl)
+
+    def remove_ttl(self, blob: BlobId) -> None:
+        target = self._path(blob)
+        with self._troubles(blob), directories.locked(self._lock):
+            if not target.is_file():
+                raise self._missing(blob)
+            directories.remove([self._ttl / blob], self._ttl)
+
+    def list(self, prefix: str, after: str) -> Iterator[Listed]:
+        for blob in directories.walk(self._blobs, prefix, after):
+            with suppress(FileNotFoundError):
+                found = (self._blobs / blob).stat()
+                yield Listed(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+    def page(self, found: Iterator[Listed]) -> Sequence[Listed]:
+        with self._troubles("list"):
+            page = list(islice(found, _PAGE))
+            if not page and not self._blobs.is_dir():
+                raise self._gone()
+            return page
+
+    def sweep_expired(self, now: datetime, limit: int) -> int:
+        with self._troubles("sweep"):
+            self._forget(now)
+            expired = (blob for blob in directories.walk(self._ttl) if self._expired(blob, now))
+            return sum(self._expire(BlobId(blob), now) for blob in islice(expired, limit))
+
+    def _expire(self, blob: BlobId, now: datetime) -> bool:
+        with directories.locked(self._lock):
+            if not self._expired(blob, now):
+                return False
+            directories.remove([self._blobs / blob], self._blobs)
+            directories.remove([self._ttl / blob], self._ttl)
+            return True
+
+    def _expired(self, blob: str, now: datetime) -> bool:
+        try:
+            return datetime.fromisoformat((self._ttl / blob).read_text()) < now
+        except (FileNotFoundError, ValueError):  # it was removed, or is unreadable: rather a leak than a loss
+            return False
+
+    def _forget(self, now: datetime) -> None:
+        """What was to be remembered of deleted blobs until now, and what killed processes left."""
+        old = [self._deleted / name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
+        directories.remove(old, self._deleted)
+        for path in self._tmp.iterdir():
+            with suppress(FileNotFoundError):
+                if datetime.fromtimestamp(path.stat().st_mtime, UTC) + _ABANDONED < now:
+                    path.unlink()
+
+    def _missing(self, blob: BlobId) -> SluiceError:
+        if not self._blobs.is_dir():
+            return self._gone()
+        for name in reversed(_names(self._deleted)):
+            with suppress(FileNotFoundError):
+                if f"\n{blob}\n" in "\n" + (self._deleted / name).read_text():
+                    return BlobDeleted(f"{blob} was deleted from {self._root}")
+        return BlobMissing(f"there is no blob {blob} in {self._root}")
+
+    def _path(self, blob: BlobId) -> Path:
+        return self._blobs / checked_blob_id(blob)
+
+    def _gone(self) -> BlobStoreUnusable:
+        return BlobStoreUnusable(f"{self._blobs} is not there any more: is its disk mounted?")
+
+    @contextmanager
+    def _troubles(self, what: str) -> Iterator[None]:
+        """Say who must act on what the file system answers."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise BlobUnavailable(f"{what}: {error}") if self._tmp.is_dir() else self._gone() from error
+        except OSError as error:
+            if error.errno in _UNFIT:
+                raise BadName("blob", what) from error
+            if error.errno in _REFUSED:
+                raise BlobStoreUnusable(f"{self._root} may not be written or read: {error}") from error
+            full = f"; the disk of {self._root} is full" if error.errno in _FULL else ""
+            raise BlobUnavailable(f"{what}: {error}{full}") from error
+
+
+def _names(directory: Path) -> Sequence[str]:
+    return sorted(path.name for path in directory.iterdir())

@@ -1,0 +1,103 @@
+"""Which blob store a URL names.
+
+    file:///var/lib/sluice/blobs
+    s3://bucket/prefix?endpoint=http://127.0.0.1:7070&region=eu-central-1
+    memory://name
+
+An S3 store's credentials come from the environment, never from the URL, which is shown to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from coordinator.blobs.counted import CountedBlobs, Requests
+from coordinator.blobs.filesystem import FilesystemBlobs
+from coordinator.blobs.limited import LimitedBlobs
+from coordinator.blobs.memory import MemoryBlobs
+from coordinator.blobs.patient import PatientBlobs
+from coordinator.blobs.port import BlobStore
+from coordinator.blobs.retrying import RetryingBlobs
+from coordinator.clock import Clock, SystemClock
+from coordinator.core.backoff import Backoff
+from coordinator.core.errors import BadSettings
+
+CONCURRENCY = 16
+PATIENCE = timedelta(seconds=20)
+
+_in_memory: dict[str, MemoryBlobs] = {}
+"""All who name a store in memory of this process mean the same."""
+
+
+def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
+    """The blob store at `url`, bare: it was asked nothing yet; `open` it. Raises BadSettings."""
+    clock = clock or SystemClock()
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadSettings("a blob store's location is not a URL") from error
+    if parts.username is not None or parts.password is not None:
+        raise BadSettings(f"the {parts.scheme}:// location of a blob store has credentials in it: {_KEYS}")
+    if port is not None or parts.fragment:
+        raise BadSettings(f"a blob store's location is {_FORMS}: {url!r} has a port or a fragment")
+    match parts.scheme:
+        case "file":
+            return FilesystemBlobs(_directory(parts, url), clock)
+        case "memory":
+            return _in_memory.setdefault(parts.netloc + parts.path, MemoryBlobs(clock))
+        case "s3":
+            return _s3(parts, url, clock)
+        case _:
+            raise BadSettings(f"a blob store's location is {_FORMS}, not {url!r}")
+
+
+_FORMS = "file:///directory, s3://bucket/prefix?endpoint=...&region=... or memory://name"
+_KEYS = "take them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+_S3_OPTIONS = {"endpoint", "region"}
+
+
+def _directory(parts: SplitResult, url: str) -> Path:
+    path = Path(unquote(parts.path))
+    if parts.netloc or parts.query or not path.is_absolute() or path == Path("/"):
+        raise BadSettings(f"a directory of blobs is written file:///absolute/path, not {url!r}")
+    return path
+
+
+def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
+    from coordinator.blobs.s3 import S3Blobs  # takes a while to import
+    from coordinator.blobs.s3place import S3Place
+
+    options = _options(parts)
+    if not parts.netloc:
+        raise BadSettings(f"{url!r} names no bucket: write s3://bucket/prefix")
+    place = S3Place(parts.netloc, unquote(parts.path).strip("/"), options.get("endpoint"), options.get("region"))
+    return S3Blobs(place, clock)
+
+
+def _options(parts: SplitResult) -> Mapping[str, str]:
+    """Messages name no values: one may be a secret at a wrong place."""
+    found = parse_qs(parts.query, keep_blank_values=True)
+    for name, values in found.items():
+        if name not in _S3_OPTIONS:
+            raise BadSettings(f"an s3:// location has no option {name!r}, only endpoint and region. If it is a credential, {_KEYS}")
+        if len(values) != 1 or not values[0]:
+            raise BadSettings(f"an s3:// location has {name!r} without a value, or twice")
+    return {name: values[0] for name, values in found.items()}
+
+
+def wrapped(
+    store: BlobStore,
+    requests: Requests,
+    *,
+    concurrency: int = CONCURRENCY,
+    backoff: Backoff | None = None,
+    patience: timedelta = PATIENCE,
+    clock: Clock | None = None,
+) -> BlobStore:
+    """The store as all but tests use it. Every attempt is counted, has `patience`, and waits for its turn; pauses take no turn."""
+    patient = PatientBlobs(CountedBlobs(store, requests), patience)
+    return RetryingBlobs(LimitedBlobs(patient, concurrency), backoff or Backoff(), clock or SystemClock())

@@ -1,0 +1,84 @@
+"""Blobs in memory: for tests, and for trying Sluice out. They are gone with the process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from coordinator.blobs.port import REMEMBER, About, Listed, Sink
+from coordinator.clock import Clock
+from coordinator.core.blobids import checked_blob_id, checked_prefix
+from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable
+from coordinator.core.snapshot import BlobId
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    body: bytes
+    modified: datetime
+    expires: datetime | None
+
+
+class MemoryBlobs:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held: dict[BlobId, _Held] = {}
+        self._deleted: dict[BlobId, datetime] = {}
+        self._ours = False
+
+    async def open(self, *, create: bool) -> None:
+        if not self._ours and not create:
+            raise BlobStoreUnusable("nothing was made here yet")
+        self._ours = True
+
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+        now = self._clock.now()
+        self._held[checked_blob_id(blob)] = _Held(bytes(body), now, now + ttl if ttl is not None else None)
+
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+        mine = _Held(bytes(body), self._clock.now(), None)
+        return self._held.setdefault(checked_blob_id(blob), mine) is mine
+
+    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+        body = self._find(blob).body
+        end = len(body) if length is None else start + length
+        if start > len(body) or end > len(body):
+            raise BlobCorrupted(f"{blob} has {len(body)} bytes; up to {max(start, end)} were asked for")
+        sink.write(body[start:end])
+
+    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+        for blob in [checked_blob_id(blob) for blob in blobs]:
+            self._held.pop(blob, None)
+            self._deleted[blob] = self._clock.now()
+
+    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+        held = self._find(blob)
+        self._held[blob] = _Held(held.body, held.modified, None)
+
+    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+        checked_prefix(prefix)
+        blobs = sorted(blob for blob in self._held if blob.startswith(prefix) and blob > after)
+        for first in range(0, len(blobs), _PAGE):
+            found = ((blob, self._held.get(blob)) for blob in blobs[first : first + _PAGE])
+            yield [Listed(blob, len(held.body), held.modified) for blob, held in found if held is not None]
+
+    async def sweep_expired(self, now: datetime, limit: int) -> int:
+        expired = [blob for blob, held in self._held.items() if held.expires is not None and held.expires < now][:limit]
+        for blob in expired:
+            del self._held[blob]
+        self._deleted = {blob: when for blob, when in self._deleted.items() if when + REMEMBER >= now}
+        return len(expired)
+
+    async def close(self) -> None:
+        """What is held stays: whoever opens it again finds it."""
+
+    def _find(self, blob: BlobId) -> _Held:
+        held = self._held.get(checked_blob_id(blob))
+        if held is not None:
+            return held
+        if blob in self._deleted:
+            raise BlobDeleted(f"{blob} was deleted at {self._deleted[blob]:%Y-%m-%d %H:%M:%S} UTC")
+        raise BlobMissing(f"there is no blob {blob}")

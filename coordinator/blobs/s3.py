@@ -1,0 +1,291 @@
+"""Blobs in a bucket of S3, or of a server that speaks it. Bytes go through obstore; the rest through `s3control`.
+
+    <prefix>/sluice.json                 whose place it is
+    <prefix>/blobs/jobs/…                a blob; the tag `sluice-ttl-days` while it has a TTL
+    <prefix>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
+
+What has a TTL goes by a lifecycle rule of the bucket, or, where there are none, by `sweep_expired`, which reads the tags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from coordinator.blobs.port import REMEMBER, About, Listed, Sink
+from coordinator.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
+from coordinator.blobs.s3place import Access, S3Place, access_to, code_of, trouble
+from coordinator.clock import Clock
+from coordinator.core.blobids import checked_blob_id, checked_prefix
+from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
+from coordinator.core.snapshot import BlobId
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config
+
+_PAGE = 1000
+_INLINE = 1 << 20
+"""Bytes that are written into a sink on the event loop; more are written on a thread, part by part of at least as many."""
+_AT_ONCE = 16
+_KNOWN_TO_STAY = 200_000
+
+_TIMEOUTS: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10), "user_agent": "sluice"}
+"""`timeout` is of a whole request with its body, so it is long; `patient` sees earlier that one hangs."""
+
+
+class S3Blobs:
+    """The place in a bucket, which must exist. Credentials come from the environment."""
+
+    def __init__(self, place: S3Place, clock: Clock) -> None:
+        access = access_to(place, os.environ)
+        self._place = place
+        self._clock = clock
+        self._store = _client(place, access)
+        self._control = S3Control(place, access)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="blobs")
+        self._lifecycle = False
+        self._stay: set[BlobId] = set()
+
+    async def open(self, *, create: bool) -> None:
+        with self._troubles("open"):
+            try:
+                marker = await self._read(MARKER)
+            except FileNotFoundError as error:
+                if code_of(str(error)) == "NoSuchBucket":
+                    raise
+                await self._take(create)
+            else:
+                check_marker(marker, str(self._place))
+                if create:  # whether we may write
+                    await self._write(MARKER, MARKER_BODY)
+        if create:
+            self._lifecycle = await self._control.set_lifecycle()
+
+    async def _take(self, create: bool) -> None:
+        """Mark an empty place as ours."""
+        async for page in obstore.list(self._store, prefix=self._place.prefix or None, chunk_size=10):
+            if others := [found["path"] for found in page]:
+                raise not_ours(str(self._place), others[0])
+        if not create:
+            raise not_made(str(self._place))
+        with suppress(AlreadyExistsError):
+            await obstore.put_async(self._store, self._place.key(MARKER), MARKER_BODY, mode="create")
+
+    async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+        with self._troubles(blob):
+            await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl)
+
+    async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
+        key = self._key(blob)
+        with self._troubles(blob):
+            try:
+                await obstore.put_async(self._store, key, body, mode="create", use_multipart=False)
+            except AlreadyExistsError as error:
+                if code_of(str(error)) == "ConditionalRequestConflict":  # another one is being written; it may fail
+                    raise BlobUnavailable(f"another put of {blob} is under way") from error
+                return False
+        return True
+
+    async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
+        key = self._key(blob)
+        with self._troubles(blob):
+            try:
+                result = await obstore.get_async(self._store, key, options=_range(start, length))
+            except FileNotFoundError as error:
+                raise await self._missing(blob, error) from error
+            except BaseError as error:
+                if code_of(str(error)) == "InvalidRange":
+                    await self._check_end(blob, start, length)
+                    return
+                raise
+            if length == 0:
+                _check_range(blob, start, 0, result.meta["size"])
+                return
+            first, end = result.range
+            _check_range(blob, start, length, result.meta["size"])
+            if await self._pour(result, end - first, sink) != end - first:
+                raise BlobUnavailable(f"the body of {blob} ended early")
+
+    async def _pour(self, result: obstore.GetResult, size: int, sink: Sink) -> int:
+        if size <= _INLINE:
+            body = memoryview(await result.bytes_async())
+            sink.write(body)
+            return len(body)
+        written = 0
+        loop = asyncio.get_running_loop()
+        async for part in result.stream(min_chunk_size=_INLINE):
+            await loop.run_in_executor(self._threads, sink.write, memoryview(part))
+            written += len(part)
+        return written
+
+    async def _check_end(self, blob: BlobId, start: int, length: int | None) -> None:
+        """Whether the range that S3 calls unsatisfiable is the empty one at the blob's end."""
+        found = await obstore.get_async(self._store, self._key(blob))
+        _check_range(blob, start, length, found.meta["size"])
+
+    async def delete(self, blobs: Collection[BlobId], about: About) -> None:
+        keys = [self._key(blob) for blob in blobs]
+        rest = iter(blobs)
+        while some := list(islice(rest, _PAGE)):
+            until = int((self._clock.now() + REMEMBER).timestamp() * 1000)
+            with self._troubles("delete"):
+                record = "".join(f"{blob}\n" for blob in some).encode()
+                await self._write(f"deleted/{until:013}-{token_hex(8)}", record, REMEMBER)
+            await self._control.delete(keys[: len(some)])
+            del keys[: len(some)]
+
+    async def remove_ttl(self, blob: BlobId, about: About) -> None:
+        key = self._key(blob)
+        try:
+            await self._control.remove_ttl(key)
+        except Missing as error:
+            with self._troubles(blob):
+                raise await self._missing(blob, error) from error
+
+    async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
+        cut = len(self._place.key("blobs/"))
+        inside = checked_prefix(prefix)[: prefix.rfind("/") + 1]
+        with self._troubles("list"):
+            pages = obstore.list(
+                self._store, prefix=self._place.key(f"blobs/{inside}"), offset=self._key(BlobId(after)) if after else None, chunk_size=_PAGE
+            )
+            async for page in pages:
+                found = ((found["path"][cut:], found) for found in page)
+                yield [
+                    Listed(BlobId(blob), meta["size"], meta["last_modified"])
+                    for blob, meta in found
+                    if blob.startswith(prefix) and blob > after
+                ]
+
+    async def sweep_expired(self, now: datetime, limit: int) -> int:
+        if self._lifecycle:
+            return 0
+        with self._troubles("sweep"):
+            await self._forget(now)
+            count = 0
+            async for page in obstore.list(self._store, prefix=self._place.key("blobs"), chunk_size=_PAGE):
+                old = [(found["path"], found["last_modified"]) for found in page if found["last_modified"] + timedelta(days=1) < now]
+                expired = await self._expired(old, now)
+                if some := expired[: limit - count]:
+                    await self._control.delete(some)
+                count += len(some)
+                if count == limit:
+                    break
+        return count
+
+    async def _expired(self, objects: Sequence[tuple[str, datetime]], now: datetime) -> Sequence[str]:
+        """Those whose TTL is over. What has none is remembered, so that it is asked for once."""
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def expired(key: str, modified: datetime) -> bool:
+            async with turn:
+                days = None
+                with suppress(Missing):
+                    days = await self._control.ttl_days(key)
+            if days is None:
+                if len(self._stay) < _KNOWN_TO_STAY:
+                    self._stay.add(BlobId(key))
+                return False
+            return modified + timedelta(days=days) < now
+
+        asked = [(key, modified) for key, modified in objects if key not in self._stay]
+        over = await asyncio.gather(*(expired(key, modified) for key, modified in asked))
+        return [key for (key, _), is_over in zip(asked, over, strict=True) if is_over]
+
+    async def _forget(self, now: datetime) -> None:
+        """What was to be remembered of deleted blobs until now."""
+        millis = f"{int(now.timestamp() * 1000):013}"
+        old = [name for name in await self._records() if name.rpartition("/")[2] < millis]
+        for first in range(0, len(old), _PAGE):
+            await self._control.delete(old[first : first + _PAGE])
+
+    async def _records(self) -> Sequence[str]:
+        pages = obstore.list(self._store, prefix=self._place.key("deleted"), chunk_size=_PAGE)
+        return sorted([found["path"] async for page in pages for found in page])
+
+    async def _missing(self, blob: BlobId, why: Exception) -> SluiceError | Exception:
+        """What to raise where there is no such object: the records of deletions are read, the newest first."""
+        if code_of(str(why)) == "NoSuchBucket":
+            return why
+        records = [*reversed(await self._records())]
+        for first in range(0, len(records), _AT_ONCE):
+            bodies = await asyncio.gather(*(self._record(key) for key in records[first : first + _AT_ONCE]))
+            if any(f"\n{blob}\n" in body for body in bodies):
+                return BlobDeleted(f"{blob} was deleted from {self._place}")
+        return BlobMissing(f"there is no blob {blob} in {self._place}")
+
+    async def _record(self, key: str) -> str:
+        try:
+            return "\n" + bytes(await (await obstore.get_async(self._store, key)).bytes_async()).decode()
+        except FileNotFoundError:
+            return ""
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+        await self._control.close()
+
+    async def _read(self, name: str) -> bytes:
+        return bytes(await (await obstore.get_async(self._store, self._place.key(name))).bytes_async())
+
+    async def _write(self, name: str, body: bytes | memoryview, ttl: timedelta | None = None) -> None:
+        days = _days(ttl)
+        tags = {TTL_TAG: str(days)} if days is not None else None
+        await obstore.put_async(self._store, self._place.key(name), body, tags=tags, use_multipart=False)
+
+    def _key(self, blob: BlobId) -> str:
+        return self._place.key(f"blobs/{checked_blob_id(blob)}")
+
+    @contextmanager
+    def _troubles(self, what: str) -> Iterator[None]:
+        """Say who must act on what obstore raises."""
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            said = str(error).partition("\n\nDebug source")[0]
+            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+            raise trouble(code_of(said), refused, f"{what} in {self._place}", said) from error
+
+
+def _client(place: S3Place, access: Access) -> S3Store:
+    """Each request is sent once. Over TLS the payload is not hashed as well: obstore then sends a third more in the same time."""
+    http = access.endpoint is not None and access.endpoint.startswith("http://")
+    config: S3Config = {"region": access.region, "unsigned_payload": not http}
+    if access.endpoint is not None:
+        config["endpoint"] = access.endpoint
+    if access.key is not None and access.secret is not None:
+        config["access_key_id"] = access.key
+        config["secret_access_key"] = access.secret
+    if access.token is not None:
+        config["session_token"] = access.token
+    return S3Store(place.bucket, config=config, client_options={**_TIMEOUTS, "allow_http": http}, retry_config={"max_retries": 0})
+
+
+def _days(ttl: timedelta | None) -> int | None:
+    if ttl is None:
+        return None
+    return next((days for days in TTL_DAYS if timedelta(days=days) >= ttl), None)
+
+
+def _range(start: int, length: int | None) -> obstore.GetOptions | None:
+    """None: all of it. An empty range cannot be asked for: then the answer's size is all that counts."""
+    if length == 0 or (start == 0 and length is None):
+        return None
+    return {"range": {"offset": start} if length is None else (start, start + length)}
+
+
+def _check_range(blob: BlobId, start: int, length: int | None, size: int) -> None:
+    end = start if length is None else start + length
+    if end > size:
+        raise BlobCorrupted(f"{blob} has {size} bytes; up to {end} were asked for")

@@ -1,0 +1,169 @@
+"""What S3 is asked seldom: tags, lifecycle rules, and deletion of many objects at once. By aioboto3, which takes a while to import."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from coordinator.blobs.s3place import Access, S3Place, trouble
+from coordinator.core.errors import BlobUnavailable
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_s3.type_defs import LifecycleRuleOutputTypeDef, LifecycleRuleTypeDef, LifecycleRuleUnionTypeDef
+
+TTL_TAG = "sluice-ttl-days"
+TTL_DAYS = (1, 2, 7, 30, 90, 365)
+"""A lifecycle rule is for a number of days, and one is there for each of these: a TTL counts as the next longer, one of more than a year
+as none."""
+
+_TIMEOUT = 60
+
+
+class Missing(Exception):
+    """There is no such object."""
+
+
+class S3Control:
+    def __init__(self, place: S3Place, access: Access) -> None:
+        self._place = place
+        self._access = access
+        self._stack = AsyncExitStack()
+        self._client: S3Client | None = None
+        self._opening = asyncio.Lock()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Up to 1,000 objects; those that are not there are no error."""
+        client = await self._connected()
+        with self._troubles("delete"):
+            answer = await client.delete_objects(
+                Bucket=self._place.bucket, Delete={"Quiet": True, "Objects": [{"Key": key} for key in keys]}
+            )
+        for error in answer.get("Errors", []):
+            if error.get("Code") != "NoSuchKey":
+                raise trouble(error.get("Code", ""), False, f"delete of {error.get('Key')}", error.get("Message", "no reason"))
+
+    async def remove_ttl(self, key: str) -> None:
+        """Raises Missing."""
+        client = await self._connected()
+        with self._troubles(f"remove_ttl of {key}"):
+            await client.delete_object_tagging(Bucket=self._place.bucket, Key=key)
+
+    async def ttl_days(self, key: str) -> int | None:
+        """None: it stays for ever. Raises Missing."""
+        client = await self._connected()
+        with self._troubles(f"tags of {key}"):
+            answer = await client.get_object_tagging(Bucket=self._place.bucket, Key=key)
+        days = [tag["Value"] for tag in answer["TagSet"] if tag["Key"] == TTL_TAG]
+        return int(days[0]) if days and days[0].isdigit() else None
+
+    async def set_lifecycle(self) -> bool:
+        """Let the store delete what has a TTL; rules that are not ours stay. False if it cannot, or does not let us."""
+        client = await self._connected()
+        try:
+            with self._client_errors("lifecycle"):
+                found = await self._rules(client)
+                others = [rule for rule in found if rule.get("ID") not in self._our_ids()]
+                if len(found) - len(others) < len(TTL_DAYS):
+                    rules: list[LifecycleRuleUnionTypeDef] = [*others, *map(self._rule, TTL_DAYS)]
+                    await client.put_bucket_lifecycle_configuration(Bucket=self._place.bucket, LifecycleConfiguration={"Rules": rules})
+        except ClientError:
+            return False
+        return True
+
+    async def _rules(self, client: S3Client) -> list[LifecycleRuleOutputTypeDef]:
+        try:
+            return (await client.get_bucket_lifecycle_configuration(Bucket=self._place.bucket)).get("Rules", [])
+        except ClientError as error:
+            if _code(error) == "NoSuchLifecycleConfiguration":
+                return []
+            raise
+
+    def _our_ids(self) -> list[str]:
+        return [self._rule_id(days) for days in TTL_DAYS]
+
+    def _rule_id(self, days: int) -> str:
+        return f"{self._place.key('sluice')}-ttl-{days}"
+
+    def _rule(self, days: int) -> LifecycleRuleTypeDef:
+        return {
+            "ID": self._rule_id(days),
+            "Status": "Enabled",
+            "Filter": {"And": {"Prefix": self._place.key(""), "Tags": [{"Key": TTL_TAG, "Value": str(days)}]}},
+            "Expiration": {"Days": days},
+        }
+
+    async def close(self) -> None:
+        self._client = None
+        await self._stack.aclose()
+
+    async def _connected(self) -> S3Client:
+        if self._client is not None:
+            return self._client
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._connect()
+        return self._client
+
+    async def _connect(self) -> S3Client:
+        config = Config(
+            connect_timeout=5,
+            read_timeout=_TIMEOUT,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=32,
+            request_checksum_calculation="when_required",
+            s3={"addressing_style": "path" if self._access.endpoint else "auto"},
+        )
+        opened: S3Client = await self._stack.enter_async_context(
+            _session().client(
+                "s3",
+                region_name=self._access.region,
+                endpoint_url=self._access.endpoint,
+                aws_access_key_id=self._access.key,
+                aws_secret_access_key=self._access.secret,
+                aws_session_token=self._access.token,
+                config=config,
+            )
+        )
+        return opened
+
+    @contextmanager
+    def _troubles(self, what: str) -> Iterator[None]:
+        try:
+            with self._client_errors(what):
+                yield
+        except ClientError as error:
+            if _code(error) in ("NoSuchKey", "404"):
+                raise Missing(what) from error
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            raise trouble(_code(error), status in (401, 403), f"{what} in {self._place}", str(error)) from error
+
+    @contextmanager
+    def _client_errors(self, what: str) -> Iterator[None]:
+        """Nothing but ClientError, which is an answer, gets through."""
+        try:
+            yield
+        except ClientError as error:
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500 and _code(error) != "NotImplemented":
+                raise BlobUnavailable(f"{what} in {self._place}: {error}") from error
+            raise
+        except (BotoCoreError, OSError, TimeoutError) as error:
+            raise BlobUnavailable(f"{what} in {self._place}: {error}") from error
+
+
+@cache
+def _session() -> Any:
+    """One for all: it keeps the description of S3, which takes a while to load."""
+    import aioboto3
+
+    return aioboto3.Session()
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")

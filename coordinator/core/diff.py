@@ -1,0 +1,163 @@
+"""A local directory against the index of the snapshot before: what is added, retained and removed.
+
+A file is retained when it has the size and the SHA-256 of the one that the index has at its path. Its SHA-256 is known without reading it
+when a file of the same identity (inode, size, time of change in nanoseconds) was read before; `to_read` says which must be read. Owner,
+mode and times never decide: they are the local ones in the next index, and its bytes are not uploaded again for them. A changed file is
+both removed and added, as in Samza.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from coordinator.core.snapshot import DirIndex, FileIndex, FileMetadata
+
+
+class Identity(NamedTuple):
+    """Of a file's contents on one file system: any change in place gives another time, any new file another inode. Linking leaves it as
+    it is. Times have the grain of the kernel's tick: see `settled`."""
+
+    inode: int
+    size: int
+    modified_nanos: int
+
+
+class Fingerprint(NamedTuple):
+    """CRC-32 and SHA-256 (hex) of a file's contents."""
+
+    checksum: int
+    digest: str
+
+
+SETTLING_NANOS = 2_000_000_000
+
+
+def settled(identity: Identity, now_nanos: int) -> bool:
+    """Whether a file that was read at `now_nanos` can be known again by its identity: one changed again within the tick in which it was
+    read would look the same."""
+    return identity.modified_nanos + SETTLING_NANOS < now_nanos
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """`links` are the names that the file has on its file system."""
+
+    name: str
+    identity: Identity
+    metadata: FileMetadata
+    links: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDir:
+    """A directory on disk; the root's name is "". Files and directories are in the order of their names."""
+
+    name: str
+    files: tuple[LocalFile, ...] = ()
+    dirs: tuple[LocalDir, ...] = ()
+
+    def walk(self, prefix: str = "") -> Iterator[tuple[str, LocalFile]]:
+        """Every file with its path relative to the root, '/' between."""
+        for file in self.files:
+            yield prefix + file.name, file
+        for directory in self.dirs:
+            yield from directory.walk(f"{prefix}{directory.name}/")
+
+    def walk_dirs(self, prefix: str = "") -> Iterator[str]:
+        """The path of every directory below, parents first."""
+        for directory in self.dirs:
+            yield prefix + directory.name
+            yield from directory.walk_dirs(f"{prefix}{directory.name}/")
+
+
+@dataclass(frozen=True, slots=True)
+class DirDiff:
+    """What a directory needs. `retained` have the blobs of the index before and the metadata of the local files."""
+
+    name: str
+    added: tuple[LocalFile, ...] = ()
+    retained: tuple[FileIndex, ...] = ()
+    removed: tuple[FileIndex, ...] = ()
+    dirs_added: tuple[DirDiff, ...] = ()
+    dirs_retained: tuple[DirDiff, ...] = ()
+    dirs_removed: tuple[DirIndex, ...] = ()
+
+    def walk_added(self, prefix: str = "") -> Iterator[tuple[str, LocalFile]]:
+        for file in self.added:
+            yield prefix + file.name, file
+        for directory in (*self.dirs_added, *self.dirs_retained):
+            yield from directory.walk_added(f"{prefix}{directory.name}/")
+
+    def walk_retained(self, prefix: str = "") -> Iterator[tuple[str, FileIndex]]:
+        for file in self.retained:
+            yield prefix + file.name, file
+        for directory in self.dirs_retained:
+            yield from directory.walk_retained(f"{prefix}{directory.name}/")
+
+
+def to_read(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> Iterator[tuple[str, LocalFile]]:
+    """The files that may be those of the index and are not known: by path, those of the same size."""
+    indexed = dict(before.walk()) if before is not None else {}
+    for path, file in local.walk():
+        same_path = indexed.get(path)
+        if same_path is not None and same_path.metadata.size == file.identity.size and file.identity not in known:
+            yield path, file
+
+
+def diff(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> DirDiff:
+    """Compare. A file that is not in `known` counts as changed."""
+    if before is None:
+        return DirDiff(local.name, added=local.files, dirs_added=tuple(diff(each, None, known) for each in local.dirs))
+    added: list[LocalFile] = []
+    retained: list[FileIndex] = []
+    left = {file.name: file for file in before.files}
+    for file in local.files:
+        indexed = left.get(file.name)
+        if indexed is not None and _same(file, indexed, known):
+            del left[file.name]
+            retained.append(indexed if indexed.metadata == file.metadata else replace(indexed, metadata=file.metadata))
+        else:
+            added.append(file)
+    dirs_left = {each.name: each for each in before.dirs}
+    dirs_retained = tuple(diff(each, dirs_left.pop(each.name), known) for each in local.dirs if each.name in dirs_left)
+    kept = {each.name for each in dirs_retained}
+    return DirDiff(
+        local.name,
+        tuple(added),
+        tuple(retained),
+        tuple(left.values()),
+        tuple(diff(each, None, known) for each in local.dirs if each.name not in kept),
+        dirs_retained,
+        tuple(_present(each) for each in dirs_left.values()),
+    )
+
+
+def _same(file: LocalFile, indexed: FileIndex, known: Mapping[Identity, Fingerprint]) -> bool:
+    if file.identity.size != indexed.metadata.size:
+        return False
+    fingerprint = known.get(file.identity)
+    return fingerprint is not None and fingerprint.digest == indexed.digest
+
+
+def _present(directory: DirIndex) -> DirIndex:
+    """Without what was removed from it earlier, or indexes would grow for ever."""
+    return DirIndex(directory.name, directory.files, dirs=tuple(_present(each) for each in directory.dirs))
+
+
+def next_index(found: DirDiff, uploaded: Mapping[str, FileIndex], prefix: str = "") -> DirIndex:
+    """The directory in the next snapshot. `uploaded` has, by path, every added file, and the retained ones that were put again into
+    another blob: those count as removed from the former."""
+    again = {file.name for file in found.retained if prefix + file.name in uploaded}
+    files = [file for file in found.retained if file.name not in again]
+    files += [uploaded[prefix + name] for name in (*again, *(file.name for file in found.added))]
+    dirs = [next_index(each, uploaded, f"{prefix}{each.name}/") for each in (*found.dirs_added, *found.dirs_retained)]
+    removed = (*found.removed, *(file for file in found.retained if file.name in again))
+    return DirIndex(
+        found.name,
+        tuple(sorted(files, key=lambda file: file.name)),
+        tuple(sorted(removed, key=lambda file: file.name)),
+        tuple(sorted(dirs, key=lambda each: each.name)),
+        found.dirs_removed,
+    )

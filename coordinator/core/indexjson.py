@@ -1,0 +1,305 @@
+"""A snapshot's index as bytes: Samza's JSON spelling, and what Sluice adds to it.
+
+Samza's code reads what is written here as long as packing is off and no file is larger than 2 GiB: the offset of a part is an int there. It
+ignores the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a part that is packed; and at the top
+"schema-version", "generation", "lineage", "batch-id" and "index-sha256", which is the SHA-256 of the document without that key, spelt
+with sorted keys, without blanks and in ASCII. An index without "schema-version" is one of Samza's, and has no checksum.
+
+Reading trusts nothing: a name that would leave its directory, parts that do not make up their file, a name that is there twice, a number
+that is none, anything cut short is refused. Keys that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NoReturn, TypeVar
+
+from coordinator.core.blobids import checked_blob_id
+from coordinator.core.errors import BadName, IndexUnreadable
+from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from coordinator.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
+
+SCHEMA_VERSION = 1
+
+JOB_ID = "1"
+"""Samza tells instances of a job apart by it; Sluice's jobs have one."""
+
+_CHECKSUM = "index-sha256"
+_LONGEST_NAME = 255
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MODE_LETTERS = "rwxrwxrwx"
+
+T = TypeVar("T")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def encoded(index: SnapshotIndex) -> bytes:
+    """The index as it is stored; the same index gives the same bytes."""
+    metadata = index.metadata
+    document: dict[str, object] = {
+        "creation-time-millis": index.created_millis,
+        "snapshot-metadata": {
+            "checkpoint-id": metadata.checkpoint,
+            "job-name": metadata.job,
+            "job-id": JOB_ID,
+            "task-name": metadata.task,
+            "store-name": metadata.store,
+        },
+        "dir-index": _directory(index.root),
+        "prev-snapshot-index-blob-id": index.previous,
+        "schema-version": SCHEMA_VERSION,
+        "generation": index.generation,
+        "lineage": index.lineage,
+        "batch-id": index.batch,
+    }
+    body = _canonical(document)
+    return body[:-1] + _checksum_of(body)
+
+
+def _checksum_of(body: bytes) -> bytes:
+    """How a document ends that has its checksum as its last key."""
+    return f',"{_CHECKSUM}":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
+
+
+def _canonical(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _directory(directory: DirIndex) -> dict[str, object]:
+    return {
+        "dir-name": directory.name,
+        "files-present": [_file(file) for file in directory.files],
+        "files-removed": [_file(file) for file in directory.files_removed],
+        "sub-dirs-present": [_directory(each) for each in directory.dirs],
+        "sub-dirs-removed": [_directory(each) for each in directory.dirs_removed],
+    }
+
+
+def _file(file: FileIndex) -> dict[str, object]:
+    metadata = file.metadata
+    document: dict[str, object] = {
+        "file-name": file.name,
+        "blobs": [_part(part) for part in file.blobs],
+        "file-metadata": {
+            "creation-time-millis": metadata.created_millis,
+            "last-modified-time-millis": metadata.modified_millis,
+            "size": metadata.size,
+            "owner": metadata.owner,
+            "group": metadata.group,
+            "permissions": permissions(metadata.mode),
+        },
+        "checksum": file.checksum,
+    }
+    if file.digest is not None:
+        document["sha256"] = file.digest
+    return document
+
+
+def _part(part: FileBlob) -> dict[str, object]:
+    document: dict[str, object] = {"blob-id": part.blob, "offset": part.offset}
+    if part.length is not None:
+        document |= {"length": part.length, "blob-offset": part.at}
+        if part.blob_size is not None:
+            document["blob-size"] = part.blob_size
+    return document
+
+
+@lru_cache(maxsize=512)
+def permissions(mode: int) -> str:
+    """Nine permission bits as Samza spells them: 0o640 is "rw-r-----"."""
+    return "".join(letter if mode & (0o400 >> place) else "-" for place, letter in enumerate(_MODE_LETTERS))
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Wrong(ValueError):
+    """What is wrong with the document, and where."""
+
+
+def decoded(body: bytes, blob: BlobId) -> SnapshotIndex:
+    """The index that `blob` holds. Raises IndexUnreadable, which names the blob and says what to do."""
+    try:
+        document = json.loads(body)
+        _check_whole(document, body)
+        return _index(document)
+    except RecursionError:
+        why = "its directories are nested too deeply"
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    raise IndexUnreadable(
+        f"{blob} cannot be read as a snapshot's index: {why}; nothing was changed: look whether another blob store has it, or choose an "
+        "earlier snapshot of the store"
+    )
+
+
+def _check_whole(document: object, body: bytes) -> None:
+    """Whether this is an index that this version can read, and the one that was written."""
+    if not isinstance(document, dict):
+        raise _Wrong("it is not a JSON object")
+    if "schema-version" not in document:
+        if _CHECKSUM in document:
+            raise _Wrong("it has a checksum and no schema version")
+        return
+    version = _number(document["schema-version"], "schema-version")
+    if version > SCHEMA_VERSION:
+        raise _Wrong(f"a newer version of Sluice wrote it (schema {version}; this one reads {SCHEMA_VERSION}): run that version")
+    told = document.pop(_CHECKSUM)
+    ending = len(_checksum_of(b""))
+    if body.endswith(_checksum_of(body[:-ending] + b"}")):
+        return  # as it was written; it need not be spelt again to see that
+    found = hashlib.sha256(_canonical(document)).hexdigest()
+    if told != found:
+        raise _Wrong(f"its SHA-256 is {found}, and it says {str(told)[:64]!r}")
+
+
+def _index(document: Mapping[str, Any]) -> SnapshotIndex:
+    about = document["snapshot-metadata"]
+    root = _read_directory(document["dir-index"], "")
+    if root.name:
+        raise _Wrong(f"its root is named {root.name[:80]!r}")
+    return SnapshotIndex(
+        created_millis=_number(document["creation-time-millis"], "creation-time-millis"),
+        metadata=SnapshotMetadata(
+            CheckpointId(_text(about["checkpoint-id"], "checkpoint-id")),
+            JobName(_text(about["job-name"], "job-name")),
+            TaskName(_text(about["task-name"], "task-name")),
+            StageName(_text(about["store-name"], "store-name")),
+        ),
+        root=root,
+        previous=_optional(document.get("prev-snapshot-index-blob-id"), _blob_id),
+        generation=_optional(document.get("generation"), lambda value: Generation(_number(value, "generation"))),
+        lineage=_optional(document.get("lineage"), lambda value: Lineage(_text(value, "lineage"))),
+        batch=_optional(document.get("batch-id"), lambda value: _number(value, "batch-id", least=-1)),
+    )
+
+
+def _read_directory(document: Mapping[str, Any], where: str) -> DirIndex:
+    name = document["dir-name"]
+    if where or name != "":
+        name = _name(name, where)
+    inside = f"{where}{name}/"
+    files = tuple(_read_file(each, inside, present=True) for each in _list(document, "files-present"))
+    dirs = tuple(_read_directory(each, inside) for each in _list(document, "sub-dirs-present"))
+    _check_unique(inside, files, dirs)
+    return DirIndex(
+        name,
+        tuple(sorted(files, key=lambda file: file.name)),
+        tuple(_read_file(each, inside, present=False) for each in _list(document, "files-removed")),
+        tuple(sorted(dirs, key=lambda each: each.name)),
+        tuple(_read_directory(each, inside) for each in _list(document, "sub-dirs-removed")),
+    )
+
+
+def _check_unique(where: str, files: tuple[FileIndex, ...], dirs: tuple[DirIndex, ...]) -> None:
+    seen: set[str] = set()
+    for name in (*(file.name for file in files), *(each.name for each in dirs)):
+        if name in seen:
+            raise _Wrong(f"{where}{name} is there twice")
+        seen.add(name)
+
+
+def _read_file(document: Mapping[str, Any], where: str, *, present: bool) -> FileIndex:
+    name = _name(document["file-name"], where)
+    about = document["file-metadata"]
+    digest = document.get("sha256")
+    if digest is not None and not (isinstance(digest, str) and _SHA256.fullmatch(digest)):
+        raise _Wrong(f"the SHA-256 of {where}{name} is {str(digest)[:80]!r}")
+    metadata = FileMetadata(
+        _number(about["creation-time-millis"], "creation-time-millis"),
+        _number(about["last-modified-time-millis"], "last-modified-time-millis"),
+        _number(about["size"], "size"),
+        _text(about["owner"], "owner"),
+        _text(about["group"], "group"),
+        _mode(about["permissions"]),
+    )
+    parts = tuple(sorted((_read_part(each) for each in _list(document, "blobs")), key=lambda part: part.offset))
+    if present:
+        for _ in lengths(parts, metadata.size, where + name):
+            pass
+    return FileIndex(name, parts, metadata, _number(document["checksum"], "checksum"), digest)
+
+
+def _read_part(document: Mapping[str, Any]) -> FileBlob:
+    blob, offset = _blob_id(document["blob-id"]), _number(document["offset"], "offset")
+    if "length" not in document:
+        return FileBlob(blob, offset)
+    length, at = _number(document["length"], "length"), _number(document.get("blob-offset", 0), "blob-offset")
+    return FileBlob(blob, offset, length, at, _optional(document.get("blob-size"), lambda value: _number(value, "blob-size")))
+
+
+def lengths(parts: tuple[FileBlob, ...], size: int, path: str) -> Iterator[tuple[FileBlob, int]]:
+    """Each part of a file with its length in bytes, in the order of their offsets. Raises ValueError when they do not make up `size` bytes:
+    a part that does not say how long it is, as Samza's do not, reaches to the next one."""
+    end = 0
+    for place, part in enumerate(parts):
+        following = parts[place + 1].offset if place + 1 < len(parts) else size
+        length = following - part.offset if part.length is None else part.length
+        if part.offset != end or length < 0 or (length == 0 and part.length is None and size):
+            raise _Wrong(f"the parts of {path} do not follow each other at byte {end}")
+        end += length
+        yield part, length
+    if end != size:
+        raise _Wrong(f"the parts of {path} are {end} bytes together, and the file has {size}")
+
+
+def _name(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(f"a name in {where[:200] or '/'} is no text")
+    if value in ("", ".", "..") or "/" in value or "\0" in value:
+        raise _Wrong(f"{value[:80]!r} in {where[:200] or '/'} is no name of a file or directory, and would lead out of it")
+    if len(value) > _LONGEST_NAME or (not value.isascii() and len(value.encode("utf-8", "surrogateescape")) > _LONGEST_NAME):
+        raise _Wrong(f"the name {value[:80]!r}… in {where[:200] or '/'} is longer than {_LONGEST_NAME} bytes")
+    return value
+
+
+def _blob_id(value: object) -> BlobId:
+    try:
+        return checked_blob_id(_text(value, "blob-id"))
+    except BadName as error:
+        raise _Wrong(str(error)) from error
+
+
+def _mode(value: object) -> int:
+    return _mode_of(_text(value, "permissions"))
+
+
+@lru_cache(maxsize=512)
+def _mode_of(text: str) -> int:
+    mode = sum(0o400 >> place for place, letter in enumerate(text[: len(_MODE_LETTERS)]) if letter != "-")
+    if permissions(mode) != text:
+        _refuse(text, "permissions")
+    return mode
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    value = document[key]
+    if not isinstance(value, list):
+        raise _Wrong(f"{key} is no list")
+    return value
+
+
+def _number(value: object, what: str, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        _refuse(value, what)
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        _refuse(value, what)
+    return value
+
+
+def _refuse(value: object, what: str) -> NoReturn:
+    raise _Wrong(f"{what} is {str(value)[:80]!r}")
+
+
+def _optional(value: object, read: Callable[[object], T]) -> T | None:
+    return None if value is None else read(value)

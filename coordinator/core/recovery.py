@@ -1,0 +1,132 @@
+"""Where a stage goes on when a container acquires its task: from the local directory, from a snapshot, or from nothing; and what it must
+run again first.
+
+Every batch of a stage has a plan (Spark's offset-log entry), and the plan is durable in the blob store before the batch's output is seen.
+So a directory that ends at batch N becomes the one that was lost by running the plans N+1..M again: the same batches, the same output,
+which sinks that know (lineage, batch) skip. Where that cannot be done exactly the stage gets a new lineage: rows may come twice, and none
+is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from coordinator.core.ids import Generation, Lineage
+from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a batch reads, as Spark spells it in `offsets/<batch>`. `strict`: it was durable before the batch wrote anything, into a sink
+    that skips what it has seen. `code` tells the job file that planned it from other versions."""
+
+    batch: int
+    text: str
+    generation: Generation
+    strict: bool
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """A checkpoint directory of this disk; -1 for no batch. `plans` are those that its newest batches were planned by."""
+
+    lineage: Lineage
+    committed: int
+    planned: int
+    plans: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot that the coordinator offers; `batch` is the last in it, -1 for none."""
+
+    checkpoint: CheckpointId
+    lineage: Lineage
+    batch: int
+    markers: Mapping[BlobStoreName, BlobId]
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """With the local directory, after these plans."""
+
+    replay: Sequence[Plan] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """With an empty directory, after these plans."""
+
+    replay: Sequence[Plan] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """The snapshot, then run the plans."""
+
+    snapshot: Snapshot
+    replay: Sequence[Plan] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAnew:
+    """The snapshot under a new lineage: what came after it cannot be repeated exactly."""
+
+    snapshot: Snapshot
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Nothing may be started: state would be lost silently."""
+
+    why: str
+
+
+Recovery: TypeAlias = GoOn | Begin | Restore | RestoreAnew | Refuse
+
+
+def recovery(
+    lineage: Lineage, reported: int | None, local: LocalStore | None, plans: Mapping[int, Plan], snapshot: Snapshot | None, code: str
+) -> Recovery:
+    """Decide. `reported` is the last batch that the coordinator heard of in this lineage, `plans` the durable ones of it, `code` that of
+    the job file at hand."""
+    if snapshot is not None and snapshot.chosen:
+        return RestoreAnew(snapshot, f"checkpoint {snapshot.checkpoint} was chosen")
+    last = max([-1 if reported is None else reported, *plans])
+    if local is not None and local.lineage == lineage and _agrees(local, plans):
+        ahead = _replay(local.committed, last, plans, code, local.plans)
+        if not isinstance(ahead, str):
+            return GoOn(ahead)
+    if snapshot is not None:
+        ahead = _replay(snapshot.batch, last, plans, code, {})
+        return RestoreAnew(snapshot, ahead) if isinstance(ahead, str) else Restore(snapshot, ahead)
+    ahead = _replay(-1, last, plans, code, {})
+    return Refuse(ahead) if isinstance(ahead, str) else Begin(ahead)
+
+
+def _agrees(local: LocalStore, plans: Mapping[int, Plan]) -> bool:
+    """Whether the batches that the directory has committed are those of the history: another holder may have planned some of them
+    otherwise."""
+    return all(plans[batch].text == text for batch, text in local.plans.items() if batch <= local.committed and batch in plans)
+
+
+def _replay(after: int, last: int, plans: Mapping[int, Plan], code: str, local_plans: Mapping[int, str]) -> Sequence[Plan] | str:
+    """The plans of batches after+1 to last, or why they cannot all be run again exactly. One that the directory itself holds, and which it
+    was interrupted in, runs again in any case."""
+    found = []
+    for batch in range(after + 1, last + 1):
+        if batch not in plans:
+            return f"batch {batch} was run and its plan is not in the blob store"
+        plan = plans[batch]
+        if local_plans.get(batch) != plan.text:
+            if not plan.strict:
+                return f"batch {batch} was written by a sink that does not say which batches it has seen"
+            if plan.code != code:
+                return f"batch {batch} was planned by another version of the job file"
+        found.append(plan)
+    return tuple(found)

@@ -1,0 +1,71 @@
+"""An engine without Spark whose queries keep checkpoint directories as Spark does: plans, commits, and as state the plans of all
+batches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from containers.engine import Start
+from containers.localstate import Stores, inspect, write_plan
+from tests.fake_engine import FakeEngine, FakeQuery
+
+
+def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
+    """A batch's plan that ends at these offsets, as Spark spells it; plans with different notes differ."""
+    return f"v1\n{json.dumps({'batchWatermarkMs': 0, 'note': note})}\n{json.dumps({stream: {str(p): end for p, end in ends.items()}})}"
+
+
+@dataclass
+class DiskEngine(FakeEngine):
+    """`outputs` are what batches wrote, by query, in order: (batch, plan). A directory's state is the plans of all its batches."""
+
+    root: Path = Path()
+    job: str = "delays"
+    outputs: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        directory = self.directory(start)
+        Stores(self.root, self.job).prepare(
+            start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
+        )
+        for batch, text in sorted(start.replay.items()):
+            found = inspect(directory)
+            assert found is not None
+            if batch > found.committed:
+                write_plan(directory, batch, text)
+                self._run(start, batch, None)
+        return super().start(start)
+
+    def directory(self, start: Start) -> Path:
+        return Stores(self.root, self.job).directory(start.task, start.declared.stage.name)
+
+    def state(self, start: Start) -> dict[int, str]:
+        """What the stage knows: batch -> plan."""
+        return {int(file.name.split(".")[0]): file.read_text() for file in (self.directory(start) / "state").glob("*.changelog")}
+
+    async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
+        """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""
+        text = plan(ends, query.start.declared.stage.reads[0], note)
+        await asyncio.to_thread(self._run, query.start, batch, text)
+        offsets = {ssp: ends[ssp.partition] for ssp in query.start.starts if ssp.partition in ends}
+        await query.commits(batch, offsets)
+
+    def _run(self, start: Start, batch: int, text: str | None) -> None:
+        directory = self.directory(start)
+        for part in ("offsets", "state", "commits"):
+            (directory / part).mkdir(exist_ok=True)
+        if text is not None and not (directory / "offsets" / str(batch)).exists():
+            write_plan(directory, batch, text)
+        for each in start.around:
+            each.begins(batch)
+        for each in start.around:
+            each.writes(batch)
+        planned = (directory / "offsets" / str(batch)).read_text()
+        self.outputs.setdefault(start.query, []).append((batch, planned))
+        (directory / "state" / f"{batch}.changelog").write_text(planned)
+        (directory / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')

@@ -1,0 +1,120 @@
+"""Servers that speak S3, and a proxy that disturbs connections to them; see `servers`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+
+from tests.servers import await_ready, free_port, missing
+
+S3_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": "sluice-secret"}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Server:
+    """A server that speaks S3 at `endpoint`, and where it keeps its objects, if on disk. Its credentials are `S3_CREDENTIALS`."""
+
+    endpoint: str
+    directory: Path | None = None
+
+    def new_bucket(self) -> str:
+        """The name of an empty bucket."""
+        name = f"test-{uuid4().hex[:20]}"
+        import boto3  # takes a while to import
+
+        keys = [S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
+        client = boto3.client(
+            "s3", endpoint_url=self.endpoint, region_name="us-east-1", aws_access_key_id=keys[0], aws_secret_access_key=keys[1]
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+        return name
+
+
+@contextmanager
+def versitygw(directory: Path, *, readonly: bool = False) -> Iterator[S3Server]:
+    """An S3 server of its own that keeps its objects in `directory`. It has no lifecycle rules. One that is `readonly` may share the
+    directory of another."""
+    program = shutil.which("versitygw")
+    if program is None:
+        missing("versitygw")
+        raise AssertionError
+    (directory / "s3").mkdir(exist_ok=True)
+    address = f"127.0.0.1:{free_port()}"
+    root = {"ROOT_ACCESS_KEY": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
+    options = ["--port", address, "--quiet", "--health", "/health", *(["--readonly"] if readonly else [])]
+    command = [program, *options, "posix", str(directory / "s3")]
+    log = directory / f"versitygw-{'readonly' if readonly else 'first'}.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **root})
+    try:
+        await_ready(process, f"http://{address}/health", log)
+        yield S3Server(f"http://{address}", directory)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def moto() -> Iterator[S3Server]:
+    """A server with S3's lifecycle rules, in this process."""
+    from moto.server import ThreadedMotoServer  # takes a while to import
+
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}")
+    finally:
+        server.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Toxiproxy:
+    """Proxies whose connections can be made slow, or to hang, or to break: `api` is its own."""
+
+    api: str
+
+    def proxy(self, upstream: str) -> str:
+        """The address of a new proxy, host and port, of the upstream one."""
+        made = httpx.post(f"{self.api}/proxies", json={"name": upstream, "listen": "127.0.0.1:0", "upstream": upstream}).raise_for_status()
+        return str(made.json()["listen"])
+
+    def poison(self, upstream: str, kind: str, stream: str, **attributes: int) -> None:
+        """Toxiproxy's toxic of that kind, `upstream` or `downstream`."""
+        toxic = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
+        httpx.post(f"{self.api}/proxies/{upstream}/toxics", json=toxic).raise_for_status()
+
+    def heal(self, upstream: str, kind: str) -> None:
+        httpx.delete(f"{self.api}/proxies/{upstream}/toxics/{kind}").raise_for_status()
+
+    def cut(self, upstream: str, *, on: bool) -> None:
+        """Cut off, or connect again."""
+        httpx.post(f"{self.api}/proxies/{upstream}", json={"enabled": not on}).raise_for_status()
+
+
+@contextmanager
+def toxiproxy(directory: Path) -> Iterator[Toxiproxy]:
+    program = shutil.which("toxiproxy-server")
+    if program is None:
+        missing("toxiproxy-server")
+        raise AssertionError
+    port, log = free_port(), directory / "toxiproxy.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [program, "-host", "127.0.0.1", "-port", str(port)], cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        await_ready(process, f"http://127.0.0.1:{port}/version", log)
+        yield Toxiproxy(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -1,0 +1,42 @@
+"""Blobs in memory, bare and wrapped."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.blobs.memory import MemoryBlobs
+from coordinator.blobs.port import BlobStore
+from coordinator.clock import SystemClock
+from coordinator.core.errors import BlobStoreUnusable
+from tests.contracts.blobs import BlobStoreContract, WrappedBlobStoreContract
+
+
+async def opened() -> MemoryBlobs:
+    store = MemoryBlobs(SystemClock())
+    await store.open(create=True)
+    return store
+
+
+class TestMemoryBlobs(BlobStoreContract):
+    @pytest.fixture
+    async def store(self) -> BlobStore:
+        return await opened()
+
+    @pytest.fixture
+    def second(self, store: BlobStore) -> BlobStore:
+        return store
+
+
+class TestMemoryBlobsWrapped(WrappedBlobStoreContract):
+    @pytest.fixture
+    async def bare(self) -> BlobStore:
+        return await opened()
+
+    @pytest.fixture
+    def bare_second(self, bare: BlobStore) -> BlobStore:
+        return bare
+
+
+async def test_what_nobody_made_cannot_be_used() -> None:
+    with pytest.raises(BlobStoreUnusable):
+        await MemoryBlobs(SystemClock()).open(create=False)

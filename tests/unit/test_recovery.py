@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.core.ids import Generation, Lineage
+from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+
+OURS, OTHERS = Lineage("ours"), Lineage("others")
+CODE = "v1"
+
+
+def text(batch: int) -> str:
+    return f"plan of {batch}"
+
+
+def plans(*batches: int, strict: bool = True, code: str = CODE) -> dict[int, Plan]:
+    return {batch: Plan(batch, text(batch), Generation(1), strict, code) for batch in batches}
+
+
+def local(committed: int, planned: int | None = None, lineage: Lineage = OURS) -> LocalStore:
+    planned = committed if planned is None else planned
+    return LocalStore(lineage, committed, planned, {batch: text(batch) for batch in range(planned + 1)})
+
+
+def snapshot(batch: int, lineage: Lineage = OURS, *, chosen: bool = False) -> Snapshot:
+    return Snapshot(CheckpointId("1-1"), lineage, batch, {BlobStoreName("local"): BlobId("x")}, chosen)
+
+
+def batches(of: object) -> list[int]:
+    assert isinstance(of, GoOn | Begin | Restore)
+    return [plan.batch for plan in of.replay]
+
+
+def test_a_new_stage_begins_empty() -> None:
+    assert recovery(OURS, None, None, {}, None, CODE) == Begin()
+
+
+def test_a_directory_that_has_all_goes_on_although_there_is_a_snapshot() -> None:
+    assert recovery(OURS, 7, local(7), plans(5, 6, 7), snapshot(5), CODE) == GoOn()
+
+
+def test_a_directory_that_was_interrupted_in_a_batch_runs_it_again_whatever_the_code() -> None:
+    found = recovery(OURS, 7, local(7, 8), plans(7, 8, strict=False, code="v0"), snapshot(5), CODE)
+    assert isinstance(found, GoOn)
+    assert batches(found) == [8]
+
+
+def test_a_lost_disk_is_restored_and_what_came_after_the_snapshot_runs_again() -> None:
+    found = recovery(OURS, 7, None, plans(4, 5, 6, 7, 8), snapshot(5), CODE)
+    assert isinstance(found, Restore)
+    assert batches(found) == [6, 7, 8]
+
+
+def test_a_disk_that_was_lost_before_the_first_snapshot_begins_empty_and_runs_everything_again() -> None:
+    found = recovery(OURS, 1, None, plans(0, 1, 2), None, CODE)
+    assert isinstance(found, Begin)
+    assert batches(found) == [0, 1, 2]
+
+
+def test_a_disk_that_was_set_back_catches_up_by_the_plans() -> None:
+    found = recovery(OURS, 9, local(6), plans(6, 7, 8, 9), snapshot(5), CODE)
+    assert isinstance(found, GoOn)
+    assert batches(found) == [7, 8, 9]
+
+
+def test_a_directory_whose_batches_another_holder_planned_otherwise_is_not_used() -> None:
+    forked = LocalStore(OURS, 7, 7, {6: text(6), 7: "another plan of 7"})
+    found = recovery(OURS, 7, forked, plans(6, 7, 8), snapshot(5), CODE)
+    assert isinstance(found, Restore)
+    assert batches(found) == [6, 7, 8]
+
+
+def test_a_planned_batch_that_another_holder_planned_otherwise_runs_as_that_one_planned_it() -> None:
+    forked = LocalStore(OURS, 6, 7, {6: text(6), 7: "another plan of 7"})
+    found = recovery(OURS, 6, forked, plans(6, 7), snapshot(5), CODE)
+    assert isinstance(found, GoOn)
+    assert found.replay == (plans(7)[7],)
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (plans(6, 8), "batch 7"),
+        (plans(6, 7), "batch 8"),
+        (plans(6, 7, 8, strict=False), "sink"),
+        (plans(6, 7, 8, code="v0"), "version of the job file"),
+    ],
+)
+def test_what_cannot_be_repeated_exactly_begins_a_new_lineage_at_the_snapshot(known: dict[int, Plan], why: str) -> None:
+    found = recovery(OURS, 8, None, known, snapshot(5), CODE)
+    assert isinstance(found, RestoreAnew)
+    assert why in found.why
+
+
+def test_state_that_is_nowhere_is_refused_and_never_begun_anew() -> None:
+    found = recovery(OURS, 3, None, {}, None, CODE)
+    assert isinstance(found, Refuse)
+    assert "batch 0" in found.why
+    assert isinstance(recovery(OURS, 3, local(3, lineage=OTHERS), {}, None, CODE), Refuse)
+
+
+def test_a_chosen_snapshot_is_restored_under_a_new_lineage_whatever_this_disk_has() -> None:
+    assert isinstance(recovery(OURS, 9, local(9), plans(8, 9), snapshot(5, chosen=True), CODE), RestoreAnew)
+
+
+def test_a_lineage_that_began_at_a_snapshot_of_another_one_is_restored_from_it() -> None:
+    found = recovery(OURS, 6, local(9, lineage=OTHERS), plans(6, 7), snapshot(5, OTHERS), CODE)
+    assert isinstance(found, Restore)
+    assert batches(found) == [6, 7]
+
+
+@given(
+    st.none() | st.integers(-1, 12),
+    st.none() | st.builds(local, st.integers(-1, 12), st.none(), st.sampled_from([OURS, OTHERS])),
+    st.sets(st.integers(0, 12)),
+    st.none() | st.builds(snapshot, st.integers(-1, 12)),
+)
+def test_whatever_is_found_every_batch_that_was_run_is_kept_or_run_again_or_a_new_lineage_says_that_rows_may_repeat(
+    reported: int | None, here: LocalStore | None, durable: set[int], taken: Snapshot | None
+) -> None:
+    last = max([-1 if reported is None else reported, *durable])
+    match recovery(OURS, reported, here, plans(*durable), taken, CODE):
+        case GoOn() as found:
+            assert here is not None
+            assert here.lineage == OURS
+            assert batches(found) == list(range(here.committed + 1, last + 1))
+        case Restore(snapshot=base) as found:
+            assert batches(found) == list(range(base.batch + 1, last + 1))
+        case Begin() as found:
+            assert batches(found) == list(range(last + 1))
+        case RestoreAnew():
+            assert taken is not None
+        case Refuse():
+            assert taken is None
+            assert last >= 0
