@@ -26,7 +26,7 @@ FILES = int(os.environ.get("BENCH_FILES", "100000"))
 DIRECTORIES = 100
 CHANGED_PERCENT = 1
 ROUNDS = 7
-MOST_RATIO = 3.0
+MOST_RATIO = 4.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ Two figures of each, on `local[2]`:
 * rows/s: the second half of a backlog of four times a year of flights: the first half is for the JVM to warm up;
 * batch p50: what a batch takes, by Spark's own word, while a thousand rows a second come in.
 
-Every query, the plain one and each of the job's, may read as many rows a batch as any other. A row of the job is done by halves, once when it
-is routed and once when it is counted, so that a lead of the first stage at the half is not taken for speed of the second.
+Every query, the plain one and each of the job's, may read as many rows a batch as any other. A row of the job is done by halves, once when
+it is routed and once when it is counted, so that a lead of the first stage at the half is not taken for speed of the second.
 
 The job does more than the query: a task's state stays with its partitions because every row goes through an intermediate stream, where it
 is written, kept and read again, and each task has a query and a checkpoint for each of its stages. The target says how much that may cost:
@@ -195,7 +195,8 @@ def sluice(made: Place, tasks: int) -> Measured:
 def environment(tasks: int, made: Place | None = None) -> Mapping[str, str]:
     """For `sluice run`, or the plain query."""
     kafka = {"SLUICE_KAFKA_BOOTSTRAP": made.where} if made is not None and made.system == "kafka" else {}
-    return {**os.environ, "BENCH_TASKS": str(tasks), "SLUICE_MAX_ROWS": str(MAX_ROWS), "SLUICE_REPORT_SECONDS": str(REPORT_SECONDS), **kafka}
+    limits = {"SLUICE_MAX_ROWS": str(MAX_ROWS), "SLUICE_REPORT_SECONDS": str(REPORT_SECONDS)}
+    return {**os.environ, "BENCH_TASKS": str(tasks), **limits, **kafka}
 
 
 def run() -> Result:

@@ -128,10 +128,10 @@ def running(command: Sequence[str], port: int) -> Iterator[Server]:
             server = Server(f"http://127.0.0.1:{port}", process.pid)
             if not _answers(f"{server.url}/livez", process):
                 said.seek(0)
-                raise BenchFailed(f"{' '.join(command[1:4])} did not start: {_tail(said.read())}")
+                raise BenchFailed(f"{' '.join(command[1:4])} did not start: {tail(said.read())}")
             yield server
         finally:
-            _end(process)
+            end(process)
 
 
 def coordinator(home: Path, port: int) -> list[str]:
@@ -159,7 +159,8 @@ def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end, and kill it if it does not."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -169,6 +170,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _tail(text: str) -> str:
+def tail(text: str) -> str:
+    """The last line of what a process said."""
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it said nothing"

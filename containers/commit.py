@@ -27,7 +27,7 @@ from coordinator.blobs.port import BlobStore, Purpose
 from coordinator.clock import Clock
 from coordinator.core.blobids import Kind
 from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
-from coordinator.core.errors import IndexUnreadable
+from coordinator.core.errors import BadSettings, IndexUnreadable
 from coordinator.core.ids import Generation
 from coordinator.core.indexjson import decoded, encoded
 from coordinator.core.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
@@ -51,6 +51,8 @@ class CommitSettings:
     ttl: timedelta = timedelta(days=30)
 
     def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.ttl <= timedelta(0):
+            raise BadSettings(f"{self.concurrency} blobs at a time, with a TTL of {self.ttl}: both must be positive")
         _ = self.sizes
 
     @property

@@ -121,8 +121,8 @@ class LogStreamReader(DataSourceStreamReader):
 
 @cache
 def _keep_imports() -> None:
-    """PySpark's daemon collects garbage after every task that a worker has run, by looking at all that was ever imported: 25 ms of CPU, three
-    quarters of what a small batch costs the worker. From now on it looks at what has come since."""
+    """PySpark's daemon collects garbage after every task that a worker has run, by looking at all that was ever imported: three quarters of
+    the CPU that a small batch costs the worker. From now on it looks at what has come since."""
     gc.freeze()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,10 @@ BEYOND_TIME_OUT = timedelta(seconds=10)
 """How long a stop waits for Spark after a batch was interrupted at its time-out."""
 
 
+STARTING = os.cpu_count() or 1
+"""How many queries start at a time: each starts a Python process that needs a second or two of a core, and Spark gives it ten seconds."""
+
+
 class Queries:
     """One engine and what runs on it. Its callbacks come from any thread; all else is on the loop's."""
 
@@ -74,6 +79,7 @@ class Queries:
         self._ends: dict[str, asyncio.Future[str | None]] = {}
         self._forced = threading.Event()
         self._hurry = asyncio.Event()
+        self._starting = asyncio.Semaphore(STARTING)
         self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
         self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
         self._gone = False
@@ -104,7 +110,9 @@ class Queries:
             if prepared is None:
                 return
             start, self._backups[start.query] = prepared, backup
-        runner = self._runners[start.query] = StageRunner(self._engine, start, self._policy, self._clock, self._call, self._end_of)
+        runner = self._runners[start.query] = StageRunner(
+            self._engine, start, self._policy, self._clock, self._call, self._end_of, self._starting
+        )
         self._meters.begin(start, lambda: runner.restarts)
         beside = [each.run() for each in (pacer, backup) if each is not None]
         works = [asyncio.ensure_future(work) for work in (runner.run(), *beside)]
@@ -216,14 +224,15 @@ class Queries:
         """The last commits, of the tasks whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
         ended = [backup for name, backup in self._backups.items() if self._runners[name].start.task not in acting]
         finishing = [asyncio.create_task(backup.finish()) for backup in ended]
-        if finishing:
-            _, unfinished = await asyncio.wait(finishing, timeout=within.total_seconds())
-            for each in unfinished:
-                each.cancel()
-            for each in finishing:
-                error = TimeoutError("it took too long") if each in unfinished else each.exception()
-                if error is not None:
-                    log.warning("the last commit failed: %s", error)
+        hurried = asyncio.create_task(self._hurried(within))
+        while finishing and not hurried.done() and not all(each.done() for each in finishing):
+            await asyncio.wait({hurried, *(each for each in finishing if not each.done())}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        for each in finishing:
+            error = each.exception() if each.done() else TimeoutError("it took too long")
+            each.cancel()
+            if error is not None:
+                log.warning("the last commit failed: %s", error)
 
     async def _stop_all(self, deadline: timedelta) -> set[TaskName]:
         for pacer in self._pacers.values():

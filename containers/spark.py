@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from signal import Signals
 from subprocess import TimeoutExpired
+from time import monotonic, sleep
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -252,9 +253,9 @@ class QueryEnded:
 
 
 class EventProxy:
-    """What the JVM calls in the place of PySpark's own proxy, which reads a batch's progress member by member. Each list or map read so ends
-    in an exception of the JVM, for which PySpark asks a class loader for a score of classes by each prefix of their names, through all jars:
-    0.1 s of CPU a batch. Here the progress comes whole, as JSON."""
+    """What the JVM calls in the place of PySpark's own proxy, which reads a batch's progress member by member. Each list or map read so
+    ends in an exception of the JVM, for which PySpark has a score of classes looked up, by each prefix of their names, in all jars: 0.1 s
+    of CPU a batch. Here the progress comes whole, as JSON."""
 
     def __init__(self, listener: StreamingQueryListener) -> None:
         self._listener = listener
@@ -331,6 +332,13 @@ def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkp
         return named.trigger(processingTime=f"{int(trigger.total_seconds() * 1000)} milliseconds").start()
     finally:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+
+
+def await_initialised(query: StreamingQuery, within: timedelta) -> None:
+    """Wait until the query's sources have started, or it has ended. Blocks; Spark tells it by a text alone."""
+    end = monotonic() + within.total_seconds()
+    while query.isActive and query.status["message"].startswith("Initializing") and monotonic() < end:
+        sleep(0.05)
 
 
 def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> None:

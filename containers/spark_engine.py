@@ -24,6 +24,7 @@ from containers.spark import (
     BatchDone,
     Listener,
     QueryEnded,
+    await_initialised,
     check_alive,
     pickle_whole,
     run_planned_batch,
@@ -40,6 +41,9 @@ from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
 from coordinator.core.ids import StreamId
 
 log = logging.getLogger(__name__)
+
+SOURCES_WITHIN = timedelta(seconds=15)
+"""Longer than Spark waits for a source's Python process."""
 
 
 class SparkEngine:
@@ -156,6 +160,7 @@ class SparkEngine:
         self._replay(start, task, directory)
         query = start_query(self._spark, self._writer(start, task), start.query, directory, self._settings.trigger)
         self._names[str(query.runId)] = start.query
+        await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
 
     def _writer(self, start: Start, task: StageTask) -> DataStreamWriter:

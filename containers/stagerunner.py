@@ -53,7 +53,8 @@ class Call(Protocol):
 
 
 class StageRunner:
-    """`call` runs a blocking function of the engine on the engine's threads; `end_of` gives the future that the end of a query sets."""
+    """`call` runs a blocking function of the engine on the engine's threads; `end_of` gives the future that the end of a query sets;
+    `starting` bounds how many queries of the container start at a time."""
 
     def __init__(
         self,
@@ -63,8 +64,10 @@ class StageRunner:
         clock: Clock,
         call: Call,
         end_of: Callable[[str], asyncio.Future[str | None]],
+        starting: asyncio.Semaphore | None = None,
     ) -> None:
         self.start = start
+        self._starting = starting or asyncio.Semaphore()
         self._engine = engine
         self._policy = policy
         self._clock = clock
@@ -92,7 +95,7 @@ class StageRunner:
                 await self._stopping.wait()
 
     async def _run_once(self) -> str | None:
-        async with self._changing:
+        async with self._starting, self._changing:
             if self._stopping.is_set():
                 return None
             self._query = None

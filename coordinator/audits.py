@@ -18,7 +18,7 @@ from coordinator.core.ids import JobName
 from coordinator.core.indexjson import lengths
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId, FileIndex
 from coordinator.errands import Progress
-from coordinator.indexes import Registered, about_store, known_stores, only, read_index, registered
+from coordinator.indexes import Registered, about_store, is_known, known_stores, only, read_index, registered
 from coordinator.store.backups import StoreKey
 from coordinator.store.port import Store
 
@@ -136,7 +136,7 @@ class Audits:
         listed = await only(blobs, blob)
         job, prefix, _ = split(blob)
         async with self._store.read() as tx:
-            known = None if not job or await tx.current_run(JobName(job)) is None else await known_stores(tx, JobName(job))
+            known = await known_stores(tx, JobName(job)) if job and await is_known(tx, JobName(job)) else None
             key = (known or {}).get(prefix)
             store = None if key is None else await registered(tx, key)
             condemned = next(iter(await tx.condemned(name, blob[:-1], blob)), None)

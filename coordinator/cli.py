@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator import logcli, logs
+from coordinator import logcli, logs, rebuildcli
 from coordinator.core.errors import SluiceError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
 app.add_typer(db, name="db")
 app.add_typer(logcli.app, name="log")
+app.command()(rebuildcli.rebuild)
 
 Home = Annotated[Path | None, typer.Option(help="Directory of the database, the log and local state (default .sluice).")]
 Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]

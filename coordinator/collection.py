@@ -22,7 +22,7 @@ from coordinator.core.garbage import Found, Judged, References, judge, split
 from coordinator.core.ids import JobName, StageName, TaskName
 from coordinator.core.snapshot import BlobId, BlobStoreName
 from coordinator.errands import Progress
-from coordinator.indexes import Registered, about_store, known_stores, read_index, registered
+from coordinator.indexes import Registered, about_store, is_known, known_stores, read_index, registered
 from coordinator.ourplaces import is_ours
 from coordinator.store.backups import CondemnedRow, StoreKey
 from coordinator.store.port import Store
@@ -173,7 +173,7 @@ class Collection:
             return _Scope(prefix, why_not="it is not of a store")
         job = JobName(split(BlobId(f"{prefix}x"))[0])
         async with self._store.read() as tx:
-            if await tx.current_run(job) is None and not await tx.snapshots(job, None, None, None, 1):
+            if not await is_known(tx, job):
                 return _Scope(prefix, why_not=f"the registry has no job {job}: `sluice rebuild` makes it known")
             key = (await known_stores(tx, job)).get(prefix)
             known = Registered(StoreKey(job, TaskName(""), StageName(""))) if key is None else await registered(tx, key)

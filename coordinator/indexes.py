@@ -29,6 +29,11 @@ def about_store(purpose: Purpose, key: StoreKey) -> About:
     return About(purpose, key.job, key.task, key.stage)
 
 
+async def is_known(tx: Reading, job: JobName) -> bool:
+    """Whether the registry has heard of the job: what it has not heard of is nobody's garbage."""
+    return await tx.current_run(job) is not None or bool(await tx.snapshots(job, None, None, None, 1))
+
+
 async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StoreKey]:
     """The stores of a job that the registry knows, by their prefixes."""
     keys = [*await tx.snapshot_stores(job), *(StoreKey(row.job, row.task, row.stage) for row in await tx.stores(job))]

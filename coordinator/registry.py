@@ -12,6 +12,7 @@ from coordinator.core.errors import TaskHeld, UnknownJob, UnknownPin, UnknownSna
 from coordinator.core.ids import JobName, StageName, TaskName
 from coordinator.core.retention import Retention, Taken, retained
 from coordinator.core.snapshot import CheckpointId
+from coordinator.indexes import is_known
 from coordinator.snapshotqueue import retirement
 from coordinator.store.backups import PinRow, SnapshotRow, StoreKey
 from coordinator.store.port import Reading, Store, StoreRow, Writing
@@ -162,7 +163,7 @@ async def the_snapshot(tx: Reading, key: StoreKey, checkpoint: CheckpointId) -> 
 
 
 async def _known_job(tx: Reading, job: JobName) -> None:
-    if await tx.current_run(job) is None and not await tx.snapshots(job, None, None, None, 1):
+    if not await is_known(tx, job):
         raise UnknownJob(f"there is no job {job!r}")
 
 

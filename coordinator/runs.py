@@ -191,7 +191,7 @@ class Runs:
             await tx.put_run(run)
             await tx.put_assignment(job, plan.assignment)
             await tx.put_starts(run_id, starts)
-            if going_on is None:
+            if (former is not None and going_on is None) or request.start != "checkpoint":  # else what a rebuild has registered goes on
                 await tx.drop_stores(job)
             if former is not None:  # as it is now: its containers did not wait for us
                 await ask_to_stop(tx, _not_draining(await the_run(tx, former.run_id)), now, f"replaced by run {run_id}")

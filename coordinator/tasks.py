@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.clock import Clock
-from coordinator.core.errors import LeaseLost, StaleRun, TaskNotYours, UnknownTask
+from coordinator.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
 from coordinator.core.model import JobModel, TaskModel
 from coordinator.core.ownership import Hold, Wait, acquire
@@ -103,6 +103,8 @@ class Tasks:
                 await tx.put_store(known[name])
             head = known[name].head
             snapshot = None if head is None else await tx.snapshot(StoreKey(run.job, task.name, name), head)
+            if snapshot is None and head is not None:
+                raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}, snapshot))
         return found
 

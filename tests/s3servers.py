@@ -39,8 +39,44 @@ class S3Server:
         return name
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """For 127.0.0.1, signed by `authority`. All are files of PEM."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def certified(directory: Path) -> Certificate:
+    """A certificate of an authority that nobody knows."""
+    if shutil.which("openssl") is None:
+        missing("openssl")
+    made = Certificate(directory / "authority.pem", directory / "certificate.pem", directory / "key.pem")
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    signing = str(directory / "signing.pem")
+    signed = ["-CA", str(made.authority), "-CAkey", signing, "-addext", "subjectAltName=IP:127.0.0.1"]
+    for command in (
+        [*new, "-subj", "/CN=Test authority", "-keyout", signing, "-out", str(made.authority)],
+        [
+            *new,
+            "-subj",
+            "/CN=127.0.0.1",
+            *signed,
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-keyout",
+            str(made.key),
+            "-out",
+            str(made.certificate),
+        ],
+    ):
+        subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
 @contextmanager
-def versitygw(directory: Path, *, readonly: bool = False) -> Iterator[S3Server]:
+def versitygw(directory: Path, *, readonly: bool = False, tls: Certificate | None = None) -> Iterator[S3Server]:
     """An S3 server of its own that keeps its objects in `directory`. It has no lifecycle rules. One that is `readonly` may share the
     directory of another."""
     program = shutil.which("versitygw")
@@ -51,13 +87,16 @@ def versitygw(directory: Path, *, readonly: bool = False) -> Iterator[S3Server]:
     address = f"127.0.0.1:{free_port()}"
     root = {"ROOT_ACCESS_KEY": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
     options = ["--port", address, "--quiet", "--health", "/health", *(["--readonly"] if readonly else [])]
+    if tls is not None:
+        options += ["--cert", str(tls.certificate), "--key", str(tls.key)]
     command = [program, *options, "posix", str(directory / "s3")]
     log = directory / f"versitygw-{'readonly' if readonly else 'first'}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **root})
     try:
-        await_ready(process, f"http://{address}/health", log)
-        yield S3Server(f"http://{address}", directory)
+        scheme = "http" if tls is None else "https"
+        await_ready(process, f"{scheme}://{address}/health", log, None if tls is None else tls.authority)
+        yield S3Server(f"{scheme}://{address}", directory)
     finally:
         process.terminate()
         process.wait(30)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -158,11 +159,13 @@ def prometheus(directory: Path, config: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def await_ready(process: subprocess.Popen[bytes], url: str, log: Path, authority: Path | None = None) -> None:
+    """Wait until the server answers; it may have a certificate of that authority."""
+    trust = ssl.create_default_context(cafile=authority) if authority else True
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         with suppress(httpx.HTTPError):
-            if httpx.get(url).status_code == 200:
+            if httpx.get(url, verify=trust).status_code == 200:
                 return
         time.sleep(0.1)
     raise AssertionError(f"{url} does not answer: {log.read_text(errors='replace')[-2000:]}")

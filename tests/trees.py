@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from containers.commit import Committer, CommitSettings, Marker
+from containers.commit import CommitSettings, Committer, Marker
 from containers.filecontents import LocalFiles
 from containers.freeze import Cut
 from containers.restore import Restored, Restorer, RestoreSettings
@@ -75,8 +75,9 @@ def trees(draw: st.DrawFn) -> dict[str, File | None]:
     tree: dict[str, File | None] = {}
     dirs = [""]
     for depth in range(2):
-        for name in draw(st.lists(names, max_size=2, unique=True)):
-            dirs.append(f"{draw(st.sampled_from([d for d in dirs if d.count('/') == depth]))}d-{name}/")
+        above = [directory for directory in dirs if directory.count("/") == depth]
+        if above:
+            dirs += sorted({f"{draw(st.sampled_from(above))}d-{name}/" for name in draw(st.lists(names, max_size=2))})
     for directory in dirs:
         if directory:
             tree[directory.removesuffix("/")] = None
@@ -120,8 +121,11 @@ class Place:
         """All of the store: what freeze leaves out is tested elsewhere."""
         return Cut(self.store, Lineage("lineage"), batch)
 
+    def checkpoint(self, batch: int) -> CheckpointId:
+        return CheckpointId(f"1700000000000-{batch:06}")
+
     async def upload(self, batch: int = 1) -> tuple[Marker, SnapshotIndex]:
-        return await self.committer.upload(self.cut(batch), CheckpointId(f"1700000000000-{batch:06}"), Generation(1))
+        return await self.committer.upload(self.cut(batch), self.checkpoint(batch), Generation(1))
 
     async def commit(self, batch: int = 1) -> Marker:
         """Upload and report."""

@@ -6,6 +6,8 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
@@ -42,19 +44,32 @@ def write_temporary(directory: Path, body: bytes | memoryview) -> Path:
     return path
 
 
-def rename_into(source: Path, target: Path, top: Path) -> None:
-    """Give the file its name, durably; directories below `top` are made."""
-    _with_parents(target, top, lambda: source.replace(target))
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A file's new name; directories below `top` are made."""
+
+    source: Path
+    target: Path
+    top: Path
 
 
-def link_into(source: Path, target: Path, top: Path) -> bool:
-    """As `rename_into`, but if there is one of that name it stays: False. The source stays in any case."""
+def move(*moves: Move) -> None:
+    """Give files their names, in this order, durably: the syncs of several come together at the end, which costs little more than one."""
+    for one in moves:
+        _with_parents(one.target, one.top, partial(one.source.replace, one.target))
+    for one in moves:
+        sync(one.target.parent)
+
+
+def link(one: Move) -> bool:
+    """As `move`, but if there is one of that name it stays: False. The source stays in any case."""
     try:
-        _with_parents(target, top, lambda: os.link(source, target))
+        _with_parents(one.target, one.top, partial(os.link, one.source, one.target))
+        won = True
     except FileExistsError:
-        sync(target.parent)  # the one who won may not have done it yet
-        return False
-    return True
+        won = False
+    sync(one.target.parent)  # also for the one who lost: the winner may not have come that far
+    return won
 
 
 def _with_parents(target: Path, top: Path, step: Callable[[], object]) -> None:
@@ -66,7 +81,6 @@ def _with_parents(target: Path, top: Path, step: Callable[[], object]) -> None:
                 raise
             _make(target.parent, top)
         else:
-            sync(target.parent)
             return
 
 

@@ -26,6 +26,7 @@ from secrets import token_hex
 from typing import ParamSpec, TypeVar
 
 from coordinator.blobs import directories
+from coordinator.blobs.directories import Move
 from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
 from coordinator.blobs.port import REMEMBER, About, Listed, Sink
 from coordinator.clock import Clock
@@ -51,6 +52,7 @@ class FilesystemBlobs:
     """The place `root`. It has threads of its own until it is closed."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
+        self._clock = clock
         self._files = _Files(root, clock)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="blobs")
 
@@ -58,7 +60,12 @@ class FilesystemBlobs:
         await self._run(self._files.open, create)
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
-        await self._run(self._files.put, blob, body, ttl)
+        if await self._run(self._files.begin, blob):
+            return
+        until = None if ttl is None else (self._clock.now() + ttl).isoformat().encode()
+        bodies = [body] if until is None else [until, body]
+        written = await asyncio.gather(*(self._run(self._files.write, blob, one) for one in bodies), return_exceptions=True)
+        await self._run(self._files.place, blob, written)
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
         return await self._run(self._files.put_if_absent, blob, body)
@@ -129,30 +136,39 @@ class _Files:
         made.write_bytes(MARKER_BODY)
         made.replace(marker)
 
-    def put(self, blob: BlobId, body: bytes | memoryview, ttl: timedelta | None) -> None:
+    def begin(self, blob: BlobId) -> bool:
+        """True if the same put ran before: its TTL may have been removed since, and must not come back."""
         target = self._path(blob)
         with self._troubles(blob):
-            if target.is_file():  # the same put ran before: its TTL may have been removed since, and must not come back
+            if target.is_file():
                 directories.sync(target.parent)
-                return
-            if ttl is not None:
-                until = (self._clock.now() + ttl).isoformat()
-                directories.rename_into(directories.write_temporary(self._tmp, until.encode()), self._ttl / blob, self._ttl)
-            self._place(directories.write_temporary(self._tmp, body), target)
+                return True
+        return False
 
-    def _place(self, written: Path, target: Path) -> None:
+    def write(self, blob: BlobId, body: bytes | memoryview) -> Path:
+        with self._troubles(blob):
+            return directories.write_temporary(self._tmp, body)
+
+    def place(self, blob: BlobId, written: Sequence[Path | BaseException]) -> None:
+        """Give what was written its name: a blob, or its TTL before it. Raises what failed instead, and leaves nothing."""
+        paths = [path for path in written if isinstance(path, Path)]
+        targets = [(self._ttl / blob, self._ttl), (self._blobs / blob, self._blobs)][-len(written) :]
         try:
-            directories.rename_into(written, target, self._blobs)
-        except OSError:
-            written.unlink(missing_ok=True)
-            raise
+            for failure in written:
+                if isinstance(failure, BaseException):
+                    raise failure
+            with self._troubles(blob):
+                directories.move(*(Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=True)))
+        finally:
+            for path in paths:
+                path.unlink(missing_ok=True)
 
     def put_if_absent(self, blob: BlobId, body: bytes) -> bool:
         target = self._path(blob)
         with self._troubles(blob):
             written = directories.write_temporary(self._tmp, body)
             try:
-                return directories.link_into(written, target, self._blobs)
+                return directories.link(Move(written, target, self._blobs))
             finally:
                 written.unlink()
 
@@ -185,7 +201,7 @@ class _Files:
             until = self._clock.now() + REMEMBER
             record = directories.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
             name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
-            directories.rename_into(record, self._deleted / name, self._deleted)
+            directories.move(Move(record, self._deleted / name, self._deleted))
             directories.remove(paths, self._blobs)
             directories.remove([self._ttl / blob for blob in blobs], self._ttl)
 

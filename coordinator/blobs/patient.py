@@ -13,8 +13,8 @@ from coordinator.core.errors import BlobUnavailable
 from coordinator.core.snapshot import BlobId
 
 _T = TypeVar("_T")
-_SLOWEST = 128 * 1024
-"""Bytes a second at which a put still counts as alive."""
+_SLOWEST = 512 * 1024
+"""Bytes a second that a put must make: nothing of it can be seen before its end. (16 at once are 8 MiB a second.)"""
 
 
 class PatientBlobs:

@@ -29,7 +29,7 @@ from coordinator.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from coordinator.blobs.s3place import Access, S3Place, access_to, code_of, trouble
 from coordinator.clock import Clock
 from coordinator.core.blobids import checked_blob_id, checked_prefix
-from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
+from coordinator.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from coordinator.core.snapshot import BlobId
 
 if TYPE_CHECKING:
@@ -269,7 +269,13 @@ def _client(place: S3Place, access: Access) -> S3Store:
         config["secret_access_key"] = access.secret
     if access.token is not None:
         config["session_token"] = access.token
-    return S3Store(place.bucket, config=config, client_options={**_TIMEOUTS, "allow_http": http}, retry_config={"max_retries": 0})
+    options: ClientConfig = {**_TIMEOUTS, "allow_http": http}
+    if access.authorities is not None and not http:
+        try:
+            options["root_certificate"] = access.authorities.read_bytes()
+        except OSError as error:
+            raise BadSettings(f"AWS_CA_BUNDLE cannot be read: {error}") from error
+    return S3Store(place.bucket, config=config, client_options=options, retry_config={"max_retries": 0})
 
 
 def _days(ttl: timedelta | None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from coordinator.core.blobids import checked_blob_id
 from coordinator.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnavailable, SluiceError
@@ -51,25 +52,27 @@ class S3Place:
 @dataclass(frozen=True, slots=True)
 class Access:
     """Who asks, and where what the place does not say is from. Without `key` and `secret` the clients find other credentials in the
-    environment."""
+    environment. `authorities` is a file of certificates that the server's may be signed with, as PEM."""
 
     region: str
     endpoint: str | None
     key: str | None
     secret: str | None
     token: str | None
+    authorities: Path | None
 
 
 def access_to(place: S3Place, environment: Mapping[str, str]) -> Access:
     """Raises BadSettings if there are no credentials: the network is not searched for any."""
     region = place.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
     endpoint = place.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
+    authorities = Path(environment["AWS_CA_BUNDLE"]) if environment.get("AWS_CA_BUNDLE") else None
     key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not (key and secret):
         if not any(environment.get(name) for name in _ELSEWHERE):
             raise BadSettings(f"there are no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
-        return Access(region, endpoint, None, None, None)
-    return Access(region, endpoint, key, secret, environment.get("AWS_SESSION_TOKEN"))
+        return Access(region, endpoint, None, None, None, authorities)
+    return Access(region, endpoint, key, secret, environment.get("AWS_SESSION_TOKEN"), authorities)
 
 
 def code_of(said: str) -> str:

@@ -55,7 +55,7 @@ def needed(batch: int, commit: str) -> Sequence[Needed]:
             for partition, stores in enumerate(partitions)
             for each in stores
         ]
-    except (AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"commits/{batch} is not a commit: {text[:80]!r}") from error
 
 

@@ -97,13 +97,19 @@ class DirDiff:
             yield from directory.walk_retained(f"{prefix}{directory.name}/")
 
 
-def to_read(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> Iterator[tuple[str, LocalFile]]:
+def to_read(
+    local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint], prefix: str = ""
+) -> Iterator[tuple[str, LocalFile]]:
     """The files that may be those of the index and are not known: by path, those of the same size."""
-    indexed = dict(before.walk()) if before is not None else {}
-    for path, file in local.walk():
-        same_path = indexed.get(path)
-        if same_path is not None and same_path.metadata.size == file.identity.size and file.identity not in known:
-            yield path, file
+    if before is None:
+        return
+    sizes = {file.name: file.metadata.size for file in before.files}
+    for file in local.files:
+        if sizes.get(file.name) == file.identity.size and file.identity not in known:
+            yield prefix + file.name, file
+    indexed = {each.name: each for each in before.dirs}
+    for each in local.dirs:
+        yield from to_read(each, indexed.get(each.name), known, f"{prefix}{each.name}/")
 
 
 def diff(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> DirDiff:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Executable, Table, bindparam, delete, distinct, func, select
+from sqlalchemy import Executable, Table, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -68,7 +68,7 @@ class SqlBackupReading:
         return [rows.snapshot_row(each) for each in await self._connection.execute(query)]
 
     async def snapshot_jobs(self) -> Sequence[JobName]:
-        query = select(distinct(tables.snapshots.c.job)).order_by(tables.snapshots.c.job)
+        query = select(tables.snapshots.c.job).distinct().order_by(tables.snapshots.c.job)
         return [JobName(job) for job in await self._connection.scalars(query)]
 
     async def snapshot_stores(self, job: JobName) -> Sequence[StoreKey]:

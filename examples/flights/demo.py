@@ -45,6 +45,7 @@ def main(
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
     system: Annotated[System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")] = "log",
+    lose_disk: Annotated[bool, typer.Option(help="Delete the local state half way, and go on from the blob store.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
@@ -53,8 +54,9 @@ def main(
         flights = load_flights(month_limit)
         home_of = HOMES[system]
         due = len(closed_windows(flights, home_of=home_of))
+        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk)
         show = Show(JOB_FILE, [flights_feed(flights)], YEAR_STARTS, READERS, DELAYS, due, progress_text, partial(checked, flights, home_of))
-        return run_show(show, fresh(home, MARK), Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system))
+        return run_show(show, fresh(home, MARK), pace)
 
     perform(demo, home, keep)
 

@@ -103,12 +103,13 @@ def sluice_run(
     config: Sequence[str] = (),
     system: str = "log",
     environment: Mapping[str, str] | None = None,
+    start: str = "earliest",
 ) -> Iterator[SluiceRun]:
-    """`sluice run` of the job file from the inputs' beginning, with `environment` beside our own. Whatever ends the block, it is asked to
-    stop, and killed if that fails."""
+    """`sluice run` of the job file, by default from the inputs' beginning, with `environment` beside our own. Whatever ends the block, it
+    is asked to stop, and killed if that fails."""
     script = Path(sys.executable).with_name("sluice")
     command = [str(script) if script.exists() else shutil.which("sluice") or "sluice", "run", str(job_file)]
-    command += ["--containers", str(containers), "--home", str(home), "--port", str(port), "--start", "earliest"]
+    command += ["--containers", str(containers), "--home", str(home), "--port", str(port), "--start", start]
     command += ["--system", system]
     command += [word for each in config for word in ("--config", each)]
     process = subprocess.Popen(

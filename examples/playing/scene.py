@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -135,13 +135,15 @@ def replaying(replay: Replay) -> Iterator[list[BaseException]]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a demo goes: of how many containers, on which port (0 = any), how fast, and how far ahead of the slowest reader at most."""
+    """How a demo goes: of how many containers, on which port (0 = any), how fast, and how far ahead of the slowest reader at most.
+    `lose_disk`: half way the job is stopped, its local state deleted, and it goes on from what it has backed up."""
 
     containers: int
     port: int
     seconds_per_month: float
     max_lead: timedelta
     system: System = "log"
+    lose_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +162,8 @@ class Show:
     check: Callable[[Streams], tuple[bool, str]]
 
 
-def play(show: Show, scene: Scene, line: Line) -> None:
-    """From the first container's start to the last record of the output. Raises TooSlow, EndedEarly, or what the replay raised."""
+def play(show: Show, scene: Scene, line: Line, failed: list[BaseException], until: Callable[[RunDetail], bool]) -> None:
+    """From the first container's start until it is so. Raises TooSlow, EndedEarly, or what the replay raised."""
 
     def tell(detail: RunDetail) -> None:
         line.show(show.progress(scene, detail))
@@ -169,13 +171,13 @@ def play(show: Show, scene: Scene, line: Line) -> None:
             raise failed[0]
 
     took = wait_until_ready(scene, line)
-    line.end(f"ready after {took:.1f} s; replaying {' and '.join(f'{len(feed.rows):,} {feed.stream}' for feed in show.feeds)}")
-    with replaying(scene.replay) as failed:
-        wait_for(scene, scene.is_consumed, "all is read", 1800, tell)
-    try:
-        wait_for(scene, lambda _: scene.written(show.output) >= show.due, f"all of {show.output} is there", 60, tell)
-    except TooSlow:
-        line.end(f"some of {show.output} is missing; the check names it")
+    line.end(f"ready after {took:.1f} s")
+    wait_for(scene, until, "all is read", 1800, tell)
+    if scene.replay.progress.complete:
+        try:
+            wait_for(scene, lambda _: scene.written(show.output) >= show.due, f"all of {show.output} is there", 60, tell)
+        except TooSlow:
+            line.end(f"some of {show.output} is missing; the check names it")
 
 
 def run_show(show: Show, home: Path, pace: Pace) -> bool:
@@ -189,7 +191,45 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
     for feed in show.feeds:
         log.create(feed.stream, feed.partitions)
     started = time.monotonic()
-    with sluice_run(
+    watches: list[RunWatch] = []
+    readers = {feed.stream: show.readers[feed.stream] for feed in show.feeds}
+    replay = Replay(
+        log,
+        show.feeds,
+        begins=show.begins,
+        seconds_per_month=pace.seconds_per_month,
+        max_lead=pace.max_lead,
+        consumed=lambda: watches[-1].read(readers) if watches else None,
+    )
+    half = sum(len(feed.rows) for feed in show.feeds) // 2
+    acts: list[Callable[[Scene, RunDetail], bool]] = [lambda scene, detail: scene.is_consumed(detail)]
+    if pace.lose_disk:
+        acts.insert(0, lambda scene, _: scene.replay.progress.rows >= half)
+    code = 0
+    with replaying(replay) as failed:
+        line.end(f"replaying {' and '.join(f'{len(feed.rows):,} {feed.stream}' for feed in show.feeds)}")
+        for number, until in enumerate(acts):
+            if number:
+                shutil.rmtree(home / "state")
+                line.end(f"stopped half way, and the local state is deleted: {home / 'state'}; starting again, from the blob store")
+            with _running(show, home, pace, place, "checkpoint" if number else "earliest") as run:
+                coordinator, run_id = run.where(60)
+                line.end(f"run {run_id} on {coordinator}, {pace.containers} containers")
+                watches.append(RunWatch(coordinator, run_id))
+                scene = Scene(run, watches[-1], log, replay, show.readers)
+                play(show, scene, line, failed, partial(until, scene))
+                line.end(f"{replay.progress.rows:,} replayed after {time.monotonic() - started:.1f} s; stopping")
+                code = code or run.stop()
+            if code != 0:
+                line.end(f"sluice run ended with exit code {code}, not 0\n{run.tail()}")
+    exact, told = show.check(log)
+    line.end(told)
+    line.end(f"{'exact' if exact else 'NOT exact'}, {time.monotonic() - started:.1f} s, {replay.progress.held_seconds:.1f} s held back")
+    return exact and code == 0
+
+
+def _running(show: Show, home: Path, pace: Pace, place: Place, start: str) -> AbstractContextManager[SluiceRun]:
+    return sluice_run(
         show.job_file,
         home,
         containers=pace.containers,
@@ -197,23 +237,8 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
         config=[SHORT_RUN],
         system=pace.system,
         environment=place.environment,
-    ) as run:
-        coordinator, run_id = run.where(60)
-        line.end(f"run {run_id} on {coordinator}, {pace.containers} containers")
-        watch = RunWatch(coordinator, run_id)
-        consumed = partial(watch.read, {feed.stream: show.readers[feed.stream] for feed in show.feeds})
-        replay = Replay(
-            log, show.feeds, begins=show.begins, seconds_per_month=pace.seconds_per_month, max_lead=pace.max_lead, consumed=consumed
-        )
-        play(show, Scene(run, watch, log, replay, show.readers), line)
-        line.end(f"all read after {time.monotonic() - started:.1f} s, {replay.progress.held_seconds:.1f} s held back; stopping")
-        code = run.stop()
-    if code != 0:
-        line.end(f"sluice run ended with exit code {code}, not 0\n{run.tail()}")
-    exact, told = show.check(log)
-    line.end(told)
-    line.end(f"{'exact' if exact else 'NOT exact'}, {time.monotonic() - started:.1f} s")
-    return exact and code == 0
+        start=start,
+    )
 
 
 def fresh(home: Path, mark: str) -> Path:

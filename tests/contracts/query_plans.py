@@ -234,8 +234,8 @@ PARTIAL = {
 """Indexes of the few rows that are still going on: a query may read all of one."""
 
 
-SMALL = {tables.jobs.name}
-"""A row a job: reading all of it is the better plan."""
+SMALL = {tables.jobs.name, tables.registries.name}
+"""A row a job, or a blob store: reading all of it is the better plan."""
 
 
 class QueryPlanContract:

@@ -119,6 +119,21 @@ async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
     assert files(tmp_path) == ["blobs/jobs", "lock", "sluice.json"]
 
 
+async def test_a_ttl_that_is_removed_while_its_time_is_over_keeps_the_blob_or_says_that_it_is_gone(
+    bare: BlobStore, bare_second: BlobStore
+) -> None:
+    blobs = [BlobId(f"a/{n}") for n in range(60)]
+    for blob in blobs:
+        await put(bare, blob, ttl=DAY)
+    answers = await asyncio.gather(
+        *(bare_second.remove_ttl(blob, ABOUT) for blob in reversed(blobs)), bare.sweep_expired(later(2), 100), return_exceptions=True
+    )
+    kept = {blob for blob, answer in zip(reversed(blobs), answers, strict=False) if answer is None}
+    assert set(await ids(bare)) == kept
+    assert all(answer is None or isinstance(answer, BlobMissing) for answer in answers[:-1])
+    assert answers[-1] == len(blobs) - len(kept)
+
+
 async def test_what_killed_processes_left_goes_after_a_day(bare: BlobStore, tmp_path: Path) -> None:
     left = tmp_path / "blobs" / "tmp" / "left"
     left.write_text("half")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import aioboto3
@@ -15,7 +16,7 @@ from coordinator.blobs.s3control import TTL_TAG
 from coordinator.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from coordinator.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
-from tests.s3servers import S3_CREDENTIALS, S3Server, moto, versitygw
+from tests.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw
 from tests.servers import free_port
 
 
@@ -175,6 +176,29 @@ async def test_wrong_credentials_are_a_person_s_to_correct(url: str, bare: BlobS
             await call
         assert "wrong-secret" not in str(caught.value)
     await store.close()
+
+
+async def test_a_server_with_a_certificate_of_an_authority_of_one_s_own_is_trusted_when_told_so(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = certified(tmp_path)
+    with versitygw(tmp_path, tls=certificate) as server:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate.authority))
+        url = f"s3://{server.new_bucket()}/x?endpoint={server.endpoint}"
+        store = open_blob_store(url)
+        await store.open(create=True)
+        await put(store, "a", b"x" * 100_000, ttl=DAY)
+        await store.remove_ttl(BlobId("a"), ABOUT)
+        assert len(await bytes_of(store, "a")) == 100_000
+        await store.close()
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "nothing"))
+        with pytest.raises(BadSettings, match="AWS_CA_BUNDLE"):
+            open_blob_store(url)
+        monkeypatch.delenv("AWS_CA_BUNDLE")
+        store = open_blob_store(url)
+        with pytest.raises(BlobUnavailable):
+            await store.open(create=False)
+        await store.close()
 
 
 def test_without_credentials_the_network_is_not_searched_for_any(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,13 @@ def test_records_of_another_history_and_control_records_never_reach_user_code(be
     assert sorted(bench.values("out")) == ["1", "2"]
 
 
+def test_a_record_of_this_history_is_known_by_its_header_among_others(bench: Bench) -> None:
+    bench.feed([1, 2], batch=0, stream="mid", headers={"sluice-run": "origin", "of-the-user": "x"})
+    bench.feed([3, 4], batch=1, stream="mid", headers={"of-the-user": "origin"})
+    bench.run_until_read(bench.grant("mid"), lambda task: task.write(task.read(MID).selectExpr("cast(value as string) v"), OUT, value="v"))
+    assert sorted(bench.values("out")) == ["1", "2"]
+
+
 def test_what_one_stage_writes_the_next_one_reads(bench: Bench) -> None:
     bench.feed(range(30), batch=0)
     bench.run_until_read(bench.grant("in", stage="one"), route)

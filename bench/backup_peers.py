@@ -1,0 +1,210 @@
+"""Who backs up a directory to S3 in `bench/backup.py`: Sluice, bare obstore, rclone and restic. Each asks for eight things at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+from uuid import uuid4
+
+import obstore
+from obstore.store import S3Store
+
+from bench.gateway import BUCKET, CREDENTIALS, REGION, Gateway, credentials, program
+from bench.harness import BenchFailed, tail
+from containers.backupplace import DISK_THREADS, checkpoint_id
+from containers.commit import CommitSettings, Committer, Marker
+from containers.freeze import freeze
+from containers.restore import Restorer, RestoreSettings
+from containers.transfer import NoProgress, StoreKey, in_parallel
+from coordinator.blobs.counted import Requests
+from coordinator.blobs.locations import open_blob_store, wrapped
+from coordinator.clock import SystemClock
+from coordinator.core.ids import Generation, JobName, StageName, TaskName
+
+T = TypeVar("T")
+
+AT_ONCE = 8
+KEY = StoreKey(JobName("bench"), TaskName("Partition 0"), StageName("stage"))
+
+
+class Peer(Protocol):
+    async def backup(self) -> None:
+        """Make what is in the bucket what is in the directory."""
+        ...
+
+    async def restore(self, into: Path) -> Path:
+        """Fetch all of the newest backup. `into` is made; the directory's files are in the directory that is returned."""
+        ...
+
+
+class Sluice:
+    """Freeze and upload as an agent does it; the report to the coordinator is not in it. `marker` is that of the last backup, `puts` all so
+    far."""
+
+    def __init__(self, committer: Committer, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
+        self.marker: Marker | None = None
+        self._committer = committer
+        self._restorer = restorer
+        self._requests = requests
+        self._directory = directory
+        self._scratch = scratch
+
+    @property
+    def puts(self) -> int:
+        return sum(count for kind, count in self._requests.asked.items() if kind.operation == "put")
+
+    async def backup(self) -> None:
+        checkpoint = checkpoint_id(SystemClock().now(), 0)
+        into = self._scratch / checkpoint
+        try:
+            cut = await asyncio.to_thread(freeze, self._directory, into)
+            marker, index = await self._committer.upload(cut, checkpoint, Generation(1))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+        self._committer.committed(marker, index)
+        self.marker = marker
+
+    async def restore(self, into: Path) -> Path:
+        assert self.marker is not None
+        into.mkdir()
+        await self._restorer.restore(self.marker.index, into / "stage", None)
+        return into / "stage"
+
+
+@asynccontextmanager
+async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncIterator[Sluice]:
+    clock, requests = SystemClock(), Requests()
+    threads = ThreadPoolExecutor(DISK_THREADS)
+
+    async def in_thread(work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    with credentials():
+        blobs = wrapped(open_blob_store(gateway.blobs("sluice")), requests)
+        try:
+            await blobs.open(create=True)
+            settings = CommitSettings(concurrency=AT_ONCE)
+            committer = Committer(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
+            await committer.begin(None)
+            restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), NoProgress(), in_thread=in_thread)
+            yield Sluice(committer, restorer, requests, directory, scratch)
+        finally:
+            await blobs.close()
+            threads.shutdown(wait=False)
+
+
+class Bare:
+    """An object for each file, and nothing else: no index, no hashes, no fsync; a second backup is everything again."""
+
+    def __init__(self, gateway: Gateway, directory: Path) -> None:
+        keys = {"access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"], "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
+        self._store = S3Store(
+            BUCKET, prefix="obstore", region=REGION, endpoint=gateway.endpoint, client_options={"allow_http": True}, **keys
+        )
+        self._directory = directory
+
+    async def backup(self) -> None:
+        await in_parallel((partial(self._put, path) for path in files(self._directory)), AT_ONCE)
+
+    async def _put(self, name: str) -> None:
+        body = await asyncio.to_thread((self._directory / name).read_bytes)
+        await obstore.put_async(self._store, name, body, use_multipart=False)
+
+    async def restore(self, into: Path) -> Path:
+        into.mkdir()
+        names = [found["path"] async for page in obstore.list(self._store) for found in page]
+        for parent in {(into / name).parent for name in names}:
+            parent.mkdir(parents=True, exist_ok=True)
+        await in_parallel((partial(self._get, name, into / name) for name in names), AT_ONCE)
+        return into
+
+    async def _get(self, name: str, path: Path) -> None:
+        body = await (await obstore.get_async(self._store, name)).bytes_async()
+        await asyncio.to_thread(path.write_bytes, body)
+
+
+class Rclone:
+    """`rclone sync`: it compares sizes and times, which it keeps with the objects."""
+
+    def __init__(self, gateway: Gateway, directory: Path) -> None:
+        self._directory = directory
+        self._program = program("rclone")
+        self._environment = {
+            "RCLONE_CONFIG": "/dev/null",
+            "RCLONE_S3_PROVIDER": "Other",
+            "RCLONE_S3_ENDPOINT": gateway.endpoint,
+            "RCLONE_S3_REGION": REGION,
+            "RCLONE_S3_ACCESS_KEY_ID": CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "RCLONE_S3_SECRET_ACCESS_KEY": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            "RCLONE_S3_NO_CHECK_BUCKET": "true",
+            "RCLONE_TRANSFERS": str(AT_ONCE),
+            "RCLONE_CHECKERS": str(AT_ONCE),
+            "RCLONE_FAST_LIST": "true",
+        }
+
+    async def backup(self) -> None:
+        await run_program([self._program, "sync", str(self._directory), f":s3:{BUCKET}/rclone"], self._environment)
+
+    async def restore(self, into: Path) -> Path:
+        await run_program([self._program, "copy", f":s3:{BUCKET}/rclone", str(into)], self._environment)
+        return into
+
+
+class Restic:
+    """`restic backup`, which also encrypts, and cuts files into chunks by their contents. It is told not to compress: what is backed up here
+    cannot be compressed."""
+
+    def __init__(self, gateway: Gateway, directory: Path, cache: Path) -> None:
+        self._directory = directory
+        self._options = [program("restic"), "--cache-dir", str(cache), "--compression", "off", "-o", f"s3.connections={AT_ONCE}", "--quiet"]
+        self._environment = {
+            **CREDENTIALS,
+            "RESTIC_PASSWORD": "bench",
+            "RESTIC_REPOSITORY": f"s3:{gateway.endpoint}/{BUCKET}/restic",
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    async def create(self) -> None:
+        """The repository, once."""
+        await run_program([*self._options, "init"], self._environment)
+
+    async def backup(self) -> None:
+        await run_program([*self._options, "backup", "."], self._environment, self._directory)
+
+    async def restore(self, into: Path) -> Path:
+        await run_program([*self._options, "restore", "latest", "--target", str(into)], self._environment)
+        return into
+
+
+async def run_program(command: list[str], environment: Mapping[str, str], directory: Path | None = None) -> None:
+    """Run it to its end. Raises BenchFailed with the end of what it said."""
+    ours = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"}  # rclone refuses to start with it
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=directory,
+        env={**ours, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise BenchFailed(f"{Path(command[0]).name} ended with exit code {process.returncode}: {tail(said.decode(errors='replace'))}")
+
+
+def files(directory: Path) -> Iterable[str]:
+    """The paths of all files below, relative to it."""
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())

@@ -1,0 +1,213 @@
+"""The garbage collection of 1,000,000 blobs in a directory, of which one in ten is referred to by a retained snapshot.
+
+Measured: the pass that finds and condemns 900,000 blobs, and the pass after their grace that deletes them, of the real `Collection` over the
+filesystem store and SQLite, in a process of its own; and the most memory that this process ever had. It must leave exactly what the snapshots
+refer to. The peer is a listing and `unlink` of the same kind of tree, a tenth of its size, in this process: nothing is judged, recorded or
+made durable. The grace is none, and the bound on deletions per second that protects a blob store is taken away.
+
+    python -m bench.collection HOME      collects what is there, and prints figures as a JSON object
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from bench.harness import BenchFailed, Result, note, tail
+from coordinator.app import open_store, prepare, stores_of_blobs
+from coordinator.blobs.port import About, Purpose
+from coordinator.blobstores import BlobStores
+from coordinator.clock import SystemClock
+from coordinator.collection import Collected, Collection
+from coordinator.core.blobids import Kind, fresh_blob_id
+from coordinator.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from coordinator.core.indexjson import encoded
+from coordinator.core.snapshot import (
+    BlobId,
+    BlobStoreName,
+    CheckpointId,
+    DirIndex,
+    FileBlob,
+    FileIndex,
+    FileMetadata,
+    SnapshotIndex,
+    SnapshotMetadata,
+)
+from coordinator.errands import Progress
+from coordinator.ourplaces import is_ours
+from coordinator.settings import read_settings
+from coordinator.store.backups import MarkerRow, SnapshotRow
+from coordinator.store.sql import SqlStore
+
+NAME = "collection"
+BLOBS = int(os.environ.get("BENCH_BLOBS", "1000000"))
+STORES = 10
+KEPT = 10
+"""One of so many blobs is referred to."""
+SAMPLE = max(1, BLOBS // 10)
+BODY = b"x" * 10
+JOB, STAGE, LOCAL = JobName("bench"), StageName("stage"), BlobStoreName("local")
+ABOUT = About(Purpose.DATA)
+MOST_MEMORY = 300
+MOST_RATIO = 5.0
+PATIENCE = 280.0
+
+
+def run() -> Result:
+    """Raises BenchFailed."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        home = Path(made)
+        began = time.perf_counter()
+        asyncio.run(fill(home))
+        note(f"{BLOBS} blobs made in {time.perf_counter() - began:.1f} s")
+        bare = bare_seconds(home / "bare") * BLOBS / SAMPLE
+        found = _collected(home)
+        left = sum(1 for _ in _files(home / "blobs" / "blobs" / "jobs"))
+    if left != BLOBS // KEPT + STORES:
+        raise BenchFailed(f"{left} blobs are left of the {BLOBS // KEPT + STORES} that are referred to")
+    ratio = (found["condemn_s"] + found["delete_s"]) / bare
+    return Result(
+        name=NAME,
+        figures={"blobs": BLOBS, **found, "bare_list_and_unlink_s": round(bare, 2)},
+        ratio=round(ratio, 3),
+        target=f"less than {MOST_MEMORY} MB of memory; at most {MOST_RATIO:g} times as long as a bare listing and unlink",
+        met=found["peak_mb"] < MOST_MEMORY and ratio <= MOST_RATIO,
+    )
+
+
+def _collected(home: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "bench.collection", str(home)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BenchFailed(f"the collection did not end within {PATIENCE:g} s") from error
+    if done.returncode != 0:
+        raise BenchFailed(f"the collection failed: {tail(done.stderr)}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+# --- what is collected -------------------------------------------------------------------------------------------------
+
+
+def ids(task: TaskName, count: int) -> Iterator[BlobId]:
+    """Of one store, a blob a second."""
+    return (fresh_blob_id(JOB, task, STAGE, Kind.DATA, 1_700_000_000_000 + number * 1000, f"{number:016x}") for number in range(count))
+
+
+async def fill(home: Path) -> None:
+    """A registry with a snapshot of each store, and the blobs as files where the blob store has them."""
+    settings = read_settings(home=home)
+    store = open_store(settings.database)
+    try:
+        await prepare(settings, store)
+        blob_stores = stores_of_blobs(settings, SystemClock(), {}, partial(is_ours, store))
+        await blob_stores.opened(LOCAL)
+        for number in range(STORES):
+            task = TaskName(f"Partition {number}")
+            blobs = list(ids(task, BLOBS // STORES))
+            await asyncio.to_thread(make_files, home / "blobs" / "blobs", blobs)
+            await _register(store, blob_stores, number, task, blobs[::KEPT])
+        await blob_stores.close()
+    finally:
+        await store.close()
+
+
+def make_files(top: Path, blobs: list[BlobId]) -> None:
+    (top / blobs[0]).parent.mkdir(parents=True)
+    for blob in blobs:
+        opened = os.open(top / blob, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(opened, BODY)
+        os.close(opened)
+
+
+async def _register(store: SqlStore, blob_stores: BlobStores, number: int, task: TaskName, blobs: list[BlobId]) -> None:
+    now, checkpoint = SystemClock().now(), CheckpointId(f"{1_700_000_000_000 + number}-000000")
+    metadata = FileMetadata(0, 0, len(BODY), "bench", "bench", 0o644)
+    files = tuple(FileIndex(f"{n:08}", (FileBlob(blob, 0),), metadata, 0, "0" * 64) for n, blob in enumerate(blobs))
+    index = SnapshotIndex(0, SnapshotMetadata(checkpoint, JOB, task, STAGE), DirIndex("", files))
+    blob = fresh_blob_id(JOB, task, STAGE, Kind.SNAPSHOTS, 1_800_000_000_000, "0" * 16)
+    await (await blob_stores.opened(LOCAL)).put(blob, encoded(index), ABOUT)
+    markers = {LOCAL: MarkerRow(blob, len(files), kept=True)}
+    row = SnapshotRow(
+        JOB, number + 1, task, STAGE, checkpoint, Lineage("bench"), 1, Generation(1), RunId("bench"), now, markers=markers
+    )
+    async with store.begin() as tx:
+        await tx.put_snapshot(row)
+
+
+# --- the peer --------------------------------------------------------------------------------------------------------------
+
+
+def bare_seconds(top: Path) -> float:
+    for number in range(STORES):
+        make_files(top, list(ids(TaskName(f"Partition {number}"), SAMPLE // STORES)))
+    began = time.perf_counter()
+    for path in _files(top):
+        os.unlink(path)
+    return time.perf_counter() - began
+
+
+def _files(top: Path) -> Iterator[str]:
+    """Each with one look at it, as a listing with sizes takes."""
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(Path(entry.path))
+            else:
+                entry.stat(follow_symlinks=False)
+                yield entry.path
+
+
+# --- the process that is measured ---------------------------------------------------------------------------------------------
+
+
+async def collect(home: Path) -> dict[str, float]:
+    """Two passes. Raises BenchFailed when they do not find what there is."""
+    settings, clock = read_settings(home=home), SystemClock()
+    store = open_store(settings.database)
+    blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
+    collection = Collection(
+        store, blob_stores, clock, grace=timedelta(0), every=timedelta(hours=1), deletes_per_second=1e9, pause=lambda seconds: asyncio.sleep(0)
+    )
+    try:
+        began = time.perf_counter()
+        first = await collection.run(Progress("blobs"), dry=False)
+        between = time.perf_counter()
+        second = await collection.run(Progress("blobs"), dry=False)
+        ended = time.perf_counter()
+    finally:
+        await blob_stores.close()
+        await store.close()
+    garbage = BLOBS - BLOBS // KEPT
+    _check(first[0], condemned=garbage, deleted=0)
+    _check(second[0], condemned=0, deleted=garbage)
+    return {"condemn_s": round(between - began, 2), "delete_s": round(ended - between, 2), "peak_mb": round(peak_megabytes(), 1)}
+
+
+def _check(found: Collected, condemned: int, deleted: int) -> None:
+    if found.not_judged or (found.condemned.blobs, found.deleted.blobs) != (condemned, deleted):
+        raise BenchFailed(f"{found.condemned.blobs} blobs were condemned and {found.deleted.blobs} deleted: not what there was")
+
+
+def peak_megabytes() -> float:
+    """The most memory that this process had. Not by getrusage: a child begins with its parent's peak there."""
+    with suppress(OSError), open("/proc/self/status") as status:
+        return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+    import resource  # where there is no /proc; in bytes there
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(collect(Path(sys.argv[1])))))

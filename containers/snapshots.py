@@ -1,0 +1,260 @@
+"""What `sluice snapshots` does: ask the coordinator, and show or spell the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from containers.backupclient import BackupClient
+from containers.bars import bar
+from containers.restore import Restored, Restorer, RestoreSettings
+from containers.status import the_job
+from containers.tables import NONE, Column, Screen, count, moment, shown, table
+from containers.transfer import StoreKey
+from coordinator import wire
+from coordinator import wire_snapshots as bodies
+from coordinator.blobs.counted import Requests
+from coordinator.blobs.locations import open_blob_store, wrapped
+from coordinator.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
+from coordinator.core.ids import JobName, RunId, StageName, TaskName
+from coordinator.core.snapshot import BlobId
+
+T = TypeVar("T")
+
+NOT_WHOLE = 2
+HELD_FOR = timedelta(days=1)
+"""How long a copy keeps its snapshot from being retired, should this process die."""
+
+
+def asked(url: str, ask: Callable[[BackupClient], Awaitable[T]]) -> T:
+    """Raises what `Coordinator` raises."""
+
+    async def run() -> T:
+        client = BackupClient(url)
+        try:
+            return await ask(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def tell(reply: wire.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
+    screen = Screen(sys.stdout)
+    if as_json:
+        screen.say(reply.model_dump_json(by_alias=True, indent=2))
+    else:
+        screen.show(show(screen.width))
+
+
+def errand(url: str, what: str, ask: Callable[[BackupClient], Awaitable[bodies.ErrandReply]], *, quiet: bool) -> bodies.ErrandReply:
+    """Ask for something that takes long, and show how it goes on until it is over. Raises CoordinatorUnreachable when it failed there."""
+
+    async def run(client: BackupClient) -> bodies.ErrandReply:
+        begun = await ask(client)
+        with bar(what, unit=begun.unit, quiet=quiet) as shown_by:
+            return await client.done(begun, shown_by.show)
+
+    over = asked(url, run)
+    if over.state == "FAILED":
+        raise CoordinatorUnreachable(f"{url}: {over.error}")
+    return over
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def show_snapshots(
+    url: str, job: str | None, task: str | None, stage: str | None, before: int | None, limit: int, *, as_json: bool
+) -> None:
+    async def ask(client: BackupClient) -> bodies.SnapshotsReply:
+        name = job or (await the_job(client, None)).job
+        return await client.snapshots(name, task, stage, before, limit)
+
+    reply = asked(url, ask)
+    tell(reply, lambda width: _with_note(snapshots_table(reply, width), reply.next), as_json=as_json)
+
+
+def snapshots_table(reply: bodies.SnapshotsReply, width: int | None) -> RenderableType:
+    columns = [
+        *(Column("NUMBER", right=True, rank=4), Column("TASK"), Column("STAGE"), Column("CHECKPOINT"), Column("BATCH", right=True)),
+        *(Column("REPORTED", rank=1), Column("FILES", right=True, rank=3), Column("BYTES", right=True, rank=2)),
+        *(Column("IN", rank=5), Column("KEPT BY", folds=True)),
+    ]
+    rows = [
+        (
+            *(str(each.seq), shown(each.task), each.stage, each.checkpoint_id, NONE if each.batch_id is None else str(each.batch_id)),
+            *(moment(each.reported_at), count(_largest(each, "files")), count(_largest(each, "bytes"))),
+            *(", ".join(sorted(each.markers)), shown(", ".join(each.retained_by)) or "nothing: it is about to go"),
+        )
+        for each in reply.snapshots
+    ]
+    return table(columns, rows, width)
+
+
+def _largest(snapshot: bodies.SnapshotReply, what: str) -> int:
+    return max((int(getattr(each, what)) for each in snapshot.markers.values()), default=0)
+
+
+def _with_note(page: RenderableType, following: int | None) -> RenderableType:
+    return page if following is None else Group(page, Text(f"older ones: --before {following}", style="dim"))
+
+
+def show_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, *, as_json: bool) -> None:
+    reply = asked(url, lambda client: client.snapshot(job, task, stage, checkpoint))
+    tell(reply, lambda width: _snapshot_page(reply, width), as_json=as_json)
+
+
+def _snapshot_page(reply: bodies.SnapshotReply, width: int | None) -> RenderableType:
+    facts = {
+        "snapshot": f"{reply.checkpoint_id} of stage {reply.stage} of task {shown(reply.task)} of job {reply.job}",
+        "batch": NONE if reply.batch_id is None else str(reply.batch_id),
+        "lineage": shown(reply.lineage),
+        "reported": f"{moment(reply.reported_at)} by generation {reply.generation}, run {reply.run_id}",
+        "kept by": ", ".join(reply.retained_by) or "nothing: it is about to go",
+    }
+    if reply.head:
+        facts["head"] = "chosen by an operator: the next container restores it" if reply.chosen else "the store goes on from it"
+    columns = [
+        *(Column("BLOB STORE"), Column("FILES", right=True), Column("BYTES", right=True), Column("UPLOADED", right=True, rank=1)),
+        *(Column("TTL REMOVED", rank=2), Column("INDEX", folds=True)),
+    ]
+    rows = [
+        (name, count(each.files), count(each.bytes), count(each.uploaded_bytes), "yes" if each.kept else "not yet", each.index)
+        for name, each in sorted(reply.markers.items())
+    ]
+    return Group(*(Text(f"{name:<10}{value}") for name, value in facts.items()), Text(""), table(columns, rows, width))
+
+
+# --- pins ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pinning:
+    """The options of `sluice snapshots pin`."""
+
+    task: str | None
+    stage: str | None
+    checkpoint: str | None
+    name: str | None
+    reason: str
+    hours: float | None
+
+
+def show_pins(url: str, job: str, *, as_json: bool) -> None:
+    reply = asked(url, lambda client: client.pins(job))
+    tell(reply, lambda width: pins_table(reply, width), as_json=as_json)
+
+
+def pins_table(reply: bodies.PinsReply, width: int | None) -> RenderableType:
+    columns = [
+        *(Column("PIN"), Column("SNAPSHOTS", right=True), Column("CREATED", rank=1), Column("EXPIRES")),
+        Column("REASON", folds=True),
+    ]
+    rows = [
+        (each.pin_id, str(len(each.snapshots)), moment(each.created_at), moment(each.expires_at), shown(each.reason)) for each in reply.pins
+    ]
+    return table(columns, rows, width)
+
+
+def pin_snapshots(url: str, job: str, pinning: Pinning, *, as_json: bool) -> None:
+    body = bodies.PinRequest(
+        pin_id=pinning.name,
+        task=pinning.task,
+        stage=pinning.stage,
+        checkpoint_id=pinning.checkpoint,
+        reason=pinning.reason,
+        expires_seconds=None if pinning.hours is None else pinning.hours * 3600,
+    )
+    reply = asked(url, lambda client: client.pin(job, body))
+    until = "until it is taken away" if reply.expires_at is None else f"until {moment(reply.expires_at)}"
+    tell(reply, lambda _: Text(f"{reply.pin_id}: {len(reply.snapshots)} snapshots are kept {until}"), as_json=as_json)
+
+
+def unpin_snapshots(url: str, job: str, pin: str) -> None:
+    asked(url, lambda client: client.unpin(job, pin))
+    Screen(sys.stdout).say(f"{pin} is taken away")
+
+
+# --- verifying, going back -------------------------------------------------------------------------------------------
+
+
+def verify_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, blob_store: str | None, *, as_json: bool) -> int:
+    """The exit code."""
+
+    async def ask(client: BackupClient) -> bodies.ErrandReply:
+        found = await client.snapshot(job, task, stage, checkpoint)
+        return await client.verify(job, found.checkpoint_id, bodies.StoreBody(task=task, stage=stage, blob_store=blob_store))
+
+    reply = errand(url, "verifying", ask, quiet=as_json)
+    result: Mapping[str, Any] = reply.result or {}
+    tell(reply, lambda _: _verified(result), as_json=as_json)
+    return 0 if result.get("whole") else NOT_WHOLE
+
+
+def _verified(result: Mapping[str, Any]) -> RenderableType:
+    if result.get("whole"):
+        return Text(f"whole: {count(result['files'])} files of {count(result['bytes'])} bytes are as they were uploaded")
+    lines = [f"{name}: {shown(path)}: {shown(told)}" for name, wrong in result["wrong"].items() for path, told in wrong.items()]
+    return Group(*(Text(line, style="bold red") for line in lines))
+
+
+def choose_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, *, as_json: bool) -> None:
+    async def ask(client: BackupClient) -> bodies.RestoreReply:
+        found = await client.snapshot(job, task, stage, checkpoint)
+        return await client.choose(job, found.checkpoint_id, bodies.StoreBody(task=task, stage=stage))
+
+    reply = asked(url, ask)
+    batch = "before its first batch" if reply.batch_id is None else f"after batch {reply.batch_id}"
+    lines = [
+        Text(f"the next container that takes task {shown(task)} goes on from {reply.checkpoint_id}, {batch}"),
+        *(Text(f"mind: {shown(each)}", style="yellow") for each in reply.warnings),
+    ]
+    tell(reply, lambda _: Group(*lines), as_json=as_json)
+
+
+def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> None:
+    """Raises BadSettings for a directory that is there, and what a restore raises."""
+    if into.exists():
+        raise BadSettings(f"{into} is there already: name a directory that is not")
+    restored = asked(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
+    Screen(sys.stdout).say(f"{into}: {restored}")
+
+
+async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
+    """Pinned meanwhile, lest it be retired and collected under our hands."""
+    found = await client.snapshot(job, task, stage, checkpoint)
+    places = (await client.run(RunId((await the_job(client, job)).current_run))).blob_stores
+    name = next((each for each in found.markers if blob_store in (None, each) and each in places), None)
+    if name is None:
+        raise UnknownSnapshot(
+            f"{found.checkpoint_id} is in {', '.join(found.markers)}, and not in {blob_store or 'a store of the settings'}"
+        )
+    pinned = await client.pin(
+        job,
+        bodies.PinRequest(
+            task=task,
+            stage=stage,
+            checkpoint_id=found.checkpoint_id,
+            reason=f"copied to {into}"[:1000],
+            expires_seconds=HELD_FOR.total_seconds(),
+        ),
+    )
+    blobs = wrapped(open_blob_store(places[name]), Requests())
+    try:
+        await blobs.open(create=False)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with bar("restoring", unit="bytes", quiet=False) as shown_by:
+            key = StoreKey(JobName(job), TaskName(task), StageName(stage))
+            return await Restorer(blobs, key, RestoreSettings(), shown_by).restore(BlobId(found.markers[name].index), into, None)
+    finally:
+        await blobs.close()
+        await client.unpin(job, pinned.pin_id)

@@ -1,0 +1,167 @@
+"""Cuts of a running stateful query: each one is a checkpoint that Spark goes on from, with exactly the rows of its batches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.commit import CommitSettings
+from containers.freeze import Cut, freeze
+from containers.job import Input
+from containers.localstate import inspect
+from containers.stagetask import StageTask
+from coordinator.blobs.memory import MemoryBlobs
+from coordinator.core.cuts import lineage_of, needed
+from coordinator.core.ids import StageName
+from tests.fakes import FakeClock
+from tests.spark.conftest import Bench
+from tests.trees import Place
+
+pytestmark = pytest.mark.spark
+
+IN = Input("in")
+BATCHES = 24
+KEYS = 5
+
+
+class Totals:
+    """The state: how often each key was seen, as of the last batch that ran."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+        self.batches: list[int] = []
+        self.batch_done = Event()
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self.seen |= {row["key"]: row["count"] for row in batch.collect()}
+        self.batches.append(batch_id)
+        self.batch_done.set()
+
+    def stage(self, task: StageTask) -> DataStreamWriter:
+        rows = task.read(IN).select((F.col("value").cast("string").cast("int") % KEYS).alias("key"))
+        return rows.groupBy("key").count().writeStream.outputMode("update").foreachBatch(self)
+
+
+def small_snapshots(bench: Bench) -> Callable[[], None]:
+    """Let Spark write its .zip files, and drop what is old, as often as it can; what puts the settings back."""
+    wanted = {
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    former = {name: bench.spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        bench.spark.conf.set(name, value)
+
+    def put_back() -> None:
+        for name, value in former.items():
+            if value is None:
+                bench.spark.conf.unset(name)
+            else:
+                bench.spark.conf.set(name, value)
+
+    return put_back
+
+
+def counted(up_to: int) -> dict[int, int]:
+    """The totals when the numbers below `up_to` were read."""
+    return {key: len(range(key, up_to, KEYS)) for key in range(KEYS)}
+
+
+def read_until(cut: Cut) -> int:
+    """How many records the batches of the cut read, by the plan of the last."""
+    plan = (cut.directory / "offsets" / str(cut.batch)).read_text()
+    return sum(json.loads(plan.splitlines()[2]).get("in", {}).values())
+
+
+@pytest.fixture
+def small(bench: Bench) -> object:
+    put_back = small_snapshots(bench)
+    yield
+    put_back()
+
+
+def cuts_of_a_running_query(bench: Bench, into: Path) -> list[Cut]:
+    """One cut after each batch or so, while the query goes on; the first may be from before any state."""
+    bench.max_rows = 10
+    totals, grant = Totals(), bench.grant("in")
+    bench.feed(range(10), batch=0)
+    query = bench.start(grant, totals.stage, trigger=0.05)
+    cuts = []
+    for number in range(1, BATCHES):
+        assert totals.batch_done.wait(60)
+        totals.batch_done.clear()
+        bench.feed(range(number * 10, number * 10 + 10), batch=number)
+        cuts.append(freeze(bench.stores.directory(grant.task, grant.stage), into / str(number)))
+    query.processAllAvailable()
+    assert bench.stop(query)
+    assert totals.seen == counted(BATCHES * 10)
+    return [cut for cut in cuts if cut.batch is not None]
+
+
+def goes_on(bench: Bench, directory: Path, name: str) -> Totals:
+    """Start a query on a copy of the directory, and let it read the rest."""
+    grant = replace(bench.grant("in"), stage=StageName(name))
+    copy = bench.stores.directory(grant.task, grant.stage)
+    shutil.copytree(directory, copy)
+    found = inspect(copy)
+    assert found is not None
+    totals = Totals()
+    bench.run_until_read(replace(grant, lineage=found.lineage), totals.stage)
+    return totals
+
+
+def test_every_cut_of_a_running_query_starts_and_goes_on_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+    (tmp_path / "cuts").mkdir()
+    cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
+    assert len(cuts) > BATCHES / 2
+    zips = [cut for cut in cuts if list(cut.directory.glob("state/**/*.zip"))]
+    assert zips, "the cuts are of all kinds"
+    for cut in {cut.batch: cut for cut in cuts}.values():
+        assert cut.batch is not None
+        totals = goes_on(bench, cut.directory, f"cut-{cut.batch}")
+        if read_until(cut) < BATCHES * 10:
+            assert totals.batches[0] == cut.batch + 1
+        assert counted(BATCHES * 10).items() >= totals.seen.items(), f"cut at batch {cut.batch}"
+        assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
+
+
+async def test_a_cut_that_went_through_a_blob_store_starts_and_goes_on_exactly(bench: Bench, tmp_path: Path, small: object) -> None:
+    (tmp_path / "cuts").mkdir()
+    cuts = cuts_of_a_running_query(bench, tmp_path / "cuts")
+    clock = FakeClock()
+    place = Place(tmp_path / "place", MemoryBlobs(clock), CommitSettings(), clock=clock)
+    markers = []
+    for cut in cuts[:: max(1, len(cuts) // 4)]:
+        marker, index = await place.committer.upload(cut, place.checkpoint(cut.batch or 0), bench.grant("in").generation)
+        place.committer.committed(marker, index)
+        markers.append((marker, cut))
+    for marker, cut in reversed(markers):
+        await place.restore(marker.index)
+        totals = goes_on(bench, place.store, f"restored-{cut.batch}")
+        assert counted(BATCHES * 10).items() >= totals.seen.items()
+        assert len(totals.seen) == KEYS or read_until(cut) == BATCHES * 10
+
+
+def test_the_changelogs_of_spark_say_what_they_build_upon(bench: Bench) -> None:
+    totals, grant = Totals(), bench.grant("in")
+    bench.max_rows = 10
+    bench.feed(range(40), batch=0)
+    bench.run_until_read(grant, totals.stage)
+    directory = bench.stores.directory(grant.task, grant.stage)
+    batch = max(int(each.name) for each in (directory / "commits").iterdir() if each.name.isdigit())
+    (need,) = needed(batch, (directory / f"commits/{batch}").read_text())
+    state = directory / need.directory
+    lineage = lineage_of((state / need.version.changelog).read_bytes())
+    assert [each.number for each in lineage] == list(range(1, batch + 1))
+    assert all((state / each.changelog).exists() for each in lineage)
