@@ -15,6 +15,10 @@ from importlib import import_module
 from bench.harness import ROOT, BenchFailed, Result, note, report, shown
 
 BENCHMARKS: Mapping[str, str] = {
+    "backup": "bench.backup",
+    "checkpoint-latency": "bench.checkpoint_latency",
+    "collection": "bench.collection",
+    "diff": "bench.diff",
     "fleet": "bench.fleet",
     "flights": "bench.flights",
     "heartbeats": "bench.heartbeats",

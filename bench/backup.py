@@ -96,8 +96,8 @@ def judged(turns: dict[str, list[Turn]]) -> Result:
             "change_speedup": round(speedup, 2),
         },
         ratio=round(min(first, restore), 3),
-        target=f"first backup and restore >= {LEAST_RATE} of obstore's rate; a 1 % change >= {LEAST_SPEEDUP:g} times faster than rclone and "
-        f"restic, in at most {MOST_PUTS} PUTs",
+        target=f"first backup and restore >= {LEAST_RATE} of obstore's rate; a 1 % change >= {LEAST_SPEEDUP:g} times faster than rclone "
+        f"and restic, in at most {MOST_PUTS} PUTs",
         met=min(first, restore) >= LEAST_RATE and speedup >= LEAST_SPEEDUP and mine.puts <= MOST_PUTS,
     )
 

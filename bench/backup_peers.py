@@ -74,7 +74,7 @@ class Sluice:
 
     async def restore(self, into: Path) -> Path:
         assert self.marker is not None
-        into.mkdir()
+        await asyncio.to_thread(into.mkdir)
         await self._restorer.restore(self.marker.index, into / "stage", None)
         return into / "stage"
 
@@ -105,9 +105,14 @@ class Bare:
     """An object for each file, and nothing else: no index, no hashes, no fsync; a second backup is everything again."""
 
     def __init__(self, gateway: Gateway, directory: Path) -> None:
-        keys = {"access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"], "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
         self._store = S3Store(
-            BUCKET, prefix="obstore", region=REGION, endpoint=gateway.endpoint, client_options={"allow_http": True}, **keys
+            BUCKET,
+            prefix="obstore",
+            region=REGION,
+            endpoint=gateway.endpoint,
+            access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            client_options={"allow_http": True},
         )
         self._directory = directory
 
@@ -119,16 +124,19 @@ class Bare:
         await obstore.put_async(self._store, name, body, use_multipart=False)
 
     async def restore(self, into: Path) -> Path:
-        into.mkdir()
         names = [found["path"] async for page in obstore.list(self._store) for found in page]
-        for parent in {(into / name).parent for name in names}:
-            parent.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(_make_directories, {(into / name).parent for name in names})
         await in_parallel((partial(self._get, name, into / name) for name in names), AT_ONCE)
         return into
 
     async def _get(self, name: str, path: Path) -> None:
         body = await (await obstore.get_async(self._store, name)).bytes_async()
         await asyncio.to_thread(path.write_bytes, body)
+
+
+def _make_directories(directories: Iterable[Path]) -> None:
+    for each in directories:
+        each.mkdir(parents=True, exist_ok=True)
 
 
 class Rclone:
@@ -159,8 +167,8 @@ class Rclone:
 
 
 class Restic:
-    """`restic backup`, which also encrypts, and cuts files into chunks by their contents. It is told not to compress: what is backed up here
-    cannot be compressed."""
+    """`restic backup`, which also encrypts, and cuts files into chunks by their contents. It is told not to compress: what is backed up
+    here cannot be compressed."""
 
     def __init__(self, gateway: Gateway, directory: Path, cache: Path) -> None:
         self._directory = directory

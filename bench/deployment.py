@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from coordinator.core.lifecycle import RunState
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
 from coordinator.notices import Notices
+from coordinator.ourplaces import is_ours
 from coordinator.runs import Runs
 from coordinator.settings import read_settings
 from coordinator.store import tables
@@ -72,7 +74,7 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         make_stream(home, partitions)
         systems = {"log": LogSystem(settings.log_directory)}
         clock = SystemClock()
-        blob_stores = stores_of_blobs(settings, clock, {})
+        blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
         runs = Runs(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
         await _register_all(store, await runs.deploy(run_request(containers)), containers)
     finally:

@@ -1,4 +1,5 @@
-"""An S3 server on loopback for benchmarks (versitygw, which keeps objects as files), and a proxy that makes the way to it longer (toxiproxy).
+"""An S3 server on loopback for benchmarks (versitygw, which keeps objects as files), and a proxy that makes the way to it longer
+(toxiproxy).
 
 Both are found on the path, or where `go install` puts programs.
 """

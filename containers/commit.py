@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from typing import TypeVar, assert_never
 
 from containers.filecontents import Hashes, LocalFiles, fingerprint
 from containers.freeze import Cut
-from containers.transfer import InOrder, InThread, Progress, StoreKey, in_parallel, to_its_end
+from containers.transfer import InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
 from coordinator.blobs.port import BlobStore, Purpose
 from coordinator.clock import Clock
 from coordinator.core.blobids import Kind
@@ -34,9 +34,6 @@ from coordinator.core.packing import Packing, Put, PutChunk, PutPack, plan_puts,
 from coordinator.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, SnapshotIndex, SnapshotMetadata
 
 T = TypeVar("T")
-
-READERS = 4
-"""Files that are read at the same time only to be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +70,16 @@ class Marker:
     uploaded_bytes: int
     retained_bytes: int
     puts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """`marker` is still without its index."""
+
+    found: DirDiff
+    changed: Mapping[str, LocalFile]
+    puts: Sequence[Put]
+    marker: Marker
 
 
 async def read_index(blobs: BlobStore, index: BlobId, key: StoreKey, in_thread: InThread) -> SnapshotIndex:
@@ -123,48 +130,40 @@ class Committer:
         """Put what the blob store does not have of the cut, and its index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged,
         FileUnreadable, CheckpointUnreadable; nothing refers to what was put then."""
         millis = int(self._clock.now().timestamp() * 1000)
-        local = await self._thread(lambda: self._files.listing(cut.directory))
         before = self._previous[1].root if self._previous is not None else None
-        known = await self._read_unknown(cut.directory, local, before)
-        found = await self._thread(lambda: diff(local, before, known))
-        changed = self._to_upload(local, found)
-        puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
-        marker = self._marker(local, changed, len(puts) + 1)
-        upload = _Upload(self, cut.directory, changed, millis)
-        await in_parallel((partial(upload.put, put) for put in puts), self._settings.concurrency)
-        index = self._index(next_index(found, dict(upload.indexes())), cut, checkpoint, generation, millis)
-        marker = replace(marker, index=await self._put_index(index, millis))
-        known |= dict(upload.fingerprints())
-        self._known = {file.identity: known[file.identity] for _, file in local.walk() if settled(file.identity, millis * 1_000_000)}
+        local, unread = await self._thread(lambda: self._look(cut.directory, before))
+        known = self._known | await fingerprints(self._files, cut.directory, unread, self._in_thread)
+        plan = await self._thread(lambda: self._plan(local, before, known))
+        self._progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
+        self._progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
+        upload = _Upload(self, cut.directory, plan.changed, millis)
+        await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
+        root = await self._thread(lambda: next_index(plan.found, dict(upload.indexes())))
+        index = self._index(root, cut, checkpoint, generation, millis)
+        marker = replace(plan.marker, index=await self._put_index(index, millis))
+        self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index
 
-    def _to_upload(self, local: LocalDir, found: DirDiff) -> dict[str, LocalFile]:
-        again = to_put_again(found.walk_retained(), self._settings.sizes)
-        return dict(found.walk_added()) | ({path: file for path, file in local.walk() if path in again} if again else {})
+    def _look(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
+        """What is there, and what must be read: a store that was just restored is, once."""
+        local = self._files.listing(directory)
+        return local, list(to_read(local, before, self._known))
 
-    def _marker(self, local: LocalDir, changed: Mapping[str, LocalFile], puts: int) -> Marker:
-        """Of an upload that begins: without its index."""
+    def _plan(self, local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> _Plan:
+        found = diff(local, before, known)
+        changed = dict(found.walk_added())
+        if again := to_put_again(found.walk_retained(), self._settings.sizes):
+            changed |= {path: file for path, file in local.walk() if path in again}
+        puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
         sizes = [file.identity.size for _, file in local.walk()]
         size = sum(file.identity.size for file in changed.values())
-        self._progress.planned(len(changed), size)
-        self._progress.retained(len(sizes) - len(changed), sum(sizes) - size)
         previous = self._previous[0] if self._previous is not None else None
-        return Marker(BlobId(""), previous, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, puts)
+        marker = Marker(BlobId(""), previous, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
+        return _Plan(found, changed, puts, marker)
 
     def committed(self, marker: Marker, index: SnapshotIndex) -> None:
         """The snapshot was reported: the next one follows it."""
         self._previous = (marker.index, index)
-
-    async def _read_unknown(self, directory: Path, local: LocalDir, before: DirIndex | None) -> dict[Identity, Fingerprint]:
-        """What is known of the files with those read that the index may have. A store that was just restored is read once this way."""
-        known = dict(self._known)
-
-        async def read(path: str, file: LocalFile) -> None:
-            known[file.identity] = await self._thread(lambda: self._files.fingerprint(directory / path, file.identity))
-
-        unknown = list(to_read(local, before, self._known))
-        await in_parallel((partial(read, path, file) for path, file in unknown), READERS)
-        return known
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
         body = await self._thread(lambda: encoded(index))
@@ -185,6 +184,11 @@ class Committer:
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
         return to_its_end(self._in_thread(work))
+
+
+def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
+    """What is worth knowing at the next commit."""
+    return {file.identity: known[file.identity] for _, file in local.walk() if settled(file.identity, millis * 1_000_000)}
 
 
 @dataclass(slots=True)
@@ -217,9 +221,9 @@ class _Upload:
                 assert_never(put)
 
     async def _put_pack(self, pack: PutPack) -> None:
-        body, fingerprints = await self._of._thread(lambda: self._read_pack(pack))
+        body, read = await self._of._thread(lambda: self._read_pack(pack))
         blob = await self._put_blob(body, Purpose.PACK)
-        for each, found in zip(pack.files, fingerprints, strict=True):
+        for each, found in zip(pack.files, read, strict=True):
             self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, pack.size))
             self._files[each.path].fingerprint = found
         self._of._progress.done(len(pack.files), pack.size)

@@ -166,14 +166,15 @@ class LocalFiles:
         os.link(path, to, follow_symlinks=False)
 
     def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
-        """Write into a file that this restore makes. With `mode` it is complete: its mode is set, and it is on disk afterwards."""
+        """Write into a file that this restore makes. With `mode` it is complete: its mode is set, and its way to the disk begins, so that
+        `sync` later waits less."""
         file = os.open(path, _NEW if new else _AGAIN, 0o600)
         try:
             for part in parts:
                 offset += _pwrite(file, part, offset)
             if mode is not None:
                 os.fchmod(file, mode)
-                os.fsync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
 

@@ -3,6 +3,7 @@
 <root>/<job>/<task>/             the stores of a task
   .drafts/ .given-up/            what `prepare` is just doing; no store is named like them
   .cuts/<stage>/<checkpoint>/    a cut of a store that is being uploaded (`containers/freeze.py`)
+  .staging/<stage>/              what a restore has brought so far; .replaced/<stage>/ the former store, while it is swapped for that
 <root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
   metadata                       {"id": lineage}, written by us before Spark first sees the directory
   offsets/N, commits/N           batch N planned, batch N done

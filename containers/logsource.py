@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from containers.positions import advance
 from coordinator.core.errors import OffsetsTrimmed
 from coordinator.streams.log import Log, Row
 
@@ -48,18 +49,6 @@ class Slice(InputPartition):
         self.partition = partition
         self.start = start
         self.end = end
-
-
-def advance(start: Mapping[int, int], latest: Mapping[int, int], max_rows: int | None) -> dict[int, int]:
-    """The end offsets of the next batch: everything, or at most `max_rows` records shared evenly between the partitions that have any."""
-    waiting = {p: latest[p] - low for p, low in start.items() if latest.get(p, low) > low}
-    left = sum(waiting.values()) if max_rows is None else max_rows
-    end = dict(start)
-    for position, (p, count) in enumerate(sorted(waiting.items(), key=lambda each: each[1])):
-        taken = min(count, left // (len(waiting) - position))
-        end[p] += taken
-        left -= taken
-    return end
 
 
 class LogStreamReader(DataSourceStreamReader):

@@ -21,9 +21,9 @@ from typing import TypeVar, assert_never
 
 from containers.commit import read_index
 from containers.filecontents import Hashes, LocalFiles, fingerprint
-from containers.transfer import InOrder, InThread, Progress, StoreKey, in_parallel, to_its_end
+from containers.transfer import READERS, InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
 from coordinator.blobs.port import BlobStore, Purpose
-from coordinator.core.diff import Fingerprint, Identity, LocalFile
+from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
 from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, DiskUnwritable
 from coordinator.core.restoring import (
     Fetch,
@@ -44,8 +44,7 @@ from coordinator.core.snapshot import BlobId, FileIndex, SnapshotIndex
 
 T = TypeVar("T")
 
-READERS = 4
-"""Files that are read at the same time only to be compared."""
+SYNCED_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,8 @@ class Restorer:
         self._in_thread = in_thread
 
     async def restore(self, index: BlobId, target: Path, local: Path | None) -> Restored:
-        """Make `target` what the snapshot is, with the help of `local`, which may be the same directory. No query may run on either.
+        """Make `target` what the snapshot is, with the help of `local`: the same directory, or another on its file system. No query may run
+        on either.
 
         Raises IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and the file; BlobUnavailable; DiskUnwritable;
         CheckpointUnreadable where a link is in the place of a directory. `target` is as it was then, and what is staged stays for the
@@ -108,6 +108,8 @@ class Restorer:
         try:
             return await run.restore(local)
         except OSError as error:
+            if error.errno is None:  # a TimeoutError, of whoever waits for this
+                raise
             raise DiskUnwritable(
                 f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}; what is fetched stays in "
                 f"{run.staging}, and {target} is as it was: make room, or mend the disk, and start again"
@@ -179,37 +181,44 @@ class _Run:
     # --- look ------------------------------------------------------------------------------------------------------
 
     async def _plan(self, local: Path) -> Sequence[Operation]:
-        of, root = self._of, self._snapshot.root
-        staged = await of._thread(lambda: self._disk.staged(self.staging))
-        here = await of._thread(lambda: self._disk.staged(local).listing if self._disk.is_directory(local) else None)
-        known = await self._read(self.staging, candidates(root, staged.listing, same_mode=False))
-        ready = {path for path, file in candidates(root, staged.listing, same_mode=False) if is_it(self._files[path], known[file.identity])}
-        if here is not None:
-            usable = [(path, file) for path, file in candidates(root, here, same_mode=True) if path not in ready]
-            known |= await self._read(local, usable)
+        of, disk, root = self._of, self._disk, self._snapshot.root
         self._local = local
+        staged = await of._thread(lambda: disk.staged(self.staging))
+        here = await of._thread(lambda: disk.staged(local).listing if disk.is_directory(local) else None)
+        left = await of._thread(lambda: list(candidates(root, staged.listing, same_mode=False)))
+        known = await fingerprints(disk, self.staging, left, of._in_thread)
+        if here is not None:
+            usable = await of._thread(lambda: self._usable(here, left, known))
+            known |= await fingerprints(disk, local, usable, of._in_thread)
         return await of._thread(lambda: plan_restore(root, staged, here, known, of._settings.chunk_bytes))
 
-    async def _read(self, directory: Path, files: Iterable[tuple[str, LocalFile]]) -> dict[Identity, Fingerprint]:
-        known: dict[Identity, Fingerprint] = {}
-
-        async def read(path: str, file: LocalFile) -> None:
-            known[file.identity] = await self._of._thread(lambda: self._disk.fingerprint(directory / path, file.identity))
-
-        await in_parallel((partial(read, path, file) for path, file in files), READERS)
-        return known
+    def _usable(
+        self, here: LocalDir, left: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
+    ) -> list[tuple[str, LocalFile]]:
+        """The local files that may serve, where none that is staged does."""
+        ready = {path for path, file in left if is_it(self._files[path], known[file.identity])}
+        return [(path, file) for path, file in candidates(self._snapshot.root, here, same_mode=True) if path not in ready]
 
     # --- stage and swap --------------------------------------------------------------------------------------------
 
     async def _run(self, plan: Sequence[Operation]) -> None:
-        """The fetches at once, what is before them in order, and what is after them."""
-        for fetching, operations in groupby(plan, key=lambda each: isinstance(each, Fetch)):
+        """Fetches at once, and what is synced too; all else in its order."""
+        for kind, operations in groupby(plan, key=lambda each: type(each) if isinstance(each, Fetch | Sync) else None):
             batch = list(operations)
-            if fetching:
-                fetches = [each for each in batch if isinstance(each, Fetch)]
-                await in_parallel((partial(self._fetch, each) for each in fetches), self._of._settings.concurrency)
-            else:
+            if kind is None:
                 await self._of._thread(partial(self._do, batch))
+            for each in batch:
+                if isinstance(each, Sync):
+                    await self._sync(each.paths)
+            fetches = [each for each in batch if isinstance(each, Fetch)]
+            await in_parallel((partial(self._fetch, each) for each in fetches), self._of._settings.concurrency)
+
+    async def _sync(self, paths: Sequence[str]) -> None:
+        def work(some: Sequence[str]) -> Callable[[], None]:
+            return lambda: self._disk.sync(self.staging / path for path in some)
+
+        batches = [paths[begin : begin + SYNCED_TOGETHER] for begin in range(0, len(paths), SYNCED_TOGETHER)]
+        await in_parallel((partial(self._of._thread, work(some)) for some in batches), READERS)
 
     def _do(self, operations: Iterable[Operation]) -> None:
         disk = self._disk
@@ -225,12 +234,10 @@ class _Run:
                     self._write(path, 0, (), new=True, last=True)
                 case SetMode(path=path, mode=mode):
                     disk.set_mode(self.staging / path, mode)
-                case Sync(paths=paths):
-                    disk.sync(self.staging / path for path in paths)
                 case Swap():
                     swap(self.staging, self._target, disk)
-                case Fetch():
-                    raise AssertionError("fetches are not done here")
+                case Fetch() | Sync():
+                    raise AssertionError(f"{each} is not done here")
                 case _:
                     assert_never(each)
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
+from containers.filecontents import LocalFiles
 from coordinator.blobs.port import About, Purpose
 from coordinator.core.blobids import Kind, fresh_blob_id
+from coordinator.core.diff import Fingerprint, Identity, LocalFile
 from coordinator.core.ids import JobName, StageName, TaskName
 from coordinator.core.snapshot import BlobId
 
 T = TypeVar("T")
+
+READERS = 4
+"""So many threads read files only to compare them."""
+
+_TOGETHER = 4 << 20
+_OPENING = 16 << 10
+"""To open a file takes about as long as to hash so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,36 @@ async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: i
         for each in workers:
             each.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def fingerprints(
+    files: LocalFiles, directory: Path, wanted: Iterable[tuple[str, LocalFile]], in_thread: InThread
+) -> dict[Identity, Fingerprint]:
+    """Read files of a directory, given by path, to compare them: small ones together, since a thread costs more than they do. Raises
+    FileChanged, FileUnreadable."""
+    known: dict[Identity, Fingerprint] = {}
+
+    async def read(some: list[tuple[str, LocalFile]]) -> None:
+        def work() -> list[tuple[Identity, Fingerprint]]:
+            return [(file.identity, files.fingerprint(directory / path, file.identity)) for path, file in some]
+
+        known.update(await to_its_end(in_thread(work)))
+
+    await in_parallel((partial(read, some) for some in _together(wanted)), READERS)
+    return known
+
+
+def _together(files: Iterable[tuple[str, LocalFile]]) -> Iterator[list[tuple[str, LocalFile]]]:
+    some: list[tuple[str, LocalFile]] = []
+    size = 0
+    for path, file in files:
+        some.append((path, file))
+        size += _OPENING + file.identity.size
+        if size >= _TOGETHER:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 class InOrder:

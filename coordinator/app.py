@@ -83,7 +83,7 @@ def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
     return systems
 
 
-def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], greet: Greet) -> BlobStores:
+def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], greet: Greet | None = None) -> BlobStores:
     """The blob stores that the settings name; none is opened yet. Raises BadSettings for a URL that names none."""
     names = tuple(map(BlobStoreName, settings.blob_places))
     to, back = (

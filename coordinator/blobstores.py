@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from coordinator.blobs.port import BlobStore
+from coordinator.blobs.port import About, BlobStore, Purpose
+from coordinator.core.blobids import Kind
 from coordinator.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
+from coordinator.core.ids import JobName
 from coordinator.core.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
@@ -41,7 +44,7 @@ class BlobStores:
         places: Mapping[str, str],
         make: Callable[[str, str], BlobStore],
         by_default: Backup,
-        greet: Greet,
+        greet: Greet | None = None,
     ) -> None:
         self.places = {BlobStoreName(name): url for name, url in places.items()}
         self.by_default = by_default
@@ -74,7 +77,8 @@ class BlobStores:
         try:
             async with asyncio.timeout(OPEN_WITHIN.total_seconds()):
                 await made.open(create=True)
-                await self._greet(name, made)
+                if self._greet is not None:
+                    await self._greet(name, made)
         except TimeoutError as error:
             await made.close()
             raise BlobUnavailable(f"blob store {name}: it has not answered within {OPEN_WITHIN.total_seconds():g} s") from error
@@ -109,6 +113,16 @@ class BlobStores:
             return self.by_default
         to, back = ([BlobStoreName(name) for name in document[key] if name in self.places] for key in ("to", "restoreFrom"))
         return Backup(tuple(to), tuple(back))
+
+    async def with_snapshots_of(self, job: JobName) -> BlobStoreName | None:
+        """The first blob store that has any of the job's, of those that answer."""
+        for name in self.places:
+            with suppress(BlobUnavailable, BlobStoreUnusable):
+                blobs = await self.opened(name)
+                async for page in blobs.list(f"jobs/{job}/", About(Purpose.OPEN, job)):
+                    if any(f"/{Kind.SNAPSHOTS}/" in listed.blob for listed in page):
+                        return name
+        return None
 
     def _unknown(self, name: str) -> BlobStoreUnusable:
         there = ", ".join(self.places) or "none"

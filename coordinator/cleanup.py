@@ -230,7 +230,8 @@ class RetireStores:
 
     async def _gone(self, tx: Writing, key: StoreKey) -> bool:
         run = await tx.current_run(key.job)
-        if run is None or run.created_at + self.after > self.clock.now():
+        hold = await tx.hold(key.job, key.task)
+        if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.hold.released):
             return False
         if key.stage not in {stage["name"] for stage in run.spec["stages"]}:
             return True

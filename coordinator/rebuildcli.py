@@ -44,7 +44,7 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, anew: bool, quiet: bool
     from coordinator.store.sql import open_store
 
     clock, store = SystemClock(), open_store(settings.database)
-    blob_stores = stores_of_blobs(settings, clock, {}, _nothing)
+    blob_stores = stores_of_blobs(settings, clock, {})  # they become this registry's when all is written, not before
     try:
         if not dry_run:
             await take(settings, store)
@@ -61,10 +61,6 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, anew: bool, quiet: bool
     finally:
         await blob_stores.close()
         await store.close()
-
-
-async def _nothing(_name: object, _blobs: object) -> None:
-    """A blob store becomes this registry's when all is written, not before."""
 
 
 def _document(rebuilt: Rebuilt, *, dry_run: bool) -> dict[str, Any]:

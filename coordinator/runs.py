@@ -10,7 +10,16 @@ from datetime import datetime, timedelta
 from coordinator import wire
 from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
-from coordinator.core.errors import BadGraph, BadGrouping, RunIsDraining, StreamConflict, UnknownJob, UnknownStream, UnknownSystem
+from coordinator.core.errors import (
+    BadGraph,
+    BadGrouping,
+    RunIsDraining,
+    StateUnregistered,
+    StreamConflict,
+    UnknownJob,
+    UnknownStream,
+    UnknownSystem,
+)
 from coordinator.core.graph import Graph, Stage, chain
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId
@@ -69,7 +78,7 @@ class Runs:
         """Make a run. Everything is checked before anything is created; streams come before the run that needs them, so that a crash
         leaves at most an empty stream, which the next try finds and uses. A run deployed over a live one asks that one to stop.
 
-        Raises the errors of graph, streams, grouping and placement; RunIsDraining; BlobStoreUnusable.
+        Raises the errors of graph, streams, grouping and placement; RunIsDraining; BlobStoreUnusable; StateUnregistered.
         """
         chain(_graph(request))
         self._blob_stores.of_config(request.config, None)
@@ -82,8 +91,11 @@ class Runs:
                 previous = await tx.assignment(job)
                 last = await self._models.decoded(tx, former) if former else None
                 old_starts = await tx.starts(former.run_id) if former else {}
+                unheard_of = former is None and not await tx.snapshots(job, None, None, None, 1)
             if former is not None:
                 _not_draining(former)
+            if unheard_of and request.start == "checkpoint":
+                await self._nothing_backed_up(job)
             going_on = former if request.start == "checkpoint" else None
             plan = await self._plan(request, bindings, counts, previous if going_on else Previous(), last)
             intermediate = {bindings[each.name] for each in request.intermediates}
@@ -92,6 +104,15 @@ class Runs:
                     await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
             starts = await self._starts(request, bindings, plan, old_starts if going_on else None)
             return await self._save(request, _streams(request, bindings, counts), former, going_on, plan, starts)
+
+    async def _nothing_backed_up(self, job: JobName) -> None:
+        """A database that was lost must not make a job begin with empty state, as if it were new. Raises StateUnregistered."""
+        name = await self._blob_stores.with_snapshots_of(job)
+        if name is not None:
+            raise StateUnregistered(
+                f"blob store {name} has snapshots of job {job}, which this coordinator's database does not know: stop the coordinator and "
+                "run `sluice rebuild`, or deploy with an explicit start to begin with empty state"
+            )
 
     def _system(self, name: str) -> StreamSystem:
         if name not in self._systems:

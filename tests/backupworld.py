@@ -16,6 +16,7 @@ from coordinator.blobstores import Backup, BlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.collection import Collection
 from coordinator.core.blobids import Kind, fresh_blob_id, offsets_blob_id
+from coordinator.core.grouping import Previous
 from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from coordinator.core.indexjson import decoded, encoded
 from coordinator.core.lifecycle import RunState
@@ -108,6 +109,7 @@ class World:
         stages = [{"name": STAGE, "reads": ["in"]}]
         async with self.store.begin() as tx:
             await tx.put_run(run_row(RUN, state=RunState.RUNNING, spec={"job": JOB, "stages": stages, "containers": 1}))
+            await tx.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
 
     # --- the agent ---
 

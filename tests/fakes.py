@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from coordinator.blobs.memory import MemoryBlobs
+from coordinator.blobstores import Backup, BlobStores
 from coordinator.core.ids import Instant
 
 
@@ -23,3 +25,8 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
         self._elapsed += seconds
+
+
+def no_blob_stores() -> BlobStores:
+    """For verbs of runs that are backed up to nowhere."""
+    return BlobStores({}, lambda name, url: MemoryBlobs(FakeClock()), Backup((), ()))

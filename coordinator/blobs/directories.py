@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -97,15 +97,15 @@ def _make(directory: Path, top: Path) -> None:
             sync(made.parent)
 
 
-def remove(paths: list[Path], top: Path) -> None:
-    """Those that are there, durably, and the directories below `top` that are empty then."""
+def remove(names: Iterable[str], top: Path) -> None:
+    """Those files below `top`, by their paths relative to it, that are there, durably, and the directories that are empty then."""
     parents = set()
-    for path in paths:
+    for name in names:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            path.unlink()
-            parents.add(path.parent)
+            os.unlink(f"{top}/{name}")  # noqa: PTH108 — there may be a million, and to make a Path takes as long
+            parents.add(name.rpartition("/")[0])
     for parent in parents:
-        _prune(parent, top)
+        _prune(top / parent, top)
 
 
 def _prune(directory: Path, top: Path) -> None:

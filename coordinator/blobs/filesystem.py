@@ -196,26 +196,27 @@ class _Files:
                 raise self._missing(blob) from error
 
     def delete(self, blobs: list[BlobId]) -> None:
-        paths = [self._path(blob) for blob in blobs]
+        for blob in blobs:
+            checked_blob_id(blob)
         with self._troubles(f"{len(blobs)} blobs, the first {blobs[0]}"):
             until = self._clock.now() + REMEMBER
             record = directories.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
             name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
             directories.move(Move(record, self._deleted / name, self._deleted))
-            directories.remove(paths, self._blobs)
-            directories.remove([self._ttl / blob for blob in blobs], self._ttl)
+            directories.remove(blobs, self._blobs)
+            directories.remove(blobs, self._ttl)
 
     def remove_ttl(self, blob: BlobId) -> None:
         target = self._path(blob)
         with self._troubles(blob), directories.locked(self._lock):
             if not target.is_file():
                 raise self._missing(blob)
-            directories.remove([self._ttl / blob], self._ttl)
+            directories.remove([blob], self._ttl)
 
     def list(self, prefix: str, after: str) -> Iterator[Listed]:
         for blob in directories.walk(self._blobs, prefix, after):
             with suppress(FileNotFoundError):
-                found = (self._blobs / blob).stat()
+                found = os.stat(f"{self._blobs}/{blob}")  # noqa: PTH116 — as in `directories.remove`
                 yield Listed(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
     def page(self, found: Iterator[Listed]) -> Sequence[Listed]:
@@ -235,8 +236,8 @@ class _Files:
         with directories.locked(self._lock):
             if not self._expired(blob, now):
                 return False
-            directories.remove([self._blobs / blob], self._blobs)
-            directories.remove([self._ttl / blob], self._ttl)
+            directories.remove([blob], self._blobs)
+            directories.remove([blob], self._ttl)
             return True
 
     def _expired(self, blob: str, now: datetime) -> bool:
@@ -247,7 +248,7 @@ class _Files:
 
     def _forget(self, now: datetime) -> None:
         """What was to be remembered of deleted blobs until now, and what killed processes left."""
-        old = [self._deleted / name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
+        old = [name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
         directories.remove(old, self._deleted)
         for path in self._tmp.iterdir():
             with suppress(FileNotFoundError):

@@ -151,6 +151,52 @@ class RunIsDraining(YourRequest):
     status = 409
 
 
+class UnknownDrain(YourRequest):
+    """There is no such drain."""
+
+    slug = "unknown-drain"
+    status = 404
+
+
+class ForeignDrain(UnknownDrain):
+    """The run is under another drain."""
+
+    status = 409
+
+
+class DrainTooEarly(YourRequest):
+    """The drain has not come to the phase of this step."""
+
+    slug = "drain-too-early"
+    status = 409
+
+
+class NotCancellable(YourRequest):
+    """The drain cannot be cancelled any more."""
+
+    slug = "not-cancellable"
+    status = 409
+
+
+class NotEmptied(YourRequest):
+    """A flush would not empty the run's state."""
+
+    slug = "not-emptied"
+    status = 409
+
+
+class NeverDrained(YourRequest):
+    """The job was never drained."""
+
+    slug = "never-drained"
+
+
+class CheckpointNeeded(YourRequest):
+    """A stage that is backed up reports its pinned checkpoint."""
+
+    slug = "checkpoint-needed"
+
+
 class NotAligned(YourRequest):
     """The stage's tasks are not aligned by event time."""
 
@@ -239,6 +285,13 @@ class TaskHeld(YourRequest):
     """A container holds the task."""
 
     slug = "task-held"
+    status = 409
+
+
+class StateUnregistered(YourRequest):
+    """A blob store has snapshots of the job that the coordinator does not know."""
+
+    slug = "state-unregistered"
     status = 409
 
 

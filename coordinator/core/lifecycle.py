@@ -1,10 +1,11 @@
 """The life of a run.
 
-    CREATED --> RUNNING --> DRAINING --> DRAINED
-       |           |           |
-       +-----------+-----------+--> STOPPED | FAILED
+    CREATED --> RUNNING <--> DRAINING --> DRAINED
+       |           |            |
+       +-----------+------------+--> STOPPED | FAILED
 
-A run is CREATED when it is posted, RUNNING when its first container registers, and ends in one of three ways. A stop is asked for
+A run is CREATED when it is posted, RUNNING when its first container registers, and ends in one of three ways. A drain may be asked for
+before that registration, too, and one that is cancelled leads back to where the run was. A stop is asked for
 first and reached when the last task has been released, so between the two a run is still RUNNING and carries the time of the
 request. An ended run never moves again: the next deployment is another run.
 """
@@ -31,9 +32,9 @@ class RunState(StrEnum):
 
 
 _MOVES: Mapping[RunState, frozenset[RunState]] = {
-    RunState.CREATED: frozenset({RunState.RUNNING, RunState.STOPPED, RunState.FAILED}),
+    RunState.CREATED: frozenset({RunState.RUNNING, RunState.DRAINING, RunState.STOPPED, RunState.FAILED}),
     RunState.RUNNING: frozenset({RunState.DRAINING, RunState.STOPPED, RunState.FAILED}),
-    RunState.DRAINING: frozenset({RunState.RUNNING, RunState.DRAINED, RunState.STOPPED, RunState.FAILED}),
+    RunState.DRAINING: frozenset({RunState.CREATED, RunState.RUNNING, RunState.DRAINED, RunState.STOPPED, RunState.FAILED}),
     RunState.DRAINED: frozenset(),
     RunState.STOPPED: frozenset(),
     RunState.FAILED: frozenset(),

@@ -82,7 +82,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Files that were not written by this restore, and all directories; "" is the staging directory."""
+    """All files and directories; "" is the staging directory."""
 
     paths: tuple[str, ...]
 
@@ -140,7 +140,7 @@ def plan_restore(
         *(MakeEmpty(path) for path, file in missing if path not in linked and not file.metadata.size),
         *_fetches(to_fetch, chunk_bytes),
         *(each for each in modes if each.path in ready),
-        Sync((*ready, *(path for path, _ in missing if path in linked), *dirs, "")),
+        Sync((*files, *dirs, "")),
         Swap(),
     ]
 

@@ -176,8 +176,9 @@ def cleanup_row(found: Row[Any]) -> CleanupRow:
 
 
 def condemned_columns(row: CondemnedRow) -> Columns:
-    return asdict(row)
+    """Spelled out, as there may be a million: `asdict` copies each value."""
+    return {"blob_store": row.blob_store, "blob": row.blob, "size": row.size, "condemned_at": row.condemned_at}
 
 
 def condemned_row(found: Row[Any]) -> CondemnedRow:
-    return CondemnedRow(**found._asdict())
+    return CondemnedRow(found.blob_store, found.blob, found.size, found.condemned_at)

@@ -22,7 +22,7 @@ from coordinator.store.memory import MemoryStore
 from coordinator.streams.log_system import LogSystem
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.custom_groupers import Endless
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, no_blob_stores
 
 BY_PARITY = "tests.custom_groupers:ByParity"
 
@@ -134,7 +134,7 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     store, systems = MemoryStore(), {"log": LogSystem(home / "log")}
     within = timedelta(seconds=0.05)
     names = Groupers(["tests.custom_groupers:*"])
-    runs = Runs(store, systems, JobModels(store), Notices(store), clock, lambda job, at: RunId(job), names, within)
+    runs = Runs(store, systems, JobModels(store), Notices(store), clock, lambda job, at: RunId(job), names, no_blob_stores(), within)
     Endless.released.clear()
     with pytest.raises(BadGrouping, match=r"tests\.custom_groupers:Endless has not answered within 0\.05 s"):
         await runs.deploy(wire.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))

@@ -192,6 +192,11 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
     told = json.loads(sluice("rebuild", "--home", str(home), "--dry-run", "--json"))
     assert (told["snapshots"], told["stores"][0]["checkpointId"], told["leftOut"]) == (2, newest, {})
     assert not list(home.glob("coordinator.db"))
+    with running(home) as coordinator:
+        refused = coordinator.http.post("/runs", json=run_body())
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:sluice:state-unregistered")
+        (planned,) = json.loads(sluice("gc", "plan", "--json", "--coordinator", str(coordinator.http.base_url)))["result"]["stores"]
+        assert (planned["condemned"]["blobs"], list(planned["notJudged"])) == (0, ["jobs/"])
     assert "2 snapshots" in sluice("rebuild", "--home", str(home))
     assert "--anew" in sluice("rebuild", "--home", str(home), code=1)
     assert "2 snapshots" in sluice("rebuild", "--home", str(home), "--anew")

@@ -35,6 +35,7 @@ class Histories(RuleBasedStateMachine):
         self.agent: Agent | None = None
         self.uploaded: tuple[BlobId, SnapshotIndex] | None = None
         self.uploaded_files: dict[str, bytes] = {}
+        self.uploaded_at = self.world.clock.now()
         self.zombies: list[tuple[Agent, tuple[BlobId, SnapshotIndex] | None]] = []
 
     def teardown(self) -> None:
@@ -75,7 +76,7 @@ class Histories(RuleBasedStateMachine):
     def a_commit_is_uploaded(self) -> None:
         assert self.agent is not None
         self.uploaded = self.do(self.world.upload(self.agent))
-        self.uploaded_files = dict(self.agent.files)
+        self.uploaded_files, self.uploaded_at = dict(self.agent.files), self.world.clock.now()
 
     @precondition(lambda self: self.uploaded is not None)
     @rule()
@@ -154,9 +155,9 @@ class Histories(RuleBasedStateMachine):
     @rule(hours=st.integers(1, 60))
     def time_goes_by(self, hours: int) -> None:
         """Not while a commit is on its way: it takes less than a grace, or is given up."""
-        if hours >= GRACE.total_seconds() / 3600:
-            self.uploaded = None
         self.world.clock.advance(hours * 3600)
+        if self.uploaded_at + GRACE <= self.world.clock.now():
+            self.uploaded = None
         self.do(self.world.clean_up.run_once())
         self.do(self.world.sweep.run_once())
 
@@ -197,7 +198,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 
 async def test_in_the_end_only_what_is_retained_is_there() -> None:

@@ -24,7 +24,7 @@ from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
 from coordinator.streams.port import Offsets
 from tests.caller import run_body
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, no_blob_stores
 
 
 class SlowSystem:
@@ -80,6 +80,7 @@ class World:
             clock,
             lambda job, at: RunId(f"{job}-{next(numbers)}"),
             Groupers(),
+            no_blob_stores(),
         )
 
     async def deploy(self, **changes: object) -> RunRow:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 import shutil
 import sqlite3
@@ -9,10 +11,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from containers.kafkabroker import Broker
 from containers.processes import session_members
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Record, Writer
+from examples.playing.topics import Topics
 from tests.processes.stage import Stage, stage, wait_for
+from tests.s3servers import S3_CREDENTIALS, versitygw
+from tests.servers import needs_kafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ROUNDS = 4
 
@@ -91,7 +99,7 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(s
         fed = scene.written()
         scene.feed(300)
         goal = fed + chance.randrange(20, 280)
-        wait_for(f"{goal} records", lambda goal=goal: scene.written() >= goal)  # type: ignore[misc]
+        wait_for(f"{goal} records", lambda goal=goal: scene.written() >= goal, 300)  # type: ignore[misc]
         kill_and_wipe(scene, watchdog)
         _, watchdog = scene.start_container(**settings)
     scene.await_all_written()
@@ -103,3 +111,70 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(s
     numbers = list(range(ROUNDS * 300 + 50))
     assert scene.values() == numbers
     assert kept(scene) == sorted([*numbers, *range(400)])
+
+
+# --- Kafka and S3 ----------------------------------------------------------------------------------------------------
+
+KAFKA_ROUNDS, MAX_REPLAY, MAX_ROWS, TASKS, STAGES = 2, 3, 50, 2, 2
+
+
+@pytest.fixture
+def on_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Topics]]:
+    needs_kafka()
+    root = tmp_path_factory.mktemp("kafka-disks")
+    broker = Broker(root / "broker")
+    with versitygw(root / "s3") as s3, stage(root) as made:
+        process = asyncio.run(broker.up())
+        topics = Topics(process.bootstrap)
+        try:
+            made.system = "kafka"
+            bucket = s3.new_bucket()
+            made.environment = {
+                **S3_CREDENTIALS,
+                "SLUICE_KAFKA_BOOTSTRAP": process.bootstrap,
+                "SLUICE_BLOB_STORES": json.dumps({"s3": f"s3://{bucket}/state?endpoint={s3.endpoint}&region=us-east-1"}),
+            }
+            for name, partitions in (("numbers", 2), ("out", 1)):
+                topics.create(name, partitions)
+            yield made, topics
+        finally:
+            topics.close()
+            asyncio.run(broker.down())
+
+
+def test_on_kafka_and_s3_nothing_is_lost_and_only_batches_after_the_last_snapshot_are_repeated(on_kafka: tuple[Stage, Topics]) -> None:
+    """Kafka's sink is at-least-once: what is run again is written again, by the stage itself and by those behind it."""
+    scene, topics = on_kafka
+    scene.start_coordinator()
+    scene.deploy(start="earliest")
+    settings = {
+        "SLUICE_COMMIT_INTERVAL_SECONDS": "1",
+        "SLUICE_MAX_REPLAY": str(MAX_REPLAY),
+        "SLUICE_MAX_ROWS": str(MAX_ROWS),
+        "SLUICE_TRIGGER_SECONDS": "0.2",
+    }
+    _, watchdog = scene.start_container(**settings)
+    fed = 0
+    for _ in range(KAFKA_ROUNDS):
+        feed_topic(topics, fed, 300)
+        fed += 300
+        wait_for("half of them in the output", lambda fed=fed: len(set(numbers_in(topics))) >= fed - 150, 300)  # type: ignore[misc]
+        kill_and_wipe(scene, watchdog)
+        _, watchdog = scene.start_container(**settings)
+    wait_for("all of them in the output", lambda: len(set(numbers_in(topics))) >= fed, 300)
+    assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
+    assert watchdog.wait(120) == 0
+    found = numbers_in(topics)
+    assert sorted(set(found)) == list(range(fed))
+    repeats = len(found) - fed
+    print(f"{repeats} of {len(found)} records are repeats")
+    assert repeats <= KAFKA_ROUNDS * TASKS * STAGES * (MAX_REPLAY + 1) * MAX_ROWS
+
+
+def feed_topic(topics: Topics, first: int, count: int) -> None:
+    records = [Record(str(n).encode(), partition=n % 2) for n in range(first, first + count)]
+    topics.append("numbers", records, writer=Writer(Lineage("feeder"), "feeder", Generation(1)), batch=first, now_micros=1)
+
+
+def numbers_in(topics: Topics) -> list[int]:
+    return [int(row[3] or b"") for rows in topics.read("out", 0, 0, sum(topics.latest("out").values())) for row in rows]

@@ -17,7 +17,7 @@ from coordinator.core.errors import BadSettings, BlobMissing, BlobUnavailable, C
 from coordinator.core.indexjson import encoded
 from coordinator.core.snapshot import BlobId
 from tests.fakes import FakeClock
-from tests.faultyblobs import Fault, FaultyBlobs, Operation, at
+from tests.faultyblobs import Fault, FaultyBlobs, Operation, at, healthy
 from tests.trees import KEY, TINY, Place, flip, make, plain, read, with_parents
 
 ABOUT = KEY.about(Purpose.AUDIT)
@@ -242,16 +242,17 @@ async def test_a_file_that_changes_or_vanishes_while_it_is_read_fails_the_commit
 # --- a blob store that fails ------------------------------------------------------------------------------------------
 
 
-async def test_the_commit_fails_when_any_put_fails_and_the_next_one_makes_it_good(place: Place, blobs: FaultyBlobs) -> None:
+@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST])
+async def test_the_commit_fails_when_any_put_fails_and_the_next_one_makes_it_good(place: Place, blobs: FaultyBlobs, fault: Fault) -> None:
     tree = plain({"a": b"1", "d/large": b"x" * 150, "e": b"2"})
     place.make(tree)
     for number in range(1, 6):
         blobs.operations.clear()
-        blobs.plan = at(number, Fault.FAIL)
+        blobs.plan = at(number, fault)
         with pytest.raises(BlobUnavailable):
             await place.commit()
         assert place.newest is None
-    blobs.plan = at(0, Fault.FAIL)
+    blobs.plan = healthy
     await place.commit()
     await place.restore(target=place.root / "other")
     assert read(place.root / "other") == with_parents(tree)

@@ -9,11 +9,13 @@ from coordinator.core.lifecycle import RunState, moved
 
 ALLOWED = {
     ("CREATED", "RUNNING"),
+    ("CREATED", "DRAINING"),
     ("CREATED", "STOPPED"),
     ("CREATED", "FAILED"),
     ("RUNNING", "DRAINING"),
     ("RUNNING", "STOPPED"),
     ("RUNNING", "FAILED"),
+    ("DRAINING", "CREATED"),
     ("DRAINING", "RUNNING"),
     ("DRAINING", "DRAINED"),
     ("DRAINING", "STOPPED"),

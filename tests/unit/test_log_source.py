@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from containers.logsource import LogStreamReader, Slice, advance
+from containers.logsource import LogStreamReader, Slice
+from containers.positions import advance
 from coordinator.core.errors import OffsetsTrimmed, UnknownStream
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer

@@ -1,0 +1,229 @@
+"""What it costs a stateful query that its state survives the machine, with S3 20 ms away.
+
+The same query on the same log, a thousand rows a second in batches of a second, on `local[2]`, three times:
+
+* s3a: a plain Spark query whose checkpoint is in S3, through Hadoop's S3A: every batch waits for each of its files;
+* interval: a Sluice job that backs its state up every 10 s, while batches go on;
+* each: the same with a commit for every batch, which the next one waits for.
+
+Measured of each are the durations of its batches, by Spark's own word, and the requests that the S3 server has answered meanwhile, whoever
+sent them: of Sluice the agent's and the coordinator's. The JVMs warm up before that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from bench.checkpoint_job import PARTITIONS
+from bench.gateway import CREDENTIALS, Gateway, distant, gateway
+from bench.harness import ROOT, BenchFailed, Result, note
+from containers.jars import fetched
+from coordinator.core.errors import JarsUnavailable
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+from examples.playing.launch import EndedEarly, sluice_run
+from examples.playing.watch import RunWatch
+
+NAME = "checkpoint-latency"
+AWAY = timedelta(milliseconds=20)
+SECONDS = float(os.environ.get("BENCH_SECONDS", "45"))
+WARM_BATCHES = 8
+PATIENCE = 90.0
+"""Seconds within which a query must have done its first batches."""
+FEED_SECONDS = 0.25
+ROWS_A_SECOND = 1000
+KEYS = 10_000
+JOB = ROOT / "bench" / "checkpoint_job.py"
+WRITER = Writer(Lineage("bench"), "bench", Generation(1))
+LEAST_WITH_INTERVAL, LEAST_WITH_EACH = 8.0, 4.0
+INTERVALS: Mapping[str, str] = {"interval": "10", "each": "0"}
+
+Batches = dict[int, int]
+"""The milliseconds of every batch that had rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """While it was looked at: milliseconds of each batch, and requests."""
+
+    millis: list[int]
+    requests: int
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.millis)
+
+    @property
+    def p99(self) -> float:
+        return statistics.quantiles(self.millis, n=100, method="inclusive")[98]
+
+    @property
+    def requests_a_batch(self) -> float:
+        return self.requests / len(self.millis)
+
+
+@dataclass
+class Feed:
+    """Appends to the log's `readings` until it is stopped."""
+
+    log: Log
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        due, fed, batch = time.monotonic(), 0, 0
+        while not self.stopped.wait(max(0.0, due - time.monotonic())):
+            numbers = range(fed, fed + round(ROWS_A_SECOND * FEED_SECONDS))
+            records = [Record(b"1", key=f"sensor-{n * 7919 % KEYS}".encode(), partition=n % PARTITIONS) for n in numbers]
+            self.log.append("readings", records, writer=WRITER, batch=batch, now_micros=time.time_ns() // 1000)
+            fed, batch, due = numbers.stop, batch + 1, due + FEED_SECONDS
+
+
+@contextmanager
+def fed(directory: Path) -> Iterator[Path]:
+    """A log under `directory` that rows come into; its directory."""
+    log = Log(directory / "log")
+    log.create("readings", PARTITIONS)
+    log.create("counts", 1)
+    feed = Feed(log)
+    thread = threading.Thread(target=feed.run, name="feed")
+    thread.start()
+    try:
+        yield log.directory
+    finally:
+        feed.stopped.set()
+        thread.join()
+
+
+def run() -> Result:
+    """Raises BenchFailed."""
+    found = {}
+    for name in ("s3a", *INTERVALS):
+        with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made, gateway() as server, distant(server.address, AWAY) as address:
+            place = Path(made)
+            measured = through_s3a(place, server, address) if name == "s3a" else through_sluice(place, server, address, INTERVALS[name])
+        note(f"{name}: {len(measured.millis)} batches, p50 {measured.p50:g} ms, {measured.requests_a_batch:.1f} requests each")
+        found[name] = measured
+    return judged(found)
+
+
+def judged(found: Mapping[str, Measured]) -> Result:
+    peer = found["s3a"]
+    interval, each = peer.p50 / found["interval"].p50, peer.p50 / found["each"].p50
+    figures: dict[str, float] = {"away_ms": AWAY.total_seconds() * 1000}
+    for name, measured in found.items():
+        figures |= {
+            f"{name}_batches": len(measured.millis),
+            f"{name}_p50_ms": round(measured.p50),
+            f"{name}_p99_ms": round(measured.p99),
+            f"{name}_requests_per_batch": round(measured.requests_a_batch, 2),
+        }
+    return Result(
+        name=NAME,
+        figures={**figures, "each_speedup": round(each, 2)},
+        ratio=round(interval, 2),
+        target=f"batch p50 {LEAST_WITH_INTERVAL:g} times shorter than through S3A with an interval of 10 s, {LEAST_WITH_EACH:g} times with "
+        "a commit for each batch",
+        met=interval >= LEAST_WITH_INTERVAL and each >= LEAST_WITH_EACH,
+    )
+
+
+def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
+    """The plain query. Its jars are fetched before, if need be."""
+    from bench.checkpoint_s3a import S3A
+
+    try:
+        fetched(S3A, os.environ)
+    except JarsUnavailable as error:
+        raise BenchFailed(str(error)) from error
+    with fed(place / "home") as log, (place / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.checkpoint_s3a", str(log), address, str(place)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        done: Batches = {}
+        reader = threading.Thread(target=_read, args=(process, done))
+        reader.start()
+
+        def batches() -> Batches:
+            if process.poll() is not None:
+                raise BenchFailed(f"the query through S3A ended: {(place / 'stderr').read_text()[-1000:]}")
+            return dict(done)
+
+        try:
+            return measure(batches, server)
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
+
+
+def _read(process: subprocess.Popen[str], done: Batches) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        batch = json.loads(line)
+        if batch["rows"]:
+            done[batch["batch"]] = batch["millis"]
+
+
+def through_sluice(place: Path, server: Gateway, address: str, interval: str) -> Measured:
+    """The job. The interval alone decides when it commits."""
+    home = place / "home"
+    environment = {
+        **CREDENTIALS,
+        "SLUICE_BLOB_STORES": json.dumps({"s3": server.blobs("sluice", address)}),
+        "SLUICE_COMMIT_INTERVAL_SECONDS": interval,
+        "SLUICE_MAX_REPLAY": "1000",
+        "SLUICE_REPORT_SECONDS": "0.1",
+        "SLUICE_TRIGGER_SECONDS": "1",
+    }
+    with fed(home), sluice_run(JOB, home, containers=1, port=0, environment=environment) as run:
+        try:
+            watch = RunWatch(*run.where(60))
+            done: Batches = {}
+
+            def batches() -> Batches:
+                run.must_run()
+                detail = watch.detail()
+                for stage in detail.tasks[0].stages if detail is not None and detail.tasks else ():
+                    if stage.measures is not None and stage.measures.rows and stage.batch_id is not None:
+                        done[stage.batch_id] = stage.measures.batch_millis
+                return dict(done)
+
+            return measure(batches, server)
+        except EndedEarly as error:
+            raise BenchFailed(str(error)) from error
+
+
+def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:
+    """Look at it for a while once it is warm. `batches` tells of those so far, and raises when there will be no more."""
+    deadline = time.monotonic() + PATIENCE
+    while len(batches()) < WARM_BATCHES:
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{WARM_BATCHES} batches were not done within {PATIENCE:g} s")
+        time.sleep(0.2)
+    before, asked, end = batches(), server.requests().total(), time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        batches()
+        time.sleep(0.2)
+    asked = server.requests().total() - asked
+    found = batches()
+    millis = [found[batch] for batch in found.keys() - before.keys()]
+    if len(millis) < 2:
+        raise BenchFailed(f"{len(millis)} batches were done within {SECONDS:g} s: nothing can be told from that")
+    return Measured(millis, asked)

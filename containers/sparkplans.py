@@ -1,0 +1,124 @@
+"""Spark's plans of batches, the texts of `offsets/N`, read and written: what a drain has a store run. No pyspark here.
+
+    v1                                                         the version of the format
+    {"batchWatermarkMs": …, "batchTimestampMs": …, "conf": {…}}    what the batch is computed with
+    {"stream": {"partition": next offset}}                     where the batch ends, a line for each source in the order of the query
+    -                                                          a source that has not told anything yet
+
+Another version is refused: a plan that was guessed at would lose rows in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from containers.positions import advance, positions_of
+from coordinator.core.errors import CheckpointUnreadable
+from coordinator.core.ids import Ssp, StreamId
+
+VERSION = "v1"
+NOTHING_YET = "-"
+END_OF_TIME = datetime(9000, 1, 1, tzinfo=UTC)
+"""The watermark of a flush: later than all that a window or a timer waits for, and not so late that arithmetic on it overflows."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLI = timedelta(milliseconds=1)
+_WATERMARK, _TIMESTAMP = "batchWatermarkMs", "batchTimestampMs"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """`metadata` is Spark's, whole; `sources` are the lines after it, as Spark spelled them."""
+
+    metadata: Mapping[str, Any]
+    sources: tuple[str, ...]
+
+    @property
+    def watermark(self) -> datetime:
+        """1970 for none yet."""
+        return _EPOCH + int(self.metadata[_WATERMARK]) * _MILLI
+
+    @property
+    def timestamp(self) -> datetime:
+        """What is "now" for the batch: for `current_timestamp`, timers of processing time and the time to live of state."""
+        return _EPOCH + int(self.metadata[_TIMESTAMP]) * _MILLI
+
+    @property
+    def text(self) -> str:
+        return "\n".join([VERSION, json.dumps(self.metadata, separators=(",", ":")), *self.sources])
+
+    def positions(self, reads: Sequence[StreamId]) -> dict[Ssp, int]:
+        """Where the batch ends, for the streams that the stage reads."""
+        return positions_of(self.sources, reads)
+
+    def at(self, now: datetime, watermark: datetime | None = None) -> BatchPlan:
+        """The plan with a timestamp, never one before its own, and perhaps another watermark."""
+        changed = {_TIMESTAMP: millis(max(now, self.timestamp))}
+        if watermark is not None:
+            changed[_WATERMARK] = millis(watermark)
+        return replace(self, metadata={**self.metadata, **changed})
+
+
+def millis(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLI
+
+
+def read(text: str, where: str) -> BatchPlan:
+    """Raises CheckpointUnreadable, which names `where`, for what is no plan of a known version."""
+    version, *lines = text.splitlines() or [""]
+    if version != VERSION:
+        raise CheckpointUnreadable(
+            f"{where} is a plan of version {version[:20]!r}, written by another version of Spark than the one that Sluice knows ({VERSION!r}): "
+            "run the version of Sluice that fits it"
+        )
+    try:
+        metadata = json.loads(lines[0])
+        plan = BatchPlan(metadata, tuple(lines[1:]))
+        plan.text, plan.watermark, plan.timestamp  # noqa: B018 (to raise)
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise CheckpointUnreadable(f"{where} is not the plan of a batch: {type(error).__name__}: {error}") from error
+    if not plan.sources:
+        raise CheckpointUnreadable(f"{where} is the plan of a batch without sources")
+    return plan
+
+
+def first_plan(metadata: str, sources: Sequence[StreamId | None], starts: Mapping[Ssp, int]) -> BatchPlan:
+    """What stands before batch 0 of a store without batches: nothing read yet. `metadata` is the line that Spark would write; `sources` are
+    the streams of the query's sources in its order, None for those of other kinds."""
+    lines = [NOTHING_YET if stream is None else _spelled(stream, starts) for stream in sources]
+    return read("\n".join([VERSION, metadata, *lines]), "the first plan")
+
+
+def _spelled(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
+    ours = sorted((ssp.partition, offset) for ssp, offset in offsets.items() if ssp.stream_id == stream)
+    return json.dumps({stream.stream: {str(partition): offset for partition, offset in ours}})
+
+
+def tail(last: BatchPlan, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[BatchPlan]:
+    """The plans that read on from the batch `last` up to `ends`, about `max_rows` rows each; none where there is nothing.
+
+    They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources of which `ends` does not speak
+    stand still, and none goes back.
+    """
+    at = last.positions(reads)
+    goal = {ssp: max(end, at.get(ssp, 0)) for ssp, end in ends.items()}
+    while any(at.get(ssp, 0) < end for ssp, end in goal.items()):
+        at |= advance({ssp: at.get(ssp, 0) for ssp in goal}, goal, max_rows)
+        yield replace(last, sources=tuple(_moved(line, at, reads) for line in last.sources)).at(now)
+
+
+def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
+    """The source's line with these offsets. One that says the same is left as it is: Spark compares the texts."""
+    ours = positions_of([line], reads)
+    streams = {ssp.stream_id for ssp in ours}
+    moved = {ssp: offset for ssp, offset in at.items() if ssp.stream_id in streams}
+    return line if moved == ours else "".join(_spelled(stream, moved) for stream in streams)
+
+
+def flushed(last: BatchPlan, now: datetime) -> BatchPlan:
+    """The plan that reads nothing and closes all that waits for event time."""
+    return last.at(now, END_OF_TIME)

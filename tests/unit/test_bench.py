@@ -1,0 +1,55 @@
+"""What benchmarks make of what they saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bench import backup, checkpoint_latency
+from bench.checkpoint_latency import Measured
+from bench.gateway import operation
+
+PUT = (
+    "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice XFRF34LSVMN0NI69 s3_PutObject sluice/blobs/jobs/a/b/c/data/x "
+    "/bench/sluice/blobs/jobs/a/b/c/data/x 200 - 0 1 1 1 - sluice - Fc0m"
+)
+LISTING = (
+    "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice Q3UOWCTR25PCMXPC s3_ListObjectsV2 - "
+    "/bench?list-type=2&prefix=sluice%2F 200 - 233 0 0 0 - sluice - VTX5"
+)
+
+
+def test_a_line_of_the_access_log_tells_the_operation() -> None:
+    assert operation(PUT) == "PutObject"
+    assert operation(LISTING) == "ListObjectsV2"
+
+
+def test_lines_that_are_of_no_request_for_the_bucket_are_not_counted() -> None:
+    assert operation("log starts 2026-11-21 15:05:50.035481403 +0000 UTC m=+0.026371686") is None
+    assert operation(PUT.replace(" bench ", " other ")) is None
+    assert operation("sluice bench [21/Nov") is None
+
+
+def test_a_backup_is_judged_by_the_faster_turn_of_each_and_the_most_puts() -> None:
+    mine = backup.Turn(first=10.0, change=0.2, restore=10.0, puts=4)
+    turns = {
+        "obstore": [backup.Turn(9.0, 0.0, 9.5), backup.Turn(12.0, 0.0, 12.0)],
+        "sluice": [replace(mine, first=20.0), replace(mine, restore=20.0)],
+        "rclone": [backup.Turn(14.0, 1.1, 6.0)],
+        "restic": [backup.Turn(20.0, 1.0, 7.0)],
+    }
+    found = backup.judged(turns)
+    assert found.met
+    assert (found.ratio, found.figures["restore_of_obstore"], found.figures["change_speedup"]) == (0.9, 0.95, 5.0)
+    assert not backup.judged({**turns, "sluice": [mine, replace(mine, puts=5)]}).met
+    assert not backup.judged({**turns, "sluice": [replace(mine, change=0.21)]}).met
+    assert not backup.judged({**turns, "sluice": [replace(mine, restore=11.0)]}).met
+
+
+def test_checkpoint_latency_is_judged_by_both_ways_to_commit() -> None:
+    found = {"s3a": Measured([1600, 1600, 2000], 300), "interval": Measured([200, 200, 210], 6), "each": Measured([400, 400, 410], 30)}
+    result = checkpoint_latency.judged(found)
+    assert result.met
+    assert (result.ratio, result.figures["each_speedup"]) == (8.0, 4.0)
+    assert (result.figures["s3a_requests_per_batch"], result.figures["interval_requests_per_batch"]) == (100.0, 2.0)
+    assert not checkpoint_latency.judged({**found, "each": Measured([401, 401], 30)}).met
+    assert not checkpoint_latency.judged({**found, "interval": Measured([201, 201], 6)}).met

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from containers.transfer import InOrder, in_parallel, to_its_end
+
+
+async def test_works_begin_in_their_order_and_so_many_at_a_time() -> None:
+    begun: list[int] = []
+    running = most = 0
+
+    async def work(number: int) -> None:
+        nonlocal running, most
+        begun.append(number)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    await in_parallel((partial(work, number) for number in range(10)), 3)
+    assert (begun, most) == (list(range(10)), 3)
+
+
+async def test_no_works_are_done_at_once() -> None:
+    await in_parallel((), 3)
+
+
+async def test_the_first_failure_ends_the_others_and_is_raised_as_it_is() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        raise KeyError("first")
+
+    async def hangs() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("hangs")
+
+    with pytest.raises(KeyError, match="first"):
+        await in_parallel([hangs, fails, hangs, hangs], 2)
+    assert ended == ["hangs"]
+
+
+async def test_parts_pass_by_their_offsets_whatever_order_they_come_in() -> None:
+    order, passed = InOrder(), []
+
+    async def part(offset: int) -> None:
+        await order.turn(offset)
+        passed.append(offset)
+        order.passed(offset + 10)
+
+    await asyncio.gather(*(part(offset) for offset in (20, 0, 30, 10)))
+    assert passed == [0, 10, 20, 30]
+
+
+async def test_work_on_a_thread_is_waited_for_when_its_caller_is_cancelled() -> None:
+    begun, go, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go.wait(60)
+        done.set()
+
+    task = asyncio.create_task(to_its_end(asyncio.to_thread(work)))
+    assert await asyncio.to_thread(begun.wait, 60)
+    task.cancel()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done.is_set()
+
+
+async def test_a_failure_on_a_thread_is_raised() -> None:
+    def work() -> None:
+        raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        await to_its_end(asyncio.to_thread(work))
