@@ -28,10 +28,13 @@ from math import ceil
 from pathlib import Path
 from uuid import uuid4
 
+from obstore.exceptions import BaseError
+
 from bench.backup_peers import Bare, Peer, Rclone, Restic, Sluice, files, sluice
-from bench.gateway import Gateway, gateway
+from bench.gateway import Gateway, gateway, program
 from bench.harness import BenchFailed, Result, note
 from containers.commit import CommitSettings
+from coordinator.core.errors import SluiceError
 
 NAME = "backup"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
@@ -57,6 +60,8 @@ class Turn:
 
 def run() -> Result:
     """Raises BenchFailed."""
+    for each in ("rclone", "restic"):
+        program(each)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made, gateway() as server:
         place = Path(made)
         note(f"writing {SMALL} files of {SMALL_BYTES} bytes and {LARGE} of {LARGE_BYTES}")
@@ -64,7 +69,10 @@ def run() -> Result:
         write(place / "stage", chance)
         turns: dict[str, list[Turn]] = {}
         for number, name in enumerate(TURNS):
-            turn = asyncio.run(take_turn(name, place, server, chance))
+            try:
+                turn = asyncio.run(take_turn(name, place, server, chance))
+            except (SluiceError, BaseError) as error:
+                raise BenchFailed(f"{name} failed: {error}") from error
             note(f"{number + 1}/{len(TURNS)} {name}: first {turn.first:.1f} s, change {turn.change:.2f} s, restore {turn.restore:.1f} s")
             turns.setdefault(name, []).append(turn)
         return judged(turns)

@@ -40,7 +40,7 @@ NAME = "checkpoint-latency"
 AWAY = timedelta(milliseconds=20)
 SECONDS = float(os.environ.get("BENCH_SECONDS", "45"))
 WARM_BATCHES = 8
-PATIENCE = 90.0
+PATIENCE = 240.0
 """Seconds within which a query must have done its first batches."""
 FEED_SECONDS = 0.25
 ROWS_A_SECOND = 1000
@@ -208,6 +208,8 @@ def through_sluice(place: Path, server: Gateway, address: str, interval: str) ->
             return measure(batches, server)
         except EndedEarly as error:
             raise BenchFailed(str(error)) from error
+        except BenchFailed as error:
+            raise BenchFailed(f"{error}\n{run.tail()}") from error
 
 
 def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:

@@ -223,10 +223,11 @@ class _Upload:
     async def _put_pack(self, pack: PutPack) -> None:
         body, read = await self._of._thread(lambda: self._read_pack(pack))
         blob = await self._put_blob(body, Purpose.PACK)
+        size = len(body)
         for each, found in zip(pack.files, read, strict=True):
-            self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, pack.size))
+            self._files[each.path].parts.append(FileBlob(blob, 0, each.length, each.at, size))
             self._files[each.path].fingerprint = found
-        self._of._progress.done(len(pack.files), pack.size)
+        self._of._progress.done(len(pack.files), size)
 
     def _read_pack(self, pack: PutPack) -> tuple[bytes, list[Fingerprint]]:
         parts = [self._read(each.path, 0, each.length) for each in pack.files]

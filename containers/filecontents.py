@@ -15,6 +15,7 @@ import stat
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
@@ -72,7 +73,7 @@ class _Listing:
         files: list[LocalFile] = []
         dirs: list[LocalDir] = []
         with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
+            for entry in sorted(entries, key=attrgetter("name")):
                 if entry.is_dir(follow_symlinks=False):
                     dirs.append(self.directory(entry.path, entry.name, f"{inside}{entry.name}/"))
                 elif entry.is_file(follow_symlinks=False):

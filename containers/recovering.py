@@ -15,6 +15,7 @@ from containers.backupplace import BackupPlace
 from containers.engine import Start
 from containers.localstate import inspect, local_store, set_lineage
 from containers.planlog import PlanLog
+from containers.restore import mend
 from coordinator.blobs.port import BlobStore
 from coordinator.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
 from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
@@ -34,6 +35,7 @@ async def recovered(place: BackupPlace, start: Start, snapshot: Snapshot | None)
     coordinator raise."""
     stage, directory = start.declared.stage.name, place.stores.directory(start.task, start.declared.stage.name)
     await place.in_thread(lambda: shutil.rmtree(place.stores.cuts(start.task, stage), ignore_errors=True))
+    await place.in_thread(lambda: mend(directory))
     local = await place.in_thread(lambda: local_store(directory))
     name, blobs = _source(place, snapshot)
     replay: Sequence[Plan] = ()
