@@ -112,9 +112,8 @@ class Backup:
 
     def begins(self, batch: int) -> None:
         self._begun = batch
-        plan = self._plan(batch, strict=True)
+        self._settled[batch] = self._submit(self._settle(self._plan(batch, strict=True)))
         self._wait(self._may_begin(batch))
-        self._settled[batch] = self._submit(self._settle(plan))
 
     def writes(self, batch: int) -> None:
         stands = self._result(self._settled.pop(batch))

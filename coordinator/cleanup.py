@@ -93,15 +93,21 @@ class CleanUp:
     async def _all(self, items: Sequence[CleanupRow], done: defaultdict[str, int]) -> None:
         """The items of one blob store. While that is away, only one is tried."""
         for first in range(0, len(items), AT_ONCE):
-            some = items[first : first + AT_ONCE]
-            found = await asyncio.gather(*(self._one(item) for item in some))
-            for item, error in zip(some, found, strict=True):
+            of_stores: defaultdict[tuple[str, str, str], list[CleanupRow]] = defaultdict(list)
+            for item in items[first : first + AT_ONCE]:
+                of_stores[item.job, item.task, item.stage].append(item)
+            found = [each for some in await asyncio.gather(*map(self._in_turn, of_stores.values())) for each in some]
+            for item, error in found:
                 done[item.kind.value if error is None else "put_off"] += 1
-            away = next((error for error in found if isinstance(error, BlobUnavailable | BlobStoreUnusable)), None)
+            away = next((error for _, error in found if isinstance(error, BlobUnavailable | BlobStoreUnusable)), None)
             if away is not None:
                 for item in items[first + AT_ONCE :]:
                     await self._put_off(item, away)
                 return
+
+    async def _in_turn(self, items: Sequence[CleanupRow]) -> Sequence[tuple[CleanupRow, SluiceError | None]]:
+        """The items of one store: what one snapshot keeps need not be kept again for the next."""
+        return [(item, await self._one(item)) for item in items]
 
     async def _one(self, item: CleanupRow) -> SluiceError | None:
         try:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, event, insert
 
+from coordinator.core.drain import DrainId, Phase, Step
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
@@ -31,6 +32,8 @@ from tests.contracts.rows import (
     cleanup_row,
     condemned_row,
     container_row,
+    drain_row,
+    drain_stage_row,
     hold_row,
     model_row,
     pin_row,
@@ -54,6 +57,7 @@ JOB, RUN, SLOT, CONTAINER, TASK = (
 )
 STAGE = StageName("route")
 STORE = StoreKey(JOB, TASK, STAGE)
+DRAIN = DrainId("job-07-drain-17")
 FIRST_BLOB, LAST_BLOB = (BlobId(f"jobs/j/t/s/data/{n:013}-0000000000000000") for n in (7_000, 7_900))
 """The last run of a job, and something of it."""
 
@@ -92,6 +96,22 @@ def _snapshots() -> Iterator[SnapshotRow]:
             yield snapshot_row(seq, f"t-{seq % TASKS}", "route" if seq % 2 else "hourly", _job(job))
 
 
+def _drains() -> Iterator[Columns]:
+    for job in range(JOBS):
+        for seq in range(1, 51):
+            over = replace(drain_row(seq, f"run-{seq * JOBS + job:04}", _job(job)), phase=Phase.DRAINED, ended_at=NOON)
+            yield rows.drain_columns(over if seq < 50 else drain_row(seq, "run-1999", _job(job)))
+
+
+def _drain_stages() -> Iterator[Columns]:
+    for job in range(JOBS):
+        for seq in range(1, 6):
+            for task in range(TASKS):
+                yield rows.drain_stage_columns(
+                    drain_stage_row(f"t-{task}", "route", f"{_job(job)}-drain-{seq * 17 % 50}", step=Step.STOPPED)
+                )
+
+
 def _everything() -> dict[Table, Iterator[Columns]]:
     jobs, runs, tasks = range(JOBS), range(RUNS), range(TASKS)
     return {
@@ -111,6 +131,8 @@ def _everything() -> dict[Table, Iterator[Columns]]:
             {"job": _job(n), "system": "log", "stream": "s", "partition": t, "task": f"t-{t}"} for n in jobs for t in tasks
         ),
         tables.snapshots: (rows.snapshot_columns(row) for row in _snapshots()),
+        tables.drains: _drains(),
+        tables.drain_stages: _drain_stages(),
         tables.pins: (rows.pin_columns(pin_row(f"pin-{n}-{t}", f"t-{t}", _job(n))) for n in jobs for t in tasks[::10]),
         tables.cleanups: (rows.cleanup_columns(cleanup_row(n, due=NOON + timedelta(hours=n))) for n in range(5_000)),
         tables.condemned: (rows.condemned_columns(condemned_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)),
@@ -196,6 +218,15 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "cleanup": [lambda tx: tx.cleanup(cleanup_row(7))],
     "condemned": [lambda tx: tx.condemned(LOCAL, FIRST_BLOB, LAST_BLOB)],
     "registry": [lambda tx: tx.registry(LOCAL)],
+    "drain": [lambda tx: tx.drain(DRAIN)],
+    "newest_drain": [lambda tx: tx.newest_drain(RUN)],
+    "last_drained": [lambda tx: tx.last_drained(JOB)],
+    "drains": [lambda tx: tx.drains(JOB, None, 20), lambda tx: tx.drains(JOB, 30, 20)],
+    "active_drains": [lambda tx: tx.active_drains()],
+    "failed_flushes": [lambda tx: tx.failed_flushes(JOB)],
+    "drain_stages": [lambda tx: tx.drain_stages(DRAIN)],
+    "drain_stage": [lambda tx: tx.drain_stage(DRAIN, TASK, STAGE)],
+    "lowest_step": [lambda tx: tx.lowest_step(DRAIN)],
     "newest_notice": [lambda tx: tx.newest_notice(RUN)],
     "notices": [lambda tx: tx.notices(RUN, 7)],
 }
@@ -219,9 +250,11 @@ WRITES: dict[str, Sequence[Callable[[Writing], Awaitable[object]]]] = {
     "put_registry": [lambda tx: tx.put_registry(LOCAL, "r")],
     "drop_store": [lambda tx: tx.drop_store(store_row(TASK, job=JOB))],
     "drop_stores": [lambda tx: tx.drop_stores(JOB)],
+    "put_drain": [lambda tx: tx.put_drain(drain_row(17, RUN, JOB))],
+    "put_drain_stages": [lambda tx: tx.put_drain_stages([drain_stage_row(TASK, STAGE, DRAIN)])],
     "add_notice": [lambda tx: tx.add_notice(RUN, "STOP", NOON, {})],
 }
-WHOLE = {"jobs", "snapshot_jobs", "cleanup_tally"}
+WHOLE = {"jobs", "snapshot_jobs", "cleanup_tally", "drain_outcomes"}
 """What lists a whole table because that is what is asked for: by people, at a start, and by chores every few seconds or minutes."""
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from coordinator.core.drain import DrainId, Phase
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
+from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, RunRow, StoreRow
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -95,3 +97,23 @@ def cleanup_row(number: int = 1, kind: CleanupKind = CleanupKind.KEEP, due: date
 
 def condemned_row(blob: str, at: datetime = NOON, blob_store: BlobStoreName = LOCAL) -> CondemnedRow:
     return CondemnedRow(blob_store, BlobId(blob), 7, at)
+
+
+def drain_row(seq: int = 1, run_id: str = "r1", job: JobName = JOB, **changes: object) -> DrainRow:
+    row = DrainRow(
+        drain_id=DrainId(f"{job}-drain-{seq}"),
+        run_id=RunId(run_id),
+        job=job,
+        seq=seq,
+        mode="DEFAULT",
+        phase=Phase.REQUESTED,
+        model_version=1,
+        requested_at=NOON,
+        soft=timedelta(seconds=60),
+        hard=timedelta(seconds=600),
+    )
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def drain_stage_row(task: str = "Partition 0", stage: str = "route", drain_id: str = f"{JOB}-drain-1", **changes: object) -> DrainStageRow:
+    return replace(DrainStageRow(DrainId(drain_id), TaskName(task), StageName(stage)), **changes)  # type: ignore[arg-type]

@@ -25,9 +25,10 @@ from coordinator.core.lifecycle import RunState
 from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store, Tally
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, model_row, run_row, store_row
 from tests.contracts.store_backups import StoreBackupsContract
+from tests.contracts.store_drains import StoreDrainsContract
 
 
-class StoreContract(StoreBackupsContract):
+class StoreContract(StoreBackupsContract, StoreDrainsContract):
     async def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         async with store.read() as tx:
             assert await tx.run(RunId("r1")) is None

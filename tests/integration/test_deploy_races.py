@@ -81,6 +81,7 @@ class World:
             lambda job, at: RunId(f"{job}-{next(numbers)}"),
             Groupers(),
             no_blob_stores(),
+            self.leases.show_drain,
         )
 
     async def deploy(self, **changes: object) -> RunRow:

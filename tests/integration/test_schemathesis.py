@@ -63,7 +63,10 @@ def test_the_document_declares_every_route() -> None:
     assert document["openapi"].startswith("3.1")
     assert {(method.upper(), path) for path, methods in document["paths"].items() for method in methods} == {
         ("GET", "/containerHeartbeat"),
+        ("DELETE", "/drain/{uuid}"),
         ("DELETE", "/jobs/{job}/pins/{pinId}"),
+        ("GET", "/drain/{uuid}"),
+        ("GET", "/drains"),
         ("GET", "/errands/{errand}"),
         ("GET", "/gc/explain"),
         ("GET", "/jobModel"),
@@ -80,6 +83,8 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/runs/{runId}"),
         ("GET", "/runs/{runId}/notices"),
         ("POST", "/containers/{executionContainerId}/exit"),
+        ("POST", "/drain"),
+        ("POST", "/drain/plan"),
         ("POST", "/gc/audit"),
         ("POST", "/gc/plan"),
         ("POST", "/gc/run"),
@@ -93,6 +98,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/tasks/{task}/pace"),
         ("POST", "/runs/{runId}/tasks/{task}/progress"),
         ("POST", "/runs/{runId}/tasks/{task}/release"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/drain"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/lineage"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots"),
         ("PUT", "/runs/{runId}/backup"),

@@ -160,11 +160,6 @@ def test_a_part_three_gigabytes_into_a_file_is_read_although_samza_refuses_it() 
     assert found.root.files[0].blobs[1].offset == 3_000_000_000
 
 
-def test_a_hundred_thousand_files_are_written_and_read() -> None:
-    many = replace(index(), root=DirIndex("", tuple(file(f"{number:06}.sst") for number in range(100_000))))
-    assert decoded(encoded(many), BLOB) == many
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ async def pacer(says: SaysAsTold) -> Pacer:
 
 
 def passes(pacer: Pacer, batch: int) -> asyncio.Task[None]:
-    return asyncio.create_task(asyncio.to_thread(pacer.gate, batch))
+    return asyncio.create_task(asyncio.to_thread(pacer.begins, batch))
 
 
 async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Pacer, says: SaysAsTold) -> None:

@@ -1,0 +1,110 @@
+"""What every `Store` must do for drains: the promises of `coordinator/store/drains.py`, as tests; inherited by `StoreContract`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from coordinator.core.drain import DrainId, Phase, Step
+from coordinator.core.ids import Generation, RunId, StageName, TaskName
+from coordinator.store.port import Store
+from tests.contracts.rows import JOB, NOON, OTHER, SSP, checkpoint_of, drain_row, drain_stage_row
+
+
+class StoreDrainsContract:
+    async def test_nothing_is_known_of_drains_in_an_empty_store(self, store: Store) -> None:
+        async with store.read() as tx:
+            assert await tx.drain(DrainId("d")) is None
+            assert await tx.newest_drain(RunId("r1")) is None
+            assert await tx.last_drained(JOB) is None
+            assert await tx.drain_stage(DrainId("d"), TaskName("t"), StageName("s")) is None
+            lists = [
+                await tx.drains(JOB, None, 9),
+                await tx.active_drains(),
+                await tx.failed_flushes(JOB),
+                await tx.drain_stages(DrainId("d")),
+            ]
+            assert [list(each) for each in lists] == [[]] * 4
+            assert dict(await tx.drain_outcomes()) == {}
+            assert await tx.lowest_step(DrainId("d")) is Step.COMMITTED
+
+    async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
+        times = {name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))}
+        full = drain_row(
+            2**30,
+            phase=Phase.DRAINED,
+            soft=timedelta(seconds=1.5),
+            budgets={Phase.STOPPING: timedelta(seconds=0.25)},
+            pinned={SSP: 2**40},
+            catch_up={SSP: 1},
+            drained={SSP: 0},
+            reason="é",
+            **times,
+        )
+        async with store.begin() as tx:
+            await tx.put_drain(drain_row(2**30))
+            await tx.put_drain(full)
+            assert await tx.drain(full.drain_id) == full
+        async with store.read() as tx:
+            assert await tx.drain(full.drain_id) == full
+            assert await tx.newest_drain(full.run_id) == full
+
+    async def test_every_field_of_a_stage_in_a_drain_comes_back(self, store: Store) -> None:
+        full = drain_stage_row(
+            step=Step.FLUSHED,
+            generation=Generation(7),
+            batch_id=2**40,
+            offsets={SSP: 2**40},
+            pinned=checkpoint_of(1),
+            committed=checkpoint_of(2),
+            began_empty=True,
+            rows_left=2**40,
+            operators_left=("a", "é"),
+            note="n",
+            reported_at=NOON,
+        )
+        async with store.begin() as tx:
+            await tx.put_drain_stages([drain_stage_row(), drain_stage_row(drain_id="other")])
+            await tx.put_drain_stages([full])
+        async with store.read() as tx:
+            assert await tx.drain_stage(full.drain_id, full.task, full.stage) == full
+            assert list(await tx.drain_stages(full.drain_id)) == [full]
+
+    async def test_drains_come_newest_first_in_pages_of_a_job(self, store: Store) -> None:
+        over = {"phase": Phase.CANCELLED, "ended_at": NOON}
+        async with store.begin() as tx:
+            for seq in (2, 1, 3):
+                await tx.put_drain(drain_row(seq, **over))
+            await tx.put_drain(drain_row(9, "r2", OTHER, **over))
+        async with store.read() as tx:
+            assert [row.seq for row in await tx.drains(JOB, None, 2)] == [3, 2]
+            assert [row.seq for row in await tx.drains(JOB, 2, 2)] == [1]
+            newest = await tx.newest_drain(RunId("r1"))
+            assert newest is not None
+            assert newest.seq == 3
+
+    async def test_drains_are_told_by_how_they_ended(self, store: Store) -> None:
+        ended = {"ended_at": NOON}
+        async with store.begin() as tx:
+            await tx.put_drain(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))
+            await tx.put_drain(drain_row(2, phase=Phase.DRAINED, flushing_at=NOON, **ended))
+            await tx.put_drain(drain_row(3, phase=Phase.FAILED, flushing_at=NOON, **ended))
+            await tx.put_drain(drain_row(4, phase=Phase.FAILED, **ended))
+            await tx.put_drain(drain_row(5, phase=Phase.FLUSHING, flushing_at=NOON))
+            await tx.put_drain(drain_row(1, "r2", OTHER))
+        async with store.read() as tx:
+            last = await tx.last_drained(JOB)
+            assert last is not None
+            assert (last.seq, await tx.last_drained(OTHER)) == (2, None)
+            assert list(await tx.failed_flushes(JOB)) == [drain_row(3).drain_id]
+            assert [(row.job, row.seq) for row in await tx.active_drains()] == [(JOB, 5), (OTHER, 1)]
+            counts = {Phase.DRAINED: 2, Phase.FAILED: 2, Phase.FLUSHING: 1, Phase.REQUESTED: 1}
+            assert dict(await tx.drain_outcomes()) == counts
+
+    async def test_the_lowest_step_is_that_of_the_stage_furthest_behind(self, store: Store) -> None:
+        rows = [drain_stage_row(f"t{n}", step=step) for n, step in enumerate((Step.FLUSHED, Step.STOPPED, Step.COMMITTED))]
+        async with store.begin() as tx:
+            await tx.put_drain_stages([*rows, drain_stage_row(drain_id="other")])
+            assert await tx.lowest_step(rows[0].drain_id) is Step.STOPPED
+            await tx.put_drain_stages([drain_stage_row("t1", step=Step.COMMITTED)])
+            assert await tx.lowest_step(rows[0].drain_id) is Step.FLUSHED
+            assert [row.task for row in await tx.drain_stages(rows[0].drain_id)] == ["t0", "t1", "t2"]

@@ -1,0 +1,102 @@
+"""Stages over events {"t": second, "k": key}, and what a drain does to their stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers import sparkplans
+from containers.flush import ROUNDS, Flusher
+from containers.job import Input, Output
+from containers.localstate import inspect, read_plan
+from containers.stagetask import StageTask
+from containers.tasksystem import Grant
+from coordinator.core.ids import Ssp
+from tests.fakes import FakeClock
+from tests.spark.conftest import Bench
+
+IN, OUT = Input("in"), Output("out")
+
+Stage = Callable[[StageTask], DataStreamWriter]
+
+
+def events(task: StageTask, watermark: str | None = "10 seconds") -> DataFrame:
+    parsed = F.from_json(F.col("value").cast("string"), "t long, k string").alias("r")
+    rows = task.read(IN).select(parsed).select(F.timestamp_seconds("r.t").alias("t"), "r.k")
+    return rows if watermark is None else rows.withWatermark("t", watermark)
+
+
+def windowed(task: StageTask) -> DataStreamWriter:
+    """How many events of each key there are in 10 seconds."""
+    counts = events(task).groupBy(F.window("t", "10 seconds"), "k").count()
+    return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
+
+
+@dataclass
+class Drained:
+    """A stage, run on a log and stopped, as a drain finds it."""
+
+    bench: Bench
+    stage: Stage
+    grant: Grant = field(init=False)
+    max_rows: int = 1000
+    writers: int = 0
+
+    def __post_init__(self) -> None:
+        self.grant = self.bench.grant("in")
+
+    @property
+    def directory(self) -> Path:
+        return self.bench.stores.directory(self.grant.task, self.grant.stage)
+
+    def runs(self) -> Drained:
+        self.bench.run_until_read(self.grant, self.stage)
+        return self
+
+    def runs_once(self) -> Drained:
+        """Read what is there in one batch. A query with timers of processing time never finds that it has read all."""
+        self.bench.stores.prepare(self.grant.task, self.grant.stage, self.grant.lineage, None)
+        self.flusher().advance(self.ends())
+        return self
+
+    def flusher(self, rounds: int = ROUNDS) -> Flusher:
+        return Flusher(
+            self.bench.spark,
+            self.directory,
+            "drained",
+            self._writer,
+            self.grant.starts,
+            self.max_rows,
+            FakeClock(datetime.now(UTC)),
+            rounds,
+        )
+
+    def _writer(self) -> DataStreamWriter:
+        self.writers += 1
+        return self.stage(self.bench.task(self.grant))
+
+    @property
+    def committed(self) -> int:
+        found = inspect(self.directory)
+        assert found is not None
+        assert found.planned == found.committed
+        return found.committed
+
+    def plan(self, batch: int) -> sparkplans.BatchPlan:
+        return sparkplans.read(read_plan(self.directory, batch), str(batch))
+
+    def ends(self) -> Mapping[Ssp, int]:
+        return {Ssp("log", "in", partition): end for partition, end in self.bench.log.latest("in").items()}
+
+    def output(self) -> list[dict[str, object]]:
+        return [json.loads(value) for value in self.bench.values("out")]
+
+    def counted(self) -> int:
+        return sum(int(str(row["count"])) for row in self.output())

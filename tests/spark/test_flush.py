@@ -1,0 +1,106 @@
+"""A drain's batches on real Spark: the interrupted one, the rest of the input, and the flush."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.flush import Flushed
+from containers.localstate import write_plan
+from containers.sparkplans import END_OF_TIME
+from containers.stagetask import StageTask
+from tests.spark.conftest import Bench
+from tests.spark.drainworld import OUT, Drained, events, windowed
+
+pytestmark = pytest.mark.spark
+
+
+def some_events(count: int, first: int = 1000) -> list[object]:
+    return [{"t": first + second, "k": "ab"[second % 2]} for second in range(count)]
+
+
+def test_a_flush_closes_every_window_and_reads_nothing(bench: Bench) -> None:
+    bench.feed(some_events(25), batch=0)
+    drained = Drained(bench, windowed).runs()
+    before = drained.committed
+    assert drained.counted() == 10
+    bench.feed(some_events(5, first=5000), batch=1)
+    assert drained.flusher().flush() == Flushed(before + 1, rounds=1)
+    assert drained.counted() == 25
+    assert drained.plan(before + 1).watermark == END_OF_TIME
+    assert drained.plan(before + 1).sources == drained.plan(before).sources
+
+
+def test_a_flush_may_be_run_again(bench: Bench) -> None:
+    bench.feed(some_events(25), batch=0)
+    drained = Drained(bench, windowed).runs()
+    drained.flusher().flush()
+    assert drained.flusher().flush().rows_left == 0
+    assert drained.counted() == 25
+
+
+def test_a_flush_that_was_planned_and_not_run_is_an_interrupted_batch(bench: Bench) -> None:
+    bench.feed(some_events(25), batch=0)
+    drained = Drained(bench, windowed).runs()
+    batch = drained.committed
+    write_plan(drained.directory, batch + 1, drained.plan(batch).at(END_OF_TIME, END_OF_TIME).text)
+    flusher = drained.flusher()
+    assert flusher.finish_interrupted()
+    assert not flusher.finish_interrupted()
+    assert drained.committed == batch + 1
+    assert drained.counted() == 25
+    assert drained.writers == 1
+
+
+def test_the_rest_is_read_in_bounded_batches_under_the_watermark_of_the_last_batch(bench: Bench) -> None:
+    bench.feed(some_events(4), batch=0)
+    drained = Drained(bench, windowed, max_rows=10).runs()
+    before = drained.committed
+    ahead, behind = some_events(20, first=9000), some_events(20, first=1004)
+    bench.feed([*ahead, *behind], batch=1)
+    ends = drained.ends()
+    bench.feed(some_events(7, first=1004), batch=2)
+    flusher = drained.flusher()
+    assert flusher.advance(ends) == 4
+    plans = [drained.plan(batch) for batch in range(before, before + 5)]
+    assert {plan.watermark for plan in plans} == {plans[0].watermark}
+    assert plans[-1].positions([*{ssp.stream_id for ssp in ends}]) == ends
+    assert flusher.advance(ends) == 0
+    flusher.flush()
+    assert drained.counted() == 44
+
+
+def test_a_store_that_never_ran_a_batch_reads_the_rest_too(bench: Bench) -> None:
+    drained = Drained(bench, windowed)
+    bench.stores.prepare(drained.grant.task, drained.grant.stage, drained.grant.lineage, None)
+    bench.feed(some_events(25), batch=0)
+    flusher = drained.flusher()
+    assert not flusher.finish_interrupted()
+    assert flusher.flush() == Flushed(-1)
+    assert flusher.advance(drained.ends()) == 1
+    assert flusher.flush().rows_left == 0
+    assert drained.counted() == 25
+
+
+def test_a_stage_without_state_has_nothing_to_flush(bench: Bench) -> None:
+    def stateless(task: StageTask) -> DataStreamWriter:
+        return task.write(events(task, watermark=None), OUT)
+
+    bench.feed(some_events(3), batch=0)
+    drained = Drained(bench, stateless).runs()
+    before = drained.committed
+    assert drained.flusher().flush() == Flushed(before)
+    assert drained.committed == before
+
+
+def test_what_spark_writes_for_a_first_batch_is_what_we_plan(bench: Bench, tmp_path: Path) -> None:
+    bench.feed(some_events(4), batch=0)
+    by_spark = Drained(bench, windowed).runs()
+    by_us = Drained(Bench(bench.spark, tmp_path / "other"), windowed)
+    by_us.bench.stores.prepare(by_us.grant.task, by_us.grant.stage, by_us.grant.lineage, None)
+    by_us.bench.feed(some_events(4), batch=0)
+    by_us.flusher().advance(by_us.ends())
+    assert by_us.plan(0).sources == by_spark.plan(0).sources
+    assert by_us.plan(0).metadata["conf"] == by_spark.plan(0).metadata["conf"]
