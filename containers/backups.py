@@ -31,6 +31,7 @@ from containers.freeze import Cut, freeze
 from containers.localstate import inspect, read_plan, write_plan
 from containers.planlog import settle_in_all
 from containers.positions import positions_in
+from containers.progresslog import telling
 from containers.recovering import AGAIN, plan_log, recovered, until_answered
 from coordinator import wire, wire_snapshots
 from coordinator.core.errors import BlobUnavailable, OurTrouble, SluiceError
@@ -275,7 +276,8 @@ class Backup:
         plan = await self._place.in_thread(lambda: read_plan(cut.directory, batch))
         offsets = positions_in(plan, self._place.reads(start))
         uploads = [committer.upload(cut, checkpoint, start.generation) for committer in self._committers.values()]
-        done: Sequence[tuple[Marker, SnapshotIndex]] = await asyncio.gather(*uploads)
+        async with telling(f"{start.query} is backed up", self._meter.backup):
+            done: Sequence[tuple[Marker, SnapshotIndex]] = await asyncio.gather(*uploads)
         body = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,

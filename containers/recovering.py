@@ -15,6 +15,7 @@ from containers.backupplace import BackupPlace
 from containers.engine import Start
 from containers.localstate import inspect, local_store, set_lineage
 from containers.planlog import PlanLog
+from containers.progresslog import telling
 from containers.restore import mend
 from coordinator.blobs.port import BlobStore
 from coordinator.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
@@ -88,7 +89,8 @@ async def _restore(place: BackupPlace, start: Start, blobs: BlobStore, snapshot:
     local = directory if directory.is_dir() else None
     meter = place.meter(start).restore
     try:
-        restored = await place.restorer(blobs, start).restore(snapshot.markers[name], directory, local)
+        async with telling(f"{start.query} is restored", meter):
+            restored = await place.restorer(blobs, start).restore(snapshot.markers[name], directory, local)
     except SluiceError:
         meter.failed += 1
         raise

@@ -123,6 +123,7 @@ def on_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, 
     needs_kafka()
     root = tmp_path_factory.mktemp("kafka-disks")
     broker = Broker(root / "broker")
+    (root / "s3").mkdir()
     with versitygw(root / "s3") as s3, stage(root) as made:
         process = asyncio.run(broker.up())
         topics = Topics(process.bootstrap)
