@@ -147,7 +147,7 @@ def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) ->
 
 def test_queries_that_start_at_once_all_read_everything(bench: Bench) -> None:
     bench.feed(range(100), batch=0)
-    grants = [bench.grant("in", stage=f"stage{n}", lineage=f"6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3c{n:02}") for n in range(6)]
+    grants = [bench.grant("in", stage=f"stage{n}", lineage=f"6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3c{n:02}") for n in range(3)]
     with ThreadPoolExecutor(len(grants)) as threads:
         for query in list(threads.map(lambda grant: bench.start(grant, copy), grants)):
             query.processAllAvailable()
