@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from coordinator import wire, wire_snapshots
+from coordinator import wire, wire_drain, wire_snapshots
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from coordinator.core.lifecycle import RunState
@@ -166,6 +166,13 @@ class Coordinator:
         body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why))
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
+
+    async def drain_step(
+        self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drain.DrainStepRequest
+    ) -> wire_drain.DrainStepReply:
+        """Tell a step of a drain; the phase after it. Refused as `unknown-drain` when the run is under another drain or none, and as
+        `drain-too-early` while the drain has not come to the step's phase."""
+        return await self._read(wire_drain.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))

@@ -72,8 +72,8 @@ def read(text: str, where: str) -> BatchPlan:
     version, *lines = text.splitlines() or [""]
     if version != VERSION:
         raise CheckpointUnreadable(
-            f"{where} is a plan of version {version[:20]!r}, written by another version of Spark than the one that Sluice knows ({VERSION!r}): "
-            "run the version of Sluice that fits it"
+            f"{where} is a plan of version {version[:20]!r}, and Sluice knows {VERSION!r} only: another version of Spark wrote it, run the "
+            "version of Sluice that fits that"
         )
     try:
         metadata = json.loads(lines[0])
@@ -102,9 +102,11 @@ def tail(last: BatchPlan, ends: Mapping[Ssp, int], reads: Sequence[StreamId], ma
     """The plans that read on from the batch `last` up to `ends`, about `max_rows` rows each; none where there is nothing.
 
     They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources of which `ends` does not speak
-    stand still, and none goes back.
+    stand still, and none goes back. Raises CheckpointUnreadable for a stream that `last` does not know.
     """
     at = last.positions(reads)
+    if missing := {ssp.stream_id for ssp, end in ends.items() if end > 0} - {ssp.stream_id for ssp in at}:
+        raise CheckpointUnreadable(f"the last plan does not say how far {', '.join(sorted(map(str, missing)))} was read")
     goal = {ssp: max(end, at.get(ssp, 0)) for ssp, end in ends.items()}
     while any(at.get(ssp, 0) < end for ssp, end in goal.items()):
         at |= advance({ssp: at.get(ssp, 0) for ssp in goal}, goal, max_rows)

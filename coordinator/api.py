@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from coordinator import api_snapshots, metrics, wire
+from coordinator import api_drain, api_snapshots, metrics, wire
 from coordinator.blobstores import BlobStores
 from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
@@ -24,7 +24,17 @@ from coordinator.leases import Leases
 from coordinator.measures import Measures, Told
 from coordinator.notices import Notices
 from coordinator.paces import Paces
-from coordinator.replies import InMemory, container_reply, job_reply, prometheus_target, run_detail, run_reply, runs_reply, stage_start
+from coordinator.replies import (
+    InMemory,
+    container_reply,
+    drain_of_run,
+    job_reply,
+    prometheus_target,
+    run_detail,
+    run_reply,
+    runs_reply,
+    stage_start,
+)
 from coordinator.runs import Runs
 from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
@@ -55,7 +65,8 @@ class Parts:
         return {name: dict(system.connection()) for name, system in self.systems.items()}
 
 
-def the_parts(request: Request) -> Parts:
+async def the_parts(request: Request) -> Parts:
+    """On the event loop, as a plain function would take a thread for it, and requests would overtake one another."""
     parts: Parts = request.app.state.parts
     return parts
 
@@ -183,7 +194,9 @@ async def acquire_task(run_id: RunIdPath, task: TaskPath, body: wire.AcquireRequ
         seconds = found.delay.total_seconds()
         wait = wire.WaitReply(wait_seconds=seconds, former=found.former)
         return JSONResponse(wait.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
-    reply = wire.AcquireReply(task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages))
+    reply = wire.AcquireReply(
+        task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
+    )
     return JSONResponse(reply.model_dump(mode="json", by_alias=True))
 
 
@@ -285,4 +298,5 @@ def new_api(**kwargs: Any) -> FastAPI:
     api = FastAPI(title="Sluice coordinator", version="0.1.0", redirect_slashes=False, **kwargs)
     api.include_router(router)
     api.include_router(api_snapshots.router)
+    api.include_router(api_drain.router)
     return api

@@ -36,7 +36,7 @@ class Backups:
     errands: Errands
 
 
-def the_backups(request: Request) -> Backups:
+async def the_backups(request: Request) -> Backups:
     backups: Backups = request.app.state.backups
     return backups
 

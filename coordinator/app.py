@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 
-from coordinator import metrics, metrics_of_backups, problems
+from coordinator import metrics, metrics_of_backups, metrics_of_drains, problems
 from coordinator.api import Parts, new_api
+from coordinator.api_drain import Draining
 from coordinator.api_snapshots import Backups
 from coordinator.audits import Audits
 from coordinator.blobs.counted import Requests
@@ -23,10 +24,13 @@ from coordinator.blobstores import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.clock import Clock, SystemClock
 from coordinator.collection import Collection
+from coordinator.core.drain import DrainId, Phase, Times
 from coordinator.core.errors import DatabaseInUse, StreamUnavailable
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.core.retention import Retention
 from coordinator.core.snapshot import BlobStoreName
+from coordinator.drains import Drains
+from coordinator.drainwatch import DrainWatch
 from coordinator.errands import Errands
 from coordinator.fastpaths import App, fast_paths
 from coordinator.groupers import Groupers
@@ -62,6 +66,20 @@ def new_run_id(job: JobName, at: datetime) -> RunId:
 
 def new_lineage() -> Lineage:
     return Lineage(str(uuid4()))
+
+
+def new_drain_id() -> DrainId:
+    return DrainId(str(uuid4()))
+
+
+def drain_times(settings: Settings) -> Times:
+    seconds = {
+        Phase.STOPPING: settings.drain_stopping_seconds,
+        Phase.FLUSHING: settings.drain_flushing_seconds,
+        Phase.COMMITTING: settings.drain_committing_seconds,
+    }
+    budgets = {phase: timedelta(seconds=budget) for phase, budget in seconds.items()}
+    return Times(timedelta(seconds=settings.drain_soft_seconds), timedelta(seconds=settings.drain_hard_seconds), budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +145,14 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
     errands = Errands(clock, lambda: uuid4().hex)
+    drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.show_drain, new_drain_id)
+    drain_watch = DrainWatch(store, drains, clock)
     maintenance = Maintenance(
         [
             ExpireLeases(store, leases, notices, clock),
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
+            drain_watch,
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
             survey,
             OpenBlobStores(blob_stores),
@@ -143,7 +164,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         clock,
     )
     parts = Parts(
-        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers), blob_stores),
+        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers), blob_stores, leases.show_drain),
         tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures),
         heartbeats=Heartbeats(store, leases, notices, clock),
         paces=Paces(store, systems, clock, models.decoded),
@@ -160,6 +181,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                 partial(metrics.of_chores, maintenance),
                 partial(metrics.of_traffic, traffic, models, notices),
                 partial(metrics.of_database, lambda: store.failures),
+                partial(metrics_of_drains.of_drains, drain_watch, clock),
                 partial(metrics_of_backups.of_snapshots, snapshots, survey, clock),
                 partial(metrics_of_backups.of_clean_up, clean_up, clock),
                 partial(metrics_of_backups.of_collection, collection),
@@ -197,6 +219,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         collection=collection,
         errands=errands,
     )
+    api.state.draining = Draining(drains, drain_times(settings))
     problems.install(api)
     asgi = fast_paths(with_head(traffic.counted(problems.limited(api, settings.max_body_bytes))), leases, models)
     return Coordinator(asgi, api, notices, partial(take, settings, store))

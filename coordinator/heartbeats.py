@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from coordinator.clock import Clock
+from coordinator.core.drain import DrainId, Phase
 from coordinator.core.errors import IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from coordinator.core.lifecycle import RunState, moved
+from coordinator.drainsteps import drain_of, enter
 from coordinator.endings import end_container, settle_run, the_run
 from coordinator.gathering import Gathering
 from coordinator.leases import Leases
@@ -56,11 +58,14 @@ class Heartbeats:
         async with self._store.read() as tx:
             standing = await tx.standing_containers()
             runs = {run.run_id: run for run in await tx.active_runs()}
+            drains = {row.run_id: row.drain_id for row in await tx.active_drains()}
         replaced = []
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
-                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
+                self._leases.grant(
+                    container.execution_id, container.epoch, run.model_version, bare=container.bare, drain=drains.get(run.run_id)
+                )
             else:
                 replaced.append(container.execution_id)
         self._leases.renew_all()
@@ -79,6 +84,8 @@ class Heartbeats:
         async with self._store.begin() as tx:
             runs = _Runs(tx)
             found = [await self._enrolled(tx, runs, run_id, new) for run_id, new in asked]
+        for run_id in runs.told:
+            self._notices.ring(run_id)
         return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
 
     async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Newcomer) -> _Enrolled | SluiceError:
@@ -86,20 +93,24 @@ class Heartbeats:
             run = _running(await runs.run(run_id), new.processor_id)
             known = await tx.container(new.execution_id)
             if known is not None:
-                return _Enrolled(_the_same(known, run_id, new.processor_id), (), run.model_version, await runs.newest_notice(run_id))
+                the_same = _the_same(known, run_id, new.processor_id)
+                return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
         except (YourRequest, LeaseLost) as refusal:
             return refusal
         former = await tx.containers(run_id, new.processor_id)
         container = await self._enrol(tx, run, new, former)
         if run.state is RunState.CREATED:
             await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
-        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id))
+        drain = await runs.begun_drain(run, container.registered_at)
+        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id), drain)
 
     def _granted(self, enrolled: _Enrolled) -> Registered:
         for each in enrolled.former:
             self._leases.condemn(each.execution_id)
         container = enrolled.container
-        terms = self._leases.grant(container.execution_id, container.epoch, enrolled.model_version, bare=container.bare)
+        terms = self._leases.grant(
+            container.execution_id, container.epoch, enrolled.model_version, bare=container.bare, drain=enrolled.drain
+        )
         return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
 
     async def _enrol(self, tx: Writing, run: RunRow, new: Newcomer, former: Sequence[ContainerRow]) -> ContainerRow:
@@ -173,6 +184,7 @@ class _Enrolled:
     former: Sequence[ContainerRow]
     model_version: int
     notices: int
+    drain: DrainId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +201,9 @@ class _Runs:
         self._tx = tx
         self._runs: dict[RunId, RunRow] = {}
         self._notices: dict[RunId, int] = {}
+        self._drains: dict[RunId, DrainId] = {}
+        self.told: list[RunId] = []
+        """Those of which containers are to learn something."""
 
     async def run(self, run_id: RunId) -> RunRow:
         """Raises UnknownRun."""
@@ -199,6 +214,24 @@ class _Runs:
     async def put(self, run: RunRow) -> None:
         await self._tx.put_run(run)
         self._runs[run.run_id] = run
+
+    async def drain(self, run: RunRow) -> DrainId | None:
+        """The drain that the run is under."""
+        if run.state is not RunState.DRAINING:
+            return None
+        if run.run_id not in self._drains:
+            self._drains[run.run_id] = (await drain_of(self._tx, run)).drain_id
+        return self._drains[run.run_id]
+
+    async def begun_drain(self, run: RunRow, now: datetime) -> DrainId | None:
+        """The same, when a container has come: a drain that has waited for the first begins."""
+        if run.state is RunState.DRAINING and run.started_at is None:
+            drain = await drain_of(self._tx, run)
+            if drain.phase is Phase.REQUESTED:
+                await enter(self._tx, drain, Phase.STOPPING, now)
+                self.told.append(run.run_id)
+            await self.put(replace(run, started_at=now))
+        return await self.drain(run)
 
     async def newest_notice(self, run_id: RunId) -> int:
         if run_id not in self._notices:

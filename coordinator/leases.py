@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import inf
 
 from coordinator.clock import Clock
+from coordinator.core.drain import DrainId
 from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
 from coordinator.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
 
@@ -22,14 +23,15 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 class Valid:
     """A valid container's lease, spread out so that renewing it makes nothing but a number, and the answer headers that go with it."""
 
-    __slots__ = ("bare", "ends_at", "epoch", "headers", "model_version")
+    __slots__ = ("bare", "drain", "ends_at", "epoch", "headers", "model_version")
 
-    def __init__(self, lease: Lease, model_version: int, headers: HeaderList) -> None:
+    def __init__(self, lease: Lease, model_version: int, headers: HeaderList, drain: DrainId | None) -> None:
         self.epoch = lease.epoch
         self.ends_at: float = lease.ends_at
         self.bare = lease.bare
         self.model_version = model_version
         self.headers = headers
+        self.drain = drain
 
     @property
     def lease(self) -> Lease:
@@ -62,17 +64,27 @@ class Leases:
         """How many containers are not valid and may still act."""
         return len(self._ending)
 
-    def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
-        """Make the container valid with a full lease from now."""
+    def grant(
+        self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False, drain: DrainId | None = None
+    ) -> Terms:
+        """Make the container valid with a full lease from now. `drain`: the one that its run is under."""
         self._ending.pop(execution_id, None)
         self._restretch(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
         promised = self._valid.get(execution_id)
-        entry = self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms))
+        entry = self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms, drain), drain)
         if promised is not None:
             entry.ends_at = max(entry.ends_at, promised.ends_at)
         self._look_at(entry.ends_at)
         return self.terms
+
+    def show_drain(self, execution_ids: Sequence[ExecutionContainerId], drain: DrainId | None) -> None:
+        """Name the drain in the answers to these containers, or no drain. Those that are not valid are passed over."""
+        for execution_id in execution_ids:
+            entry = self._valid.get(execution_id)
+            if entry is not None:
+                entry.drain = drain
+                entry.headers = _headers(entry.epoch, entry.model_version, self.terms, drain)
 
     def renew_all(self) -> None:
         """Give every valid container a full lease from now: after a restart the terms are known only when the whole fleet is."""
@@ -153,17 +165,18 @@ class Leases:
             self.terms = terms
             self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
-                entry.headers = _headers(entry.epoch, entry.model_version, terms)
+                entry.headers = _headers(entry.epoch, entry.model_version, terms, entry.drain)
 
 
 @lru_cache(maxsize=1024)
-def _headers(epoch: Epoch, model_version: int, terms: Terms) -> HeaderList:
+def _headers(epoch: Epoch, model_version: int, terms: Terms, drain: DrainId | None) -> HeaderList:
     """Shared by the containers that are told the same, which is most of a fleet."""
     return (
         (b"sluice-epoch", b"%d" % epoch),
         (b"sluice-lease-seconds", _seconds(terms.lease)),
         (b"sluice-next-heartbeat-seconds", _seconds(terms.interval)),
         (b"sluice-job-model-version", b"%d" % model_version),
+        *(((b"sluice-drain", drain.encode()),) if drain else ()),
     )
 
 

@@ -13,6 +13,7 @@ from coordinator.core.ownership import Hold
 from coordinator.measures import Stages, Told
 from coordinator.paces import Told as Paced
 from coordinator.runs import Described
+from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerRow, JobRow, RunRow, StoreRow
 from coordinator.survey import Behind
 from coordinator.tasks import StageStart
@@ -86,7 +87,16 @@ def run_detail(described: Described, connections: Connections, memory: InMemory,
     fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
+    fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
     return wire.RunDetail.model_validate(fields)
+
+
+def drain_of_run(row: DrainRow | None) -> wire.DrainOfRun | None:
+    """None for one that left the run as it was."""
+    if row is None or (row.phase.over and row.flushing_at is None):
+        return None
+    pinned, catch_up = wire.offsets_body(row.pinned), wire.offsets_body(row.catch_up)
+    return wire.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
 
 
 def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire.StageProgress:
@@ -153,4 +163,5 @@ def stage_start(start: StageStart) -> wire.StageStart:
         starts=wire.offsets_body(start.starts),
         snapshot=snapshot,
         generation=start.store.generation,
+        drain_step=wire.step_name(start.step),
     )

@@ -10,9 +10,11 @@ from datetime import datetime, timedelta
 from coordinator import wire
 from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
+from coordinator.core.drain import DrainId
 from coordinator.core.errors import (
     BadGraph,
     BadGrouping,
+    NeverDrained,
     RunIsDraining,
     StateUnregistered,
     StreamConflict,
@@ -25,11 +27,13 @@ from coordinator.core.grouping import Previous
 from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
+from coordinator.drainsteps import ShowDrain, containers_of, leave
 from coordinator.endings import ask_to_stop, the_run
 from coordinator.groupers import Groupers, apart
 from coordinator.jobmodels import JobModels, Plan, plan_model
 from coordinator.notices import Notices
-from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, RunRow, Store, StoreRow, Writing
+from coordinator.store.drains import DrainRow
+from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, Reading, RunRow, Store, StoreRow, Writing
 from coordinator.streams.port import Offsets, StreamSystem
 
 PLAN_WITHIN = timedelta(seconds=30)
@@ -46,6 +50,21 @@ class Described:
     containers: Sequence[ContainerRow]
     holds: Sequence[HoldRow]
     stores: Sequence[StoreRow]
+    drain: DrainRow | None
+    failed_drains: Sequence[DrainId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What a new run comes after. `going_on`: the run whose history it continues; `starts`: where that, or the drain that ended it, begins.
+    `unheard_of`: the registry knows nothing of the job."""
+
+    run: RunRow | None
+    going_on: RunRow | None
+    previous: Previous
+    model: JobModel | None
+    starts: Mapping[Ssp, int] | None
+    unheard_of: bool
 
 
 class Runs:
@@ -61,6 +80,7 @@ class Runs:
         new_run_id: Callable[[JobName, datetime], RunId],
         groupers: Groupers,
         blob_stores: BlobStores,
+        show_drain: ShowDrain,
         plan_within: timedelta = PLAN_WITHIN,
     ) -> None:
         self._store = store
@@ -71,6 +91,7 @@ class Runs:
         self._new_run_id = new_run_id
         self._groupers = groupers
         self._blob_stores = blob_stores
+        self._show_drain = show_drain
         self._plan_within = plan_within
         self._deploying = asyncio.Lock()
 
@@ -87,23 +108,33 @@ class Runs:
             counts, missing = await self._counts(request, bindings)
             job = JobName(request.job)
             async with self._store.read() as tx:
-                former = await tx.current_run(job)
-                previous = await tx.assignment(job)
-                last = await self._models.decoded(tx, former) if former else None
-                old_starts = await tx.starts(former.run_id) if former else {}
-                unheard_of = former is None and not await tx.snapshots(job, None, None, None, 1)
-            if former is not None:
-                _not_draining(former)
-            if unheard_of and request.start == "checkpoint":
+                before = await self._before(tx, job, request.start)
+            if before.run is not None:
+                _not_draining(before.run)
+            if before.unheard_of and request.start == "checkpoint":
                 await self._nothing_backed_up(job)
-            going_on = former if request.start == "checkpoint" else None
-            plan = await self._plan(request, bindings, counts, previous if going_on else Previous(), last)
+            plan = await self._plan(request, bindings, counts, before.previous, before.model)
             intermediate = {bindings[each.name] for each in request.intermediates}
             for name, stream in bindings.items():
                 if stream in missing:
                     await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
-            starts = await self._starts(request, bindings, plan, old_starts if going_on else None)
-            return await self._save(request, _streams(request, bindings, counts), former, going_on, plan, starts)
+            starts = await self._starts(request, bindings, plan, before.starts)
+            return await self._save(request, _streams(request, bindings, counts), before.run, before.going_on, plan, starts)
+
+    async def _before(self, tx: Reading, job: JobName, start: str | datetime) -> _Before:
+        """Raises NeverDrained."""
+        former = await tx.current_run(job)
+        drain = await _last_drain(tx, job, former, start)
+        going_on = former if start == "checkpoint" and drain is None else None
+        starts = await tx.starts(going_on.run_id) if going_on else None
+        return _Before(
+            run=former,
+            going_on=going_on,
+            previous=await tx.assignment(job) if going_on else Previous(),
+            model=await self._models.decoded(tx, former) if former else None,
+            starts=drain.drained if drain else starts,
+            unheard_of=former is None and not await tx.snapshots(job, None, None, None, 1),
+        )
 
     async def _nothing_backed_up(self, job: JobName) -> None:
         """A database that was lost must not make a job begin with empty state, as if it were new. Raises StateUnregistered."""
@@ -164,8 +195,9 @@ class Runs:
     async def _starts(
         self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
     ) -> Mapping[Ssp, int]:
-        """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, and reads
-        partitions that are new from their beginning; a new history begins intermediate streams at their end."""
+        """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, one after a
+        drain those where that ended, and both read partitions that are new from their beginning; a new history begins intermediate streams
+        at their end."""
         inputs = {bindings[each.name] for each in request.inputs}
         ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
         starts: dict[Ssp, int] = {}
@@ -215,7 +247,7 @@ class Runs:
             if (former is not None and going_on is None) or request.start != "checkpoint":  # else what a rebuild has registered goes on
                 await tx.drop_stores(job)
             if former is not None:  # as it is now: its containers did not wait for us
-                await ask_to_stop(tx, _not_draining(await the_run(tx, former.run_id)), now, f"replaced by run {run_id}")
+                await ask_to_stop(tx, _undrained(await the_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
         if former is not None:
             self._notices.ring(former.run_id)
@@ -242,6 +274,8 @@ class Runs:
                 containers=await tx.containers(run_id),
                 holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
                 stores=await tx.stores(run.job),
+                drain=await tx.newest_drain(run_id),
+                failed_drains=await tx.failed_flushes(run.job),
             )
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
@@ -268,9 +302,14 @@ class Runs:
             return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id)}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
-        """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. Raises UnknownRun."""
+        """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. A drain that is on is
+        cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
-            run = await ask_to_stop(tx, await the_run(tx, run_id), self._clock.now(), reason, failing=failed)
+            now = self._clock.now()
+            run, left = await leave(tx, await the_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
+            run = await ask_to_stop(tx, run, now, reason, failing=failed)
+            containers = await containers_of(tx, run_id) if left else []
+        self._show_drain(containers, None)
         self._notices.ring(run_id)
         return run
 
@@ -279,6 +318,25 @@ def _not_draining(run: RunRow) -> RunRow:
     if run.state is RunState.DRAINING:
         raise RunIsDraining(f"run {run.run_id} of job {run.job} is draining: deploy when it has ended, or cancel the drain")
     return run
+
+
+def _undrained(run: RunRow, seen: RunRow) -> RunRow:
+    """Raises RunIsDraining also for one that was drained since it was `seen`: its state is not to go on from."""
+    if run.state is RunState.DRAINED and seen.state is not run.state:
+        raise RunIsDraining(f"run {run.run_id} of job {run.job} has been drained meanwhile: deploy again")
+    return _not_draining(run)
+
+
+async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: str | datetime) -> DrainRow | None:
+    """The drain after which a run begins, if it does after one. Raises NeverDrained."""
+    if start == "checkpoint":
+        return await tx.newest_drain(former.run_id) if former is not None and former.state is RunState.DRAINED else None
+    if start != "drained":
+        return None
+    found = await tx.last_drained(job)
+    if found is None:
+        raise NeverDrained(f'job {job} was never drained: start it from "checkpoint", "earliest", "latest" or a time')
+    return found
 
 
 def _graph(request: wire.RunRequest) -> Graph:

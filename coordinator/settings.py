@@ -56,6 +56,12 @@ class Settings(BaseSettings):
     gc_max_deletes_per_second: float = Field(1000, gt=0, description="how fast garbage is deleted")
     blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="the time to live with which agents upload blobs, for the alert")
 
+    drain_soft_seconds: float = Field(60, gt=0, le=1e9, description="how long a drain may take before it names the late")
+    drain_hard_seconds: float = Field(600, gt=0, le=1e9, description="how long a drain may take before it fails")
+    drain_stopping_seconds: float = Field(60, gt=0, le=1e9, description="the budget of a drain's phase STOPPING: the running batches")
+    drain_flushing_seconds: float = Field(300, gt=0, le=1e9, description="the budget of a drain's phase FLUSHING")
+    drain_committing_seconds: float = Field(120, gt=0, le=1e9, description="the budget of a drain's phase COMMITTING: the last backup")
+
     @field_validator("groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:

@@ -6,31 +6,38 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.clock import Clock
+from coordinator.core.drain import Step
 from coordinator.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
+from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel, TaskModel
 from coordinator.core.ownership import Hold, Wait, acquire
+from coordinator.drainsteps import drain_of
 from coordinator.endings import the_run
 from coordinator.holdings import held
 from coordinator.leases import Leases
 from coordinator.measures import Measures, Told
 from coordinator.store.backups import SnapshotRow, StoreKey
+from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
 
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head."""
+    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head. `step`: the last
+    that it took in the drain that is on."""
 
     store: StoreRow
     starts: Mapping[Ssp, int]
     snapshot: SnapshotRow | None
+    step: Step = Step.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
     generation: Generation
     stages: Sequence[StageStart]
+    drain: DrainRow | None
 
 
 class Tasks:
@@ -68,7 +75,11 @@ class Tasks:
                 return decision
             hold = Hold(decision.generation, execution_id, released=False)
             await tx.put_hold(HoldRow(run.job, task, run_id, hold, self._clock.now()))
-            return Acquired(decision.generation, await self._starts(tx, run, task_model))
+            drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
+            stages = await self._starts(tx, run, task_model)
+            if drain is not None:
+                stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
+            return Acquired(decision.generation, stages, drain)
 
     async def _check(
         self, tx: Reading, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
@@ -145,3 +156,8 @@ class Tasks:
                 return
             row = await held(tx, run, task, generation)
             await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+
+
+async def _step(tx: Reading, drain: DrainRow, store: StoreRow) -> Step:
+    row = await tx.drain_stage(drain.drain_id, store.task, store.stage)
+    return row.step if row is not None else Step.NONE

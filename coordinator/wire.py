@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_never
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from coordinator.core.drain import Phase, Step
 from coordinator.core.ids import ProcessorId, Ssp, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import ContainerModel, JobModel, TaskModel
@@ -22,6 +23,7 @@ LEASE_HEADER = "Sluice-Lease-Seconds"
 NEXT_HEADER = "Sluice-Next-Heartbeat-Seconds"
 MODEL_VERSION_HEADER = "Sluice-Job-Model-Version"
 RUN_HEADER = "Sluice-Run-Id"
+DRAIN_HEADER = "Sluice-Drain"
 RUN_STATE_HEADER = "Sluice-Run-State"
 
 RUN_RECORD_HEADER = "sluice-run"
@@ -48,6 +50,9 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Millis = Annotated[int, Field(ge=0, le=10**12)]
+OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+StepName = Literal["stopped", "flushing", "flushed", "committed"]
+"""Steps of a stage in a drain, see `coordinator.core.drain.Step`."""
 BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 
 
@@ -98,7 +103,8 @@ class StageBody(Body):
 
 class RunRequest(Body):
     """`grouper`: GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTask, or `module:Class`, which the coordinator's operator
-    must allow. `start`: "checkpoint" goes on where the job was left; "earliest", "latest" or a time begin a history with empty state."""
+    must allow. `start`: "checkpoint" goes on where the job was left, which after a drain is at the drained offsets with empty state;
+    "drained", "earliest", "latest" or a time begin a history with empty state, the first where the job's last drain ended."""
 
     job: Name
     containers: Annotated[int, Field(le=100_000)]
@@ -109,7 +115,7 @@ class RunRequest(Body):
     grouper: Annotated[str, Field(max_length=500)] = "GroupByPartition"
     max_tasks: Annotated[int, Field(le=100_000)] | None = None
     stateful: bool = True
-    start: Literal["checkpoint", "earliest", "latest"] | Utc = "checkpoint"
+    start: Literal["checkpoint", "drained", "earliest", "latest"] | Utc = "checkpoint"
     max_event_skew_seconds: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     config: dict[str, str] = Field(default_factory=dict)
 
@@ -171,6 +177,7 @@ class StageMeasures(Reply):
     state_bytes: int | None = None
     watermark: datetime | None = None
     event_time_max: datetime | None = None
+    unflushable: tuple[str, ...] | None = None
     at: datetime
 
 
@@ -236,14 +243,28 @@ class RunReply(RunSummary):
     systems: dict[str, dict[str, str]]
 
 
+class DrainOfRun(Reply):
+    """The drain that a run is under, or was ended by. `pinned`: the ends of the intermediate streams when it was asked for. `catchUp`: what
+    those that read one partition in several places must have read before they flush."""
+
+    uuid: str
+    phase: Phase
+    mode: str
+    pinned: tuple[SspOffset, ...]
+    catch_up: tuple[SspOffset, ...] = ()
+
+
 class RunDetail(RunReply):
     """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says. `blobStores`: the
-    URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it."""
+    URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it.
+    `failedDrains`: of the job, those that failed after something was flushed; what they wrote to intermediate streams does not count."""
 
     told_at: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
     backup_to: tuple[str, ...] = ()
     restore_from: tuple[str, ...] = ()
+    drain: DrainOfRun | None = None
+    failed_drains: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 
@@ -322,12 +343,16 @@ class StageStart(Reply):
     starts: tuple[SspOffset, ...]
     snapshot: StageSnapshot | None = None
     generation: int | None = None
+    drain_step: StepName | None = None
 
 
 class AcquireReply(Reply):
+    """`drain`: the one that the run is under, and `drainStep` of each stage the last step that was reported in it."""
+
     task: str
     generation: int
     stages: tuple[StageStart, ...]
+    drain: DrainOfRun | None = None
 
 
 class WaitReply(Reply):
@@ -348,6 +373,7 @@ class MeasuresBody(Body):
     took longer. `batchMillis`: how long the last batch took; `batchMillisByPart`: Spark's names of its parts (`addBatch`, `walCommit`, …).
     `offsetsBehind`: what the sources held beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores, the
     bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
+    `unflushable`: the query's operators whose state a drain's flush could not empty; null where that is not known.
     """
 
     rows: Offset
@@ -361,6 +387,7 @@ class MeasuresBody(Body):
     state_bytes: Offset | None = None
     watermark: Utc | None = None
     event_time_max: Utc | None = None
+    unflushable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] | None = None
     at: Utc
 
 
@@ -393,7 +420,7 @@ class PaceReply(Reply):
 
 class Notice(Reply):
     seq: int
-    kind: Literal["STOP", "ENDED", "BACKUP"]
+    kind: Literal["STOP", "ENDED", "BACKUP", "DRAIN"]
     at: datetime
     detail: dict[str, Any]
 
@@ -486,3 +513,19 @@ def offsets_body(offsets: Mapping[Ssp, int]) -> tuple[SspOffset, ...]:
 
 def offsets_of(body: Iterable[SspOffset]) -> dict[Ssp, int]:
     return {each.ssp: each.offset for each in body}
+
+
+def step_name(step: Step) -> StepName | None:
+    match step:
+        case Step.NONE:
+            return None
+        case Step.STOPPED:
+            return "stopped"
+        case Step.FLUSHING:
+            return "flushing"
+        case Step.FLUSHED:
+            return "flushed"
+        case Step.COMMITTED:
+            return "committed"
+        case _:
+            assert_never(step)

@@ -245,8 +245,10 @@ class Times:
     budgets: Mapping[Phase, timedelta]
 
 
-def is_late(times: Times, phase: Phase, began: datetime, entered: datetime, now: datetime) -> bool:
-    """Whether the soft deadline has passed, or the budget of the phase that was `entered` then."""
+def is_late(times: Times, phase: Phase, began: datetime | None, entered: datetime, now: datetime) -> bool:
+    """Whether the soft deadline has passed, or the budget of the phase that was `entered` then. `began`: STOPPING, the first container."""
+    if phase.over or began is None:
+        return False
     budget = times.budgets.get(phase)
     return now >= began + times.soft or (budget is not None and now > entered + budget)
 

@@ -17,7 +17,7 @@ from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store import rows, tables
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StoreKey
 
-_AT_ONCE = 1_000
+AT_ONCE = 1_000
 """Rows of one statement that writes many."""
 
 
@@ -155,7 +155,7 @@ class SqlBackupWriting(SqlBackupReading):
 
     async def condemn(self, condemned: Iterable[CondemnedRow]) -> None:
         left = iter(condemned)
-        while some := [rows.condemned_columns(row) for row in islice(left, _AT_ONCE)]:
+        while some := [rows.condemned_columns(row) for row in islice(left, AT_ONCE)]:
             await self._put(tables.condemned, some, over=False)
 
     async def pardon(self, blob_store: BlobStoreName, blobs: Collection[BlobId]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.store.backups_memory import BackupRows, MemoryBackupReading, MemoryBackupWriting, in_utc
+from coordinator.store.drains_memory import DrainRows, MemoryDrainReading, MemoryDrainWriting
 from coordinator.store.port import (
     ContainerRow,
     ContainerState,
@@ -45,18 +46,20 @@ class _Rows:
     stores: dict[tuple[JobName, TaskName, StageName], StoreRow] = field(default_factory=dict)
     notices: dict[RunId, tuple[NoticeRow, ...]] = field(default_factory=dict)
     backups: BackupRows = field(default_factory=BackupRows)
+    drains: DrainRows = field(default_factory=DrainRows)
 
     def copy(self) -> _Rows:
         """Tables of their own; the rows in them are values and shared."""
-        copied = {name: dict(getattr(self, name)) for name in self.__slots__ if name != "backups"}
-        return _Rows(**copied, backups=self.backups.copy())
+        copied = {name: dict(getattr(self, name)) for name in self.__slots__ if name not in ("backups", "drains")}
+        return _Rows(**copied, backups=self.backups.copy(), drains=self.drains.copy())
 
 
-class MemoryReading(MemoryBackupReading):
+class MemoryReading(MemoryBackupReading, MemoryDrainReading):
     """Reads of one transaction."""
 
     def __init__(self, rows: _Rows) -> None:
         super().__init__(rows.backups)
+        self._drains = rows.drains
         self._rows = rows
 
     async def run(self, run_id: RunId) -> RunRow | None:
@@ -135,7 +138,7 @@ class MemoryReading(MemoryBackupReading):
         return [row for row in self._rows.notices.get(run_id, ()) if row.seq > after]
 
 
-class MemoryWriting(MemoryReading, MemoryBackupWriting):
+class MemoryWriting(MemoryReading, MemoryBackupWriting, MemoryDrainWriting):
     """Reads and writes of one transaction."""
 
     async def put_run(self, row: RunRow) -> None:

@@ -36,6 +36,7 @@ from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import CheckpointId
 from coordinator.store.backups import BackupReading, BackupWriting
+from coordinator.store.drains import DrainReading, DrainWriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class NoticeRow:
     detail: Mapping[str, Any]
 
 
-class Reading(BackupReading, Protocol):
+class Reading(BackupReading, DrainReading, Protocol):
     async def run(self, run_id: RunId) -> RunRow | None: ...
 
     async def current_run(self, job: JobName) -> RunRow | None:
@@ -220,7 +221,7 @@ class Reading(BackupReading, Protocol):
         ...
 
 
-class Writing(Reading, BackupWriting, Protocol):
+class Writing(Reading, BackupWriting, DrainWriting, Protocol):
     async def put_run(self, row: RunRow) -> None:
         """Write a run; a new one becomes its job's current run."""
         ...

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Row
 
+from coordinator.core.drain import DrainId, Phase, Step
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
+from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, NoticeRow, RunRow, StoreRow
 
 Columns = dict[str, Any]
@@ -182,3 +185,42 @@ def condemned_columns(row: CondemnedRow) -> Columns:
 
 def condemned_row(found: Row[Any]) -> CondemnedRow:
     return CondemnedRow(found.blob_store, found.blob, found.size, found.condemned_at)
+
+
+def drain_columns(row: DrainRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {
+        "phase": row.phase.value,
+        "soft": row.soft.total_seconds(),
+        "hard": row.hard.total_seconds(),
+        "budgets": {phase.value: budget.total_seconds() for phase, budget in row.budgets.items()},
+        "pinned": _offset_list(row.pinned),
+        "catch_up": _offset_list(row.catch_up),
+        "drained": _offset_list(row.drained),
+    }
+
+
+def drain_row(found: Row[Any]) -> DrainRow:
+    columns = found._asdict()
+    columns |= {
+        "drain_id": DrainId(found.drain_id),
+        "phase": Phase(found.phase),
+        "soft": timedelta(seconds=found.soft),
+        "hard": timedelta(seconds=found.hard),
+        "budgets": {Phase(phase): timedelta(seconds=budget) for phase, budget in found.budgets.items()},
+        "pinned": _offsets(found.pinned),
+        "catch_up": _offsets(found.catch_up),
+        "drained": _offsets(found.drained),
+    }
+    return DrainRow(**columns)
+
+
+def drain_stage_columns(row: DrainStageRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {"step": int(row.step), "offsets": _offset_list(row.offsets), "operators_left": list(row.operators_left)}
+
+
+def drain_stage_row(found: Row[Any]) -> DrainStageRow:
+    columns = found._asdict()
+    columns |= {"step": Step(found.step), "offsets": _offsets(found.offsets), "operators_left": tuple(found.operators_left)}
+    return DrainStageRow(**columns)

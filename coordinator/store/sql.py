@@ -17,8 +17,8 @@ from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
-from coordinator.store.backups_sql import SqlBackupReading, SqlBackupWriting
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
+from coordinator.store.drains_sql import SqlDrainReading, SqlDrainWriting
 from coordinator.store.port import (
     ContainerRow,
     ContainerState,
@@ -45,7 +45,7 @@ _WITHIN = {"sqlite": None, "postgresql": 30.0}
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
 
-class SqlReading(SqlBackupReading):
+class SqlReading(SqlDrainReading):
     """Reads of one transaction."""
 
     async def run(self, run_id: RunId) -> RunRow | None:
@@ -170,7 +170,7 @@ class SqlReading(SqlBackupReading):
         return [rows.notice_row(found) for found in await self._connection.execute(query)]
 
 
-class SqlWriting(SqlReading, SqlBackupWriting):
+class SqlWriting(SqlReading, SqlDrainWriting):
     """Reads and writes of one transaction."""
 
     async def put_run(self, row: RunRow) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    Float,
     Index,
     Integer,
     MetaData,
@@ -247,6 +248,54 @@ registries = Table(
     Column("registry", String(64), nullable=False),
 )
 """By which id each blob store knows this database; see `coordinator/blobstores.py`."""
+
+drains = Table(
+    "drains",
+    metadata,
+    Column("drain_id", String(64), primary_key=True),
+    Column("run_id", String(300), nullable=False),
+    Column("job", String(249), nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("phase", String(16), nullable=False, index=True),
+    Column("model_version", Integer, nullable=False),
+    Column("requested_at", Utc, nullable=False),
+    Column("soft", Float, nullable=False),
+    Column("hard", Float, nullable=False),
+    Column("budgets", JSON, nullable=False),
+    Column("pinned", JSON, nullable=False),
+    Column("catch_up", JSON, nullable=False),
+    Column("drained", JSON, nullable=False),
+    Column("stopping_at", Utc),
+    Column("flushing_at", Utc),
+    Column("committing_at", Utc),
+    Column("ended_at", Utc),
+    Column("reason", Text, nullable=False),
+    Index("uq_drains_job_seq", "job", "seq", unique=True),
+    Index("ix_drains_run", "run_id", "seq"),
+    Index("ix_drains_active", "job", "seq", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
+)
+"""Durations are in seconds."""
+
+drain_stages = Table(
+    "drain_stages",
+    metadata,
+    Column("drain_id", String(64), primary_key=True),
+    Column("task", String(600), primary_key=True),
+    Column("stage", String(249), primary_key=True),
+    Column("step", Integer, nullable=False),
+    Column("generation", Integer),
+    Column("batch_id", BigInteger),
+    Column("offsets", JSON, nullable=False),
+    Column("pinned", String(64)),
+    Column("committed", String(64)),
+    Column("began_empty", Boolean, nullable=False),
+    Column("rows_left", BigInteger),
+    Column("operators_left", JSON, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("reported_at", Utc),
+    Index("ix_drain_stages_step", "drain_id", "step"),
+)
 
 notices = Table(
     "notices",

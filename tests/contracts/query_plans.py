@@ -226,6 +226,7 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "failed_flushes": [lambda tx: tx.failed_flushes(JOB)],
     "drain_stages": [lambda tx: tx.drain_stages(DRAIN)],
     "drain_stage": [lambda tx: tx.drain_stage(DRAIN, TASK, STAGE)],
+    "drain_tally": [lambda tx: tx.drain_tally(DRAIN)],
     "lowest_step": [lambda tx: tx.lowest_step(DRAIN)],
     "newest_notice": [lambda tx: tx.newest_notice(RUN)],
     "notices": [lambda tx: tx.notices(RUN, 7)],

@@ -24,7 +24,7 @@ class StoreDrainsContract:
                 await tx.drain_stages(DrainId("d")),
             ]
             assert [list(each) for each in lists] == [[]] * 4
-            assert dict(await tx.drain_outcomes()) == {}
+            assert (dict(await tx.drain_outcomes()), dict(await tx.drain_tally(DrainId("d")))) == ({}, {})
             assert await tx.lowest_step(DrainId("d")) is Step.COMMITTED
 
     async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
@@ -108,3 +108,4 @@ class StoreDrainsContract:
             await tx.put_drain_stages([drain_stage_row("t1", step=Step.COMMITTED)])
             assert await tx.lowest_step(rows[0].drain_id) is Step.FLUSHED
             assert [row.task for row in await tx.drain_stages(rows[0].drain_id)] == ["t0", "t1", "t2"]
+            assert dict(await tx.drain_tally(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.caller import Caller, Json, problem_slug
-from tests.draincaller import Drained, offsets_json, running, snapshot
+from tests.draincaller import Drained, deployed, offsets_json, running, snapshot
 from tests.fakes import FakeClock
 from tests.snapshotcaller import checkpoint_id
 
@@ -171,6 +171,24 @@ async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> No
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
 
+async def test_a_stop_before_any_container_came_ends_a_drain_and_the_run(caller: Caller) -> None:
+    run = await deployed(caller)
+    await run.asked()
+    assert (await caller.stop(run.run_id)).json()["state"] == "STOPPED"
+    assert (await run.told())["phase"] == "CANCELLED"
+
+
+async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(caller: Caller, clock: FakeClock) -> None:
+    run = await running(caller)
+    await run.asked(hardDeadlineSeconds=20)
+    await run.to_flushing()
+    await caller.exited("c1", 1)
+    told = len(await caller.notices(run.run_id))
+    clock.advance(20)
+    assert "slot 0: no container" in (await over(caller, run, told))["reason"]
+    assert (await caller.run(run.run_id))["state"] == "STOPPED"
+
+
 async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
     run = await running(caller)
     await run.asked()
@@ -217,7 +235,6 @@ async def test_metrics_tell_of_drains(caller: Caller, clock: FakeClock) -> None:
     assert 'sluice_drain_phase_seconds{phase="STOPPING",sluice_job="flight-delays"} 20.0' in shown
     assert 'sluice_drain_stages{sluice_job="flight-delays",step="none"} 2.0' in shown
     assert 'sluice_drain_late{sluice_job="flight-delays"} 1.0' in shown
-    assert 'sluice_drain_blockers{sluice_job="flight-delays"} 2.0' in shown
 
 
 # --- what a flush cannot empty ----------------------------------------------------------------------------------------

@@ -255,6 +255,23 @@ async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> No
     assert await run.all_take("committed", generation=2) == "DRAINED"
 
 
+async def test_a_container_that_comes_in_the_middle_is_told_how_far_its_stages_were(caller: Caller) -> None:
+    run = await running(caller)
+    assert (await caller.acquired(run.run_id, "c1"))["drain"] is None
+    await run.asked()
+    told = await caller.acquired(run.run_id, "c1")
+    assert (told["drain"]["uuid"], told["drain"]["phase"], told["stages"][0]["drainStep"]) == (run.uuid, "STOPPING", None)
+    await run.to_flushing()
+    await run.phase_after("flushed", 1)
+    await caller.registered(run.run_id, "c2")
+    await caller.exited("c1")
+    found = [await caller.acquired(run.run_id, "c2", 2, f"Partition {task}") for task in (0, 1)]
+    assert [(each["drain"]["phase"], each["stages"][0]["drainStep"]) for each in found] == [
+        ("FLUSHING", "stopped"),
+        ("FLUSHING", "flushed"),
+    ]
+
+
 # --- what others see --------------------------------------------------------------------------------------------------
 
 

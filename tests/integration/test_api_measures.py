@@ -28,6 +28,7 @@ MEASURES: Json = {
     "stateBytes": 4096,
     "watermark": "2026-03-01T11:00:00Z",
     "eventTimeMax": "2026-03-01T11:10:00Z",
+    "unflushable": ["Aggregate"],
     "at": NOON,
 }
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count
 
 import pytest
@@ -25,40 +25,20 @@ from coordinator.store.port import RunRow
 from coordinator.streams.port import Offsets
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores
+from tests.streamsoftwo import TwoPartitions
 
 
-class SlowSystem:
-    """Streams of two partitions each; something may happen while it is asked where a stream begins."""
+class SlowSystem(TwoPartitions):
+    """Something may happen while it is asked where a stream begins."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
-
-    async def partitions(self, stream: str) -> int:
-        return 2
-
-    async def create(self, stream: str, partitions: int) -> None:
-        """All streams are there."""
 
     async def earliest(self, stream: str) -> Offsets:
         if self.meanwhile is not None:
             happening, self.meanwhile = self.meanwhile, None
             await happening()
-        return {0: 0, 1: 0}
-
-    async def latest(self, stream: str) -> Offsets:
-        return {0: 0, 1: 0}
-
-    async def at_time(self, stream: str, when: datetime) -> Offsets:
-        return {0: 0, 1: 0}
-
-    async def trim(self, stream: str, before: Offsets) -> int:
-        return 0
-
-    def connection(self) -> Mapping[str, str]:
-        return {}
-
-    async def close(self) -> None:
-        """Nothing is open."""
+        return await super().earliest(stream)
 
 
 class World:
@@ -140,6 +120,19 @@ async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> N
     assert current == await world.row(first)
     assert current.state is RunState.DRAINING
     assert current.stop_requested_at is None
+
+
+async def test_a_run_that_is_drained_meanwhile_is_not_gone_on_from(world: World) -> None:
+    first = await world.deploy()
+
+    async def drained() -> None:
+        async with world.store.begin() as tx:
+            await tx.put_run(replace(first, state=RunState.DRAINED, ended_at=world.clock.now()))
+
+    world.system.meanwhile = drained
+    with pytest.raises(RunIsDraining, match="meanwhile"):
+        await world.deploy()
+    assert (await world.row(first)).state is RunState.DRAINED
 
 
 async def test_a_container_of_the_replaced_run_that_registers_afterwards_is_refused(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -48,6 +49,7 @@ class Bench:
     lost: list[LeaseLost] = field(default_factory=list)
     queries: list[StreamingQuery] = field(default_factory=list)
     max_rows: int = 1000
+    endings: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self.log = Log(self.root / "log")
@@ -102,5 +104,6 @@ class Bench:
 def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(spark, tmp_path)
     yield made
+    made.endings.close()
     for query in made.queries:
         query.stop()

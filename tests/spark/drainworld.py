@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,13 +15,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import sparkplans
 from containers.flush import ROUNDS, Flusher
+from containers.gate import Held, hold
 from containers.job import Input, Output
 from containers.localstate import inspect, read_plan
 from containers.stagetask import StageTask
 from containers.tasksystem import Grant
 from coordinator.core.ids import Ssp
 from tests.fakes import FakeClock
-from tests.spark.conftest import Bench
+from tests.spark.conftest import SOON, Bench
 
 IN, OUT = Input("in"), Output("out")
 
@@ -60,13 +62,22 @@ class Drained:
         self.bench.run_until_read(self.grant, self.stage)
         return self
 
+    def holds(self) -> Held:
+        """Let the stage read all that is there, and hold it as it runs."""
+        query = self.bench.start(self.grant, self.stage)
+        query.processAllAvailable()
+        held = hold(self.bench.spark, query, SOON, Event())
+        assert held is not None
+        self.bench.endings.callback(held.end, SOON, Event())
+        return held
+
     def runs_once(self) -> Drained:
         """Read what is there in one batch. A query with timers of processing time never finds that it has read all."""
         self.bench.stores.prepare(self.grant.task, self.grant.stage, self.grant.lineage, None)
         self.flusher().advance(self.ends())
         return self
 
-    def flusher(self, rounds: int = ROUNDS) -> Flusher:
+    def flusher(self, rounds: int = ROUNDS, after: timedelta = timedelta(), held: Held | None = None) -> Flusher:
         return Flusher(
             self.bench.spark,
             self.directory,
@@ -74,8 +85,9 @@ class Drained:
             self._writer,
             self.grant.starts,
             self.max_rows,
-            FakeClock(datetime.now(UTC)),
+            FakeClock(datetime.now(UTC) + after),
             rounds,
+            held,
         )
 
     def _writer(self) -> DataStreamWriter:

@@ -48,9 +48,9 @@ def chained(task: StageTask) -> DataStreamWriter:
 
 def joined(how: str) -> Stage:
     def stage(task: StageTask) -> DataStreamWriter:
-        left = events(task).filter("k = 'a'").select(F.col("t").alias("left"))
-        right = events(task).filter("k = 'b' and t < timestamp_seconds(1010)").select(F.col("t").alias("right"))
-        rows = left.join(right, F.expr("right between left and left + interval 1 second"), how)
+        left = events(task).filter("k = 'a'").select(F.col("t").alias("left"), F.lit(1).alias("site"))
+        right = events(task).filter("k = 'b' and t < timestamp_seconds(1010)").select(F.col("t").alias("right"), F.lit(1).alias("there"))
+        rows = left.join(right, F.expr("site = there and right between left and left + interval 1 second"), how)
         return task.write(rows.select(F.unix_timestamp("left").alias("left"), F.unix_timestamp("right").alias("right")), OUT)
 
     return stage
@@ -224,6 +224,19 @@ def test_timers_of_transform_with_state_fire_and_find_their_state(bench: Bench, 
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
     assert (flushed.rows_left, flushed.operators_left) == (0, ())
     assert flushed.rounds == rounds
+
+
+def test_a_timer_fires_before_the_state_of_another_key_expires(bench: Bench) -> None:
+    """Time moves on to the timer of "a", and not at once to that of "b", by which the state of "a" has expired."""
+    pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
+    drained = Drained(bench, transformed(Counting(every=600, to_live=700), "ProcessingTime"))
+    bench.feed([{"t": 1000, "k": "a"}], batch=0)
+    drained.runs_once()
+    bench.feed([{"t": 1000, "k": "b"}], batch=1)
+    drained.flusher(after=timedelta(seconds=500)).advance(drained.ends())
+    flushed = drained.flusher().flush()
+    assert {(row["k"], row["n"]) for row in drained.output()} == {("a", 1), ("b", 1)}
+    assert (flushed.rounds, flushed.rows_left) == (3, 0)
 
 
 def test_timers_that_never_end_are_given_up_and_told(bench: Bench) -> None:

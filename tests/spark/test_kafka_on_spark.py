@@ -12,9 +12,12 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.flush import Flusher
+from containers.gate import hold
 from containers.job import Input, Intermediate, Output
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
@@ -26,6 +29,7 @@ from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, Str
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics, topic_partition_of
+from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.spark
 
@@ -206,3 +210,30 @@ def test_an_error_of_spark_that_shows_the_plan_does_not_show_how_to_log_in(bench
         rows.selectExpr("lost_column")
     assert "kafka.bootstrap.servers" in str(failed.value), "the plan is shown"
     assert "open-sesame" not in str(failed.value)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_drain_reads_the_rest_up_to_its_end_and_flushes(bench: KafkaBench, in_place: bool) -> None:
+    """In the held query, and in the store of a stopped one."""
+
+    def tens(task: StageTask) -> DataStreamWriter:
+        at = F.timestamp_seconds(F.col("value").cast("string").cast("long")).alias("at")
+        counts = task.read(IN).select(at).withWatermark("at", "10 seconds").groupBy(F.window("at", "10 seconds")).count()
+        return task.write(counts, OUT, value=F.col("count").cast("string")).outputMode("append")
+
+    grant = bench.grant("in")
+    directory = bench.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+    bench.feed(range(1000, 1050))
+    query = start_query(bench.spark, tens(bench.task(grant)), f"{bench.name}/tens", directory, timedelta(seconds=0.1))
+    bench.queries.append(query)
+    query.processAllAvailable()
+    held = hold(bench.spark, query, timedelta(seconds=60), Event()) if in_place else None
+    assert held is not None or stop_between_batches(bench.spark, query, timedelta(seconds=60), Event())
+    bench.feed(range(1050, 1060))
+    ends = {Ssp("kafka", bench.topic("in"), partition): end for partition, end in bench.topics.latest(bench.topic("in")).items()}
+    bench.feed(range(1060, 1070))
+    flusher = Flusher(bench.spark, directory, "drained", lambda: tens(bench.task(grant)), grant.starts, 1000, FakeClock(), held=held)
+    assert flusher.advance(ends) == 1
+    assert flusher.flush().rows_left == 0
+    assert held is None or held.end(timedelta(seconds=60), Event())
+    assert bench.numbers("out") == [10] * 6

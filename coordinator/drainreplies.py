@@ -1,0 +1,140 @@
+"""Drains spelled as HTTP bodies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from coordinator import wire
+from coordinator import wire_drain as bodies
+from coordinator.core.drain import Phase, Shape, Step, blockers, remains, waits_for
+from coordinator.core.ids import ExecutionContainerId, ProcessorId, StageName, TaskName
+from coordinator.drains import Described, stages_at
+from coordinator.drainsteps import shape_of
+from coordinator.emptying import Emptying
+from coordinator.store.drains import DrainRow, DrainStageRow
+from coordinator.store.port import ContainerState, RunRow
+
+
+def drain_summary(row: DrainRow) -> bodies.DrainSummary:
+    return bodies.DrainSummary.model_validate(_summary_fields(row))
+
+
+def _summary_fields(row: DrainRow) -> dict[str, object]:
+    return {
+        "uuid": row.drain_id,
+        "run_id": row.run_id,
+        "job": row.job,
+        "drain_mode": row.mode,
+        "phase": row.phase,
+        "seq": row.seq,
+        "reason": row.reason,
+        "requested_at": row.requested_at,
+        "soft_deadline_at": row.soft_at,
+        "hard_deadline_at": row.hard_at,
+        "ended_at": row.ended_at,
+        "drained": wire.offsets_body(row.drained),
+    }
+
+
+def drain_detail(found: Described) -> bodies.DrainDetail:
+    drain, stages = found.drain, stages_at(found.stages)
+    shape = shape_of(found.run, found.model, found.containers, found.holds)
+    left = remains(drain.phase, stages)
+    waiting = {name: tuple(waits_for(drain.phase, name, shape, stages)) for name in shape.feeders}
+    behind = {(each.task, each.stage) for each in left}
+    blocked = blockers(drain.phase, stages, shape)
+    fields = _summary_fields(drain) | {
+        "told_at": found.at,
+        "late": drain.is_late(found.at),
+        "total": len(stages),
+        "remaining": len(left),
+        "rows_left": sum(each.rows_left or 0 for each in found.stages),
+        "phases": tuple(_phases(drain, found.at)),
+        "blocked_by": tuple(
+            bodies.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why) for each in blocked
+        ),
+        "containers": tuple(_containers(found, shape, waiting, behind)),
+        "pinned": wire.offsets_body(drain.pinned),
+        "catch_up": wire.offsets_body(drain.catch_up),
+    }
+    return bodies.DrainDetail.model_validate(fields)
+
+
+def _phases(drain: DrainRow, now: datetime) -> Sequence[bodies.DrainPhaseReply]:
+    came = [
+        (Phase.REQUESTED, drain.requested_at),
+        *((Phase.STOPPING, drain.stopping_at), (Phase.FLUSHING, drain.flushing_at), (Phase.COMMITTING, drain.committing_at)),
+        (drain.phase, drain.ended_at),
+    ]
+    entered = [(phase, at) for phase, at in came if at is not None]
+    ends = [at for _, at in entered[1:]] + [drain.ended_at or now]
+    found = []
+    for (phase, at), end in zip(entered, ends, strict=True):
+        took, budget = end - at, drain.budgets.get(phase)
+        found.append(
+            bodies.DrainPhaseReply(
+                phase=phase,
+                at=at,
+                seconds=round(took.total_seconds(), 3),
+                budget_seconds=None if budget is None else budget.total_seconds(),
+                late=budget is not None and took > budget,
+            )
+        )
+    return found
+
+
+def _containers(
+    found: Described, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
+) -> Sequence[bodies.DrainContainerReply]:
+    valid: dict[ProcessorId, ExecutionContainerId] = {
+        each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE
+    }
+    holders = {each.task: each.hold.holder for each in found.holds if not each.hold.released}
+    rows: defaultdict[TaskName, list[DrainStageRow]] = defaultdict(list)
+    for row in found.stages:
+        rows[row.task].append(row)
+    tasks: defaultdict[ProcessorId, list[bodies.DrainTaskReply]] = defaultdict(list)
+    for name, of_task in rows.items():
+        told = bodies.DrainTaskReply(
+            task=name,
+            holder=holders.get(name),
+            done=sum(1 for row in of_task if (name, row.stage) not in behind),
+            stages=tuple(_stage(row, waiting.get(row.stage, ())) for row in of_task),
+        )
+        tasks[shape.slots[name]].append(told)
+    return [
+        bodies.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
+        for slot, listed in sorted(tasks.items())
+    ]
+
+
+def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> bodies.DrainStageReply:
+    return bodies.DrainStageReply.model_validate(
+        {
+            "stage": row.stage,
+            "step": wire.step_name(row.step),
+            "waits_for": waiting if row.step < Step.FLUSHED else (),
+            "batch_id": row.batch_id,
+            "offsets": wire.offsets_body(row.offsets),
+            "pinned_checkpoint": row.pinned,
+            "committed_checkpoint": row.committed,
+            "rows_left": row.rows_left,
+            "operators_left": tuple(row.operators_left),
+            "note": row.note,
+            "generation": row.generation,
+            "reported_at": row.reported_at,
+        }
+    )
+
+
+def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> bodies.DrainPlanReply:
+    leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
+    told = tuple(
+        bodies.StagePlanReply(
+            stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, untold=tuple(each.untold)
+        )
+        for each in stages
+    )
+    return bodies.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)

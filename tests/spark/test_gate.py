@@ -1,0 +1,187 @@
+"""Running queries that are held between two batches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from threading import Event, Timer
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from containers.flush import Flushed
+from containers.gate import hold
+from containers.sparkplans import END_OF_TIME
+from containers.stagetask import StageTask
+from tests.spark.conftest import SOON, Bench
+from tests.spark.drainworld import IN, Drained, windowed
+from tests.spark.test_flush_operators import BY_KEY, EVENTS, grouped, joined
+
+pytestmark = pytest.mark.spark
+
+
+def more_events(count: int, first: int) -> list[object]:
+    return [{"t": first + second, "k": "ab"[second % 2]} for second in range(count)]
+
+
+def test_a_held_query_reads_nothing_until_it_is_released(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, windowed)
+    held, (query,) = drained.holds(), bench.queries
+    before = drained.committed
+    bench.feed(more_events(5, first=1025), batch=1)
+    assert held.gate.asked.is_set()
+    assert drained.committed == before
+    held.release()
+    query.processAllAvailable()
+    assert drained.committed > before
+    assert bench.stop(query)
+    drained.flusher().flush()
+    assert drained.counted() == 30
+
+
+def test_a_drain_runs_its_batches_in_the_held_query(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, windowed, max_rows=10)
+    held, (query,) = drained.holds(), bench.queries
+    before = drained.committed
+    bench.feed([*more_events(10, first=9000), *more_events(10, first=1025)], batch=1)
+    ends = drained.ends()
+    bench.feed(more_events(7, first=9000), batch=2)
+    flusher = drained.flusher(held=held)
+    assert not flusher.finish_interrupted()
+    assert flusher.advance(ends) == 2
+    assert {drained.plan(batch).watermark for batch in range(before, before + 3)} == {drained.plan(before).watermark}
+    assert flusher.flush() == Flushed(before + 3, rounds=1)
+    assert held.end(SOON, Event())
+    assert query.exception() is None
+    assert drained.committed == before + 3
+    assert drained.plan(before + 3).watermark == END_OF_TIME
+    assert drained.plan(before + 3).positions([*{ssp.stream_id for ssp in ends}]) == ends
+    assert drained.counted() == 45
+    assert drained.writers == 0
+
+
+def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, windowed).runs()
+    held = drained.holds()
+    assert drained.flusher(held=held).flush().rows_left == 0
+    assert held.end(SOON, Event())
+    assert drained.counted() == 25
+
+
+def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(bench: Bench) -> None:
+    drained = Drained(bench, windowed)
+    held = drained.holds()  # with nothing to read it has planned nothing
+    bench.feed(EVENTS, batch=0)
+    flusher = drained.flusher(held=held)
+    assert flusher.advance(drained.ends()) == 1
+    assert flusher.flush().rows_left == 0
+    assert held.end(SOON, Event())
+    assert drained.counted() == 25
+
+
+def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, windowed)
+    held = drained.holds()
+    flushed = drained.flusher(held=held).flush()
+    assert held.end(SOON, Event())
+    again = drained.flusher()
+    assert not again.finish_interrupted()
+    assert again.flush() == Flushed(flushed.batch + 1, rounds=1)
+    assert drained.counted() == 25
+
+
+def test_a_query_with_two_sources_is_held_at_both(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, joined("left_outer"))
+    held = drained.holds()
+    bench.feed(more_events(4, first=1025), batch=1)
+    flusher = drained.flusher(held=held)
+    flusher.advance(drained.ends())
+    assert flusher.flush().rows_left == 0
+    assert held.end(SOON, Event())
+    assert len(drained.output()) == 15
+
+
+def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(bench: Bench) -> None:
+    bench.feed(EVENTS, batch=0)
+    drained = Drained(bench, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
+    query = bench.start(drained.grant, drained.stage)
+    held = hold(bench.spark, query, SOON, Event())
+    assert held is not None
+    bench.endings.callback(held.end, SOON, Event())
+    assert drained.flusher(held=held).flush().rows_left == 0
+    assert held.end(SOON, Event())
+    assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.begun, self.go = Event(), Event()
+        self.fails = False
+        self.rows = 0
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self.begun.set()
+        assert self.go.wait(60)
+        if self.fails:
+            raise ValueError("the sink is full")
+        self.rows += batch.count()
+
+    def stage(self, task: StageTask) -> DataStreamWriter:
+        return task.read(IN).select(F.col("value")).writeStream.foreachBatch(self)
+
+
+def test_a_query_is_held_after_its_running_batch(bench: Bench) -> None:
+    sink = Sink()
+    drained = Drained(bench, sink.stage)
+    bench.feed(EVENTS, batch=0)
+    query = bench.start(drained.grant, sink.stage)
+    assert sink.begun.wait(60)
+    Timer(0.5, sink.go.set).start()
+    held = hold(bench.spark, query, SOON, Event())
+    assert held is not None
+    assert drained.committed == 0
+    assert sink.rows == 25
+    assert held.end(SOON, Event())
+
+
+@pytest.mark.parametrize("hurry", ["the deadline", "forced"])
+def test_a_query_that_cannot_be_held_in_time_goes_on(bench: Bench, hurry: str) -> None:
+    sink, forced = Sink(), Event()
+    drained = Drained(bench, sink.stage)
+    bench.feed(EVENTS, batch=0)
+    query = bench.start(drained.grant, sink.stage)
+    assert sink.begun.wait(60)
+    if hurry == "forced":
+        forced.set()
+    assert hold(bench.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
+    sink.go.set()
+    bench.feed(more_events(5, first=2000), batch=1)
+    query.processAllAvailable()
+    assert sink.rows == 30
+    assert bench.stop(query)
+
+
+def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(bench: Bench) -> None:
+    sink = Sink()
+    sink.go.set()
+    drained = Drained(bench, sink.stage)
+    bench.feed(EVENTS, batch=0)
+    held = drained.holds()
+    bench.feed(more_events(5, first=2000), batch=1)
+    sink.fails = True
+    with pytest.raises(StreamingQueryException, match="the sink is full"):
+        drained.flusher(held=held).advance(drained.ends())
+    held.end(SOON, Event())
+    sink.fails = False
+    again = drained.flusher()
+    assert again.finish_interrupted()
+    assert again.advance(drained.ends()) == 0
+    assert sink.rows == 30

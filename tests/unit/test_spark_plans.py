@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from containers.sparkplans import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail
+from containers.timers import Waiting, next_moment
+from coordinator.core.errors import CheckpointUnreadable
+from coordinator.core.ids import Ssp, StreamId
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ORDERS, PRICES = StreamId("log", "orders"), StreamId("kafka", "prices")
+READS = [ORDERS, PRICES]
+METADATA = {"batchWatermarkMs": 5000, "batchTimestampMs": 7000, "conf": {"spark.sql.shuffle.partitions": "1"}, "later": "unknown"}
+SOURCES = ('{"orders": {"0": 3, "1": 4}}', '{"prices":{"0":10}}', '"a source of others"', "-")
+TEXT = "\n".join(["v1", json.dumps(METADATA, separators=(",", ":")), *SOURCES])
+
+
+def orders(partition: int) -> Ssp:
+    return Ssp("log", "orders", partition)
+
+
+def prices(partition: int) -> Ssp:
+    return Ssp("kafka", "prices", partition)
+
+
+def plan() -> BatchPlan:
+    return read(TEXT, "offsets/4")
+
+
+def test_a_plan_that_was_read_is_written_as_it_was() -> None:
+    assert plan().text == TEXT
+    assert plan().watermark == datetime.fromtimestamp(5, UTC)
+    assert plan().timestamp == datetime.fromtimestamp(7, UTC)
+    assert plan().positions(READS) == {orders(0): 3, orders(1): 4, prices(0): 10}
+
+
+@pytest.mark.parametrize("version", ["v2", "", "v1x", "{}"])
+def test_another_version_of_the_format_is_refused_and_named(version: str) -> None:
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/4 is a plan of version .*another version of Spark"):
+        read("\n".join([version, *TEXT.splitlines()[1:]]), "offsets/4")
+
+
+@pytest.mark.parametrize(
+    "text", ["v1", "v1\n[]\n{}", "v1\n{}\n{}", 'v1\n{"batchWatermarkMs":"x","batchTimestampMs":1}\n{}', "v1\nnot json\n{}"]
+)
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(CheckpointUnreadable, match="offsets/4"):
+        read(text, "offsets/4")
+
+
+def test_a_plan_without_sources_is_refused() -> None:
+    with pytest.raises(CheckpointUnreadable, match="without sources"):
+        read("\n".join(TEXT.splitlines()[:2]), "offsets/4")
+
+
+def test_a_flush_reads_nothing_and_is_late_enough_for_all_windows() -> None:
+    made = flushed(plan(), NOON)
+    assert made.sources == SOURCES
+    assert (made.watermark, made.timestamp) == (END_OF_TIME, NOON)
+    assert made.metadata["conf"] == METADATA["conf"]
+    assert made.metadata["later"] == "unknown"
+
+
+def test_time_never_goes_back() -> None:
+    assert flushed(plan().at(NOON), NOON - timedelta(days=1)).timestamp == NOON
+
+
+def test_the_rest_keeps_the_watermark_and_leaves_other_sources_where_they_are() -> None:
+    (made,) = tail(plan(), {orders(0): 5, orders(1): 4}, READS, 100, NOON)
+    assert made.sources == ('{"orders": {"0": 5, "1": 4}}', *SOURCES[1:])
+    assert made.watermark == plan().watermark
+    assert made.timestamp == NOON
+
+
+def test_the_rest_of_a_stream_that_the_plan_does_not_know_is_refused() -> None:
+    with pytest.raises(CheckpointUnreadable, match="fares"):
+        list(tail(plan(), {Ssp("log", "fares", 0): 5}, READS, 100, NOON))
+
+
+def test_there_is_no_rest_where_all_was_read() -> None:
+    assert list(tail(plan(), {orders(0): 3, orders(1): 2, prices(0): 10}, READS, 100, NOON)) == []
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(1, 15))
+def test_batches_of_the_rest_are_bounded_never_go_back_and_end_at_the_ends(first: int, second: int, third: int, max_rows: int) -> None:
+    ends = {orders(0): first, orders(1): second, prices(0): third}
+    at = plan().positions(READS)
+    goal = {ssp: max(at[ssp], end) for ssp, end in ends.items()}
+    for made in tail(plan(), ends, READS, max_rows, NOON):
+        now = made.positions(READS)
+        assert 0 < sum(now.values()) - sum(at.values()) <= max_rows
+        assert all(now[ssp] >= at[ssp] for ssp in at)
+        at = now
+    assert at == goal
+
+
+def test_the_first_plan_begins_where_the_stage_begins() -> None:
+    made = first_plan(json.dumps(METADATA), [ORDERS, None], {orders(1): 7, orders(0): 2, prices(0): 1})
+    assert made.sources == ('{"orders": {"0": 2, "1": 7}}', "-")
+
+
+def test_time_moves_to_the_last_timer_at_once_where_no_state_expires() -> None:
+    later = NOON + timedelta(hours=1)
+    assert next_moment(Waiting(NOON, later)) == later + timedelta(milliseconds=1)
+    assert next_moment(Waiting(NOON, later, expires_first=later + timedelta(hours=1))) == later + timedelta(milliseconds=1)
+
+
+def test_time_moves_to_the_last_timer_before_the_first_state_expires() -> None:
+    before, expires, later = (NOON + timedelta(minutes=minutes) for minutes in (1, 2, 3))
+    assert next_moment(Waiting(NOON, later, before, expires, later)) == before + timedelta(milliseconds=1)
+
+
+def test_a_timer_whose_state_has_expired_already_fires_by_itself() -> None:
+    assert next_moment(Waiting(NOON, NOON, None, NOON, NOON)) == NOON + timedelta(milliseconds=1)
+
+
+def test_state_without_timers_is_let_expire() -> None:
+    assert next_moment(Waiting(expires_first=NOON, expires_last=NOON)) == NOON + timedelta(milliseconds=1)
+    assert next_moment(Waiting()) is None
+
+
+def test_milliseconds_are_whole() -> None:
+    assert millis(datetime.fromtimestamp(1.0019, UTC)) == 1001
