@@ -24,6 +24,7 @@ from containers.backupmetrics import backup_metrics
 from containers.backupplace import BackupPlace
 from containers.backups import Backup
 from containers.client import Coordinator, Refused
+from containers.draining import Draining
 from containers.engine import Engine, Start
 from containers.exposition import ContainerCollector, Exposition, expose
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
@@ -38,6 +39,7 @@ from containers.starts import check_job, offered, starts_of
 from coordinator import wire
 from coordinator.blobs.port import BlobStore
 from coordinator.clock import Clock
+from coordinator.core.drain import Phase
 from coordinator.core.errors import BlobUnavailable, CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
 from coordinator.core.ids import Epoch, Generation, Instant, TaskName
 from coordinator.core.lease import Trust
@@ -104,6 +106,7 @@ class Agent:
         self._meters = Meters(settings.trigger, clock)
         self._backups = BackupPlace(job, settings, coordinator, clock, open_blobs)
         self._snapshots: dict[str, Snapshot] = {}
+        self._draining: Draining | None = None
         self._heart: Heart | None = None
         self._exposition: Exposition | None = None
 
@@ -159,6 +162,8 @@ class Agent:
             await self._expose()
             epoch = await self._register(run)
             tell = True
+            if run.drain is not None and not run.drain.phase.over and self._draining is None:
+                self._begin_drain(run.drain)
             await self._work(run, epoch)
             ending = await self._ending
             tell = await self._wind_down()
@@ -282,10 +287,27 @@ class Agent:
                 seq = notice.seq
                 if notice.kind in ("STOP", "ENDED"):
                     self.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
+                elif notice.kind == "DRAIN":
+                    await self._hear_of_drain(str(notice.detail["uuid"]), Phase(notice.detail["phase"]))
                 elif notice.kind == "BACKUP":
                     await self._adopt_backup()
             if not found and self._clock.elapsed() - asked < RETRY.total_seconds():  # a coordinator that is going down holds no polls
                 await asyncio.sleep(RETRY.total_seconds())
+
+    async def _hear_of_drain(self, uuid: str, phase: Phase) -> None:
+        """The first word of a drain stops the queries between batches."""
+        if self._draining is not None and self._draining.uuid == uuid:
+            await self._draining.heard(phase)
+        elif not phase.over:
+            run = await self._reach(lambda: self._coordinator.run(self._settings.run))
+            if run.drain is not None and run.drain.uuid == uuid and not run.drain.phase.over:
+                self._begin_drain(run.drain)
+                if self._queries is not None:
+                    self._in_background(self._queries.pause(self._settings.stop_timeout), "drain")
+
+    def _begin_drain(self, drain: wire.DrainOfRun) -> None:
+        log.info("drain %s: %s", drain.uuid, drain.phase)
+        self._draining = Draining(self._coordinator, self._settings.run, self._backups, drain)
 
     async def _adopt_backup(self) -> None:
         """Use the blob stores that the run names now. One that cannot be used changes nothing: the others go on."""
@@ -372,7 +394,19 @@ class Agent:
             if self._ending.done():  # told to stop while the answer was on its way
                 return
             self._snapshots |= offered(task.name, acquired)
-            await queries.run(starts_of(self._job, run, task.name, acquired))
+            starts = starts_of(self._job, run, task.name, acquired)
+            while not self._ending.done():
+                if self._draining is None:
+                    await queries.run(starts)  # until the end, or until a drain has stopped them
+                if (draining := self._draining) is None:
+                    return
+                prepared = await queries.prepare(starts)
+                if prepared is None or await draining.take_part(queries, prepared):
+                    return
+                if self._draining is draining:
+                    log.info("drain %s was cancelled: the queries start again", draining.uuid)
+                    self._draining = None
+                    queries.resume()
 
     async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
         """Wait for the task for as long as it takes; None when the container ends first."""

@@ -75,6 +75,7 @@ class Backup:
         self._settled: dict[int, Future[Plan | None]] = {}
         self._waiting: set[Future[Any]] = set()
         self._begun = -1
+        self._checkpoint: CheckpointId | None = None
         self._abandoned = False
         self._fatal: asyncio.Future[None] = self._loop.create_future()
         self._background: set[asyncio.Task[None]] = set()
@@ -85,8 +86,7 @@ class Backup:
         """Make the store ready; how to start it. Raises what `recovered` raises."""
         start = self._start = await recovered(self._place, self._start, self._snapshot)
         await self._look_around()
-        self._start = replace(start, around=(*start.around, self))
-        return self._start
+        return replace(start, around=(*start.around, self))
 
     async def _begin_committers(self) -> None:
         """One for each blob store that state goes to now: a new one begins with everything, one that was dropped is forgotten."""
@@ -103,11 +103,22 @@ class Backup:
     async def _look_around(self) -> None:
         await self._begin_committers()
         if self._snapshot is not None and self._snapshot.lineage == self._start.lineage and not self._snapshot.chosen:
-            self._durable = self._snapshot.batch
+            self._durable, self._checkpoint = self._snapshot.batch, self._snapshot.checkpoint
         found = await self._place.in_thread(lambda: inspect(self._directory))
         self._last = found.committed if found is not None else -1
         if self._last > self._durable:
             self._undurable_since = self._place.clock.elapsed()
+
+    @property
+    def ready(self) -> Start:
+        """How to start the stage again in this container: its store is on this disk, and newer than what was restored."""
+        return self._start
+
+    async def durable(self) -> CheckpointId | None:
+        """Make all that the store has durable, and wait for it; the checkpoint that has it, None where nothing is backed up, or no batch
+        ever ran. Raises what `commit` raises."""
+        await self.finish()
+        return self._checkpoint
 
     # --- around each batch -----------------------------------------------------------------------------------------
 
@@ -204,6 +215,8 @@ class Backup:
 
     async def run(self) -> None:
         """Commit when it is due, for ever. Raises LeaseLost, CommitOverdue, and what a person must mend."""
+        if self._fatal.done():
+            self._fatal = self._loop.create_future()
         works = {self._fatal, *([asyncio.ensure_future(self._on_schedule())] if self._place.policy.interval else [])}
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
@@ -262,6 +275,7 @@ class Backup:
                 cut = await place.in_thread(lambda: _frozen(self._directory, cut_at))
                 if cut.batch is not None and cut.batch > self._durable and self._place.destinations.to:
                     await self._upload(cut, checkpoint)
+                    self._checkpoint = checkpoint
                     self._now_durable(cut.batch, began)
             finally:
                 self._meter.backup.over()

@@ -167,6 +167,9 @@ class Coordinator:
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
 
+    async def drain(self, uuid: str) -> wire_drain.DrainDetail:
+        return await self._read(wire_drain.DrainDetail, "GET", f"/drain/{_part(uuid)}")
+
     async def drain_step(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drain.DrainStepRequest
     ) -> wire_drain.DrainStepReply:

@@ -44,6 +44,10 @@ class Start:
     """Plans of batches (Spark's text of `offsets/N`) that the store must run again before it goes on, if it has not yet."""
     restored: bool = False
     """Whether the store was made ready on this disk: then `reported` is no measure of it."""
+    drain: str = ""
+    """The drain under which the stage empties itself; "" while it runs."""
+    failed_drains: Sequence[str] = ()
+    """What these wrote to intermediate streams does not count."""
 
     @property
     def query(self) -> str:
@@ -91,6 +95,15 @@ class Callbacks:
     on_idle: Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """What a drain left of a stage: its last batch (-1 for none), and the rows that its flush could not empty, by operator."""
+
+    batch: int
+    rows_left: int = 0
+    operators_left: Sequence[str] = ()
+
+
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
         """Start the session; seconds. Once, before all else."""
@@ -105,6 +118,20 @@ class Engine(Protocol):
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         """Stop between batches; False if the batch had to be interrupted."""
+        ...
+
+    def finish(self, start: Start) -> None:
+        """Run the batch that the stage's store, which no query runs on, has planned and not committed, if there is one. Raises as
+        `start`."""
+        ...
+
+    def ends(self, start: Start) -> Mapping[Ssp, int]:
+        """The ends of the intermediate streams that the stage reads, of the partitions of its task, as they are now."""
+        ...
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        """Read on to these ends, close all windows and fire all timers, under `start.drain`. No query runs on the store. May be interrupted
+        anywhere and done again; afterwards the store must not go on. Raises as `start`."""
         ...
 
     def check(self) -> None:

@@ -96,6 +96,12 @@ class Task(Protocol):
         ...
 
     @property
+    def draining(self) -> str:
+        """The id of the drain under which the stage empties itself, "" while it runs. What it writes then may be windows that were closed
+        early; in streams it carries the header `sluice-drain`."""
+        ...
+
+    @property
     def lineage(self) -> str:
         """The unbroken history of batch ids that this stage is in."""
         ...

@@ -6,6 +6,7 @@ before it ends. The coordinator's leases bound that window; docs/design.md says 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from containers.tasksystem import Grant
+from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class KafkaTaskSystem:
 
     def __init__(self, spark: SparkSession, bootstrap: str, properties: KafkaProperties) -> None:
         self._spark = spark
+        self._bootstrap = bootstrap
+        self._properties = properties
         self._options = {"kafka.bootstrap.servers": bootstrap, **properties.connector_options()}
 
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
@@ -62,6 +66,16 @@ class KafkaTaskSystem:
             records = records.withColumn("headers", F.array(*entries))
         ready()  # executors write as they compute
         records.write.format("kafka").options(**self._options).option("topic", stream).save()
+
+    def ends(self, stream: str) -> Mapping[int, int]:
+        async def ask() -> Mapping[int, int]:
+            system = KafkaSystem(self._bootstrap, self._properties)
+            try:
+                return await system.latest(stream)
+            finally:
+                await system.close()
+
+        return asyncio.run(ask())
 
     def fence(self, grant: Grant, stream: str) -> int:
         return -1

@@ -58,6 +58,9 @@ class LogTaskSystem:
             self._on_lease_lost(lost)
             raise
 
+    def ends(self, stream: str) -> Mapping[int, int]:
+        return self._log.latest(stream)
+
     def fence(self, grant: Grant, stream: str) -> int:
         self._log.fence(stream, grant.owner, grant.generation)
         appended = self._log.last_batch(stream, grant.lineage)

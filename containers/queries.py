@@ -73,7 +73,7 @@ class Queries:
         self._pacers: dict[str, Pacer] = {}
         self._backups: dict[str, Backup] = {}
         self._preparing: set[asyncio.Future[Start]] = set()
-        self._stopping = False
+        self._stopping = self._paused = False
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
@@ -104,12 +104,10 @@ class Queries:
         if pacer is not None:
             self._pacers[start.query] = pacer
             start = replace(start, around=(*start.around, pacer))
-        backup = self._backup_of(start)
-        if backup is not None:
-            prepared = await self._prepared(backup)
-            if prepared is None:
-                return
-            start, self._backups[start.query] = prepared, backup
+        prepared = await self._ready(start)
+        if prepared is None or self._paused:
+            return
+        start, backup = prepared, self._backups.get(start.query)
         runner = self._runners[start.query] = StageRunner(
             self._engine, start, self._policy, self._clock, self._call, self._end_of, self._starting
         )
@@ -123,6 +121,23 @@ class Queries:
             for work in works:
                 work.cancel()
             self._meters.forget(start)
+
+    async def prepare(self, starts: Sequence[Start]) -> Sequence[Start] | None:
+        """Make the stores of these ready without starting their queries; None when the container stops meanwhile."""
+        ready = await asyncio.gather(*map(self._ready, starts))
+        return None if None in ready else [start for start in ready if start is not None]
+
+    async def _ready(self, start: Start) -> Start | None:
+        """The start with its store made ready, which is done once in a container's life."""
+        if (known := self._backups.get(start.query)) is not None:
+            return replace(known.ready, around=(*start.around, known))
+        backup = self._backup_of(start)
+        if backup is None:
+            return start
+        prepared = await self._prepared(backup)
+        if prepared is not None:
+            self._backups[start.query] = backup
+        return prepared
 
     async def _prepared(self, backup: Backup) -> Start | None:
         """How to start a stage whose store was made ready; None when the container stops meanwhile, and the store is left alone."""
@@ -143,6 +158,14 @@ class Queries:
             preparing.cancel()
         if self._preparing:
             await asyncio.wait(set(self._preparing))
+
+    def backup(self, start: Start) -> Backup | None:
+        """Of a stage whose store was made ready."""
+        return self._backups.get(start.query)
+
+    async def on_engine(self, work: Callable[[Engine], T]) -> T:
+        """Do something with the engine, on its threads."""
+        return await self._call(lambda: work(self._engine))
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
@@ -203,6 +226,19 @@ class Queries:
         self._abandon()
         self._hurry.set()
 
+    async def pause(self, deadline: timedelta) -> None:
+        """Stop every query between batches, so that `run` returns, until `resume`. The container goes on."""
+        self._paused = True
+        late = self._loop.call_later(deadline.total_seconds(), self._abandon)
+        try:
+            await self._stop_all(deadline)
+        finally:
+            late.cancel()
+
+    def resume(self) -> None:
+        """Queries may be run again."""
+        self._paused = False
+
     async def stop(self, deadline: timedelta) -> set[TaskName]:
         """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
         await self._stop_preparing()
@@ -222,7 +258,7 @@ class Queries:
 
     async def _finish_backups(self, acting: set[TaskName], within: timedelta) -> None:
         """The last commits, of the tasks whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
-        ended = [backup for name, backup in self._backups.items() if self._runners[name].start.task not in acting]
+        ended = [backup for backup in self._backups.values() if backup.ready.task not in acting]
         finishing = [asyncio.create_task(backup.finish()) for backup in ended]
         hurried = asyncio.create_task(self._hurried(within))
         while finishing and not hurried.done() and not all(each.done() for each in finishing):

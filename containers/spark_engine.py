@@ -13,7 +13,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import Batch, Callbacks, Start
+from containers.engine import Batch, Callbacks, Emptied, Start
+from containers.flush import Flusher
 from containers.job import Job
 from containers.localstate import Stores, check_writable, inspect, write_plan
 from containers.masters import executors_asked, is_local
@@ -38,7 +39,7 @@ from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
-from coordinator.core.ids import StreamId
+from coordinator.core.ids import Ssp, StreamId
 
 log = logging.getLogger(__name__)
 
@@ -134,21 +135,21 @@ class SparkEngine:
         self._names.pop(ended.run_id, None)
         self._callbacks.on_end(ended.run_id, ended.error)
 
+    def _task(self, start: Start) -> StageTask:
+        assert self._spark is not None
+        stage = start.declared.stage
+        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts)
+        self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
+        max_rows = self._settings.max_rows
+        return StageTask(
+            self._spark, grant, self._streams, self._systems, self._config, max_rows, start.around, start.drain, start.failed_drains
+        )
+
     def start(self, start: Start) -> tuple[str, Any]:
         assert self._spark is not None
         assert self._callbacks is not None
         stage = start.declared.stage
-        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts)
-        task = StageTask(
-            self._spark,
-            grant,
-            self._streams,
-            self._systems,
-            self._config,
-            self._settings.max_rows,
-            start.around,
-        )
-        self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
+        task = self._task(start)
         appended = task.fence(stage.writes)
         directory = self._stores.prepare(start.task, stage.name, start.lineage, None if start.restored else start.reported)
         found = inspect(directory)
@@ -162,6 +163,42 @@ class SparkEngine:
         self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
+
+    def finish(self, start: Start) -> None:
+        self._flusher(start).finish_interrupted()
+
+    def ends(self, start: Start) -> Mapping[Ssp, int]:
+        found: dict[Ssp, int] = {}
+        for name in start.declared.stage.reads:
+            bound = self._streams[name]
+            if bound.intermediate:
+                now = self._systems[bound.stream.system].ends(bound.stream.stream)
+                found |= {ssp: now[ssp.partition] for ssp in start.starts if ssp.stream_id == bound.stream}
+        return found
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        flusher = self._flusher(start)
+        flusher.finish_interrupted()
+        flusher.advance(ends)
+        flushed = flusher.flush()
+        return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
+
+    def _flusher(self, start: Start) -> Flusher:
+        """Of a store on which no query runs, with the plans that it must run again run."""
+        assert self._spark is not None
+        task = self._task(start)
+        task.fence(start.declared.stage.writes)
+        directory = self._stores.prepare(start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported)
+        self._replay(start, task, directory)
+        return Flusher(
+            self._spark,
+            directory,
+            start.query,
+            lambda: self._writer(start, task),
+            start.starts,
+            self._settings.max_rows,
+            self._clock,
+        )
 
     def _writer(self, start: Start, task: StageTask) -> DataStreamWriter:
         """What the stage's function returns."""

@@ -13,7 +13,7 @@ from containers.job import Readable, Writable
 from containers.tasksystem import Grant, TaskSystem
 from coordinator.core.errors import BadJobFile, UnknownSystem
 from coordinator.core.ids import StreamId
-from coordinator.wire import CONTROL_RECORD_HEADER, RUN_RECORD_HEADER
+from coordinator.wire import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,6 +40,8 @@ class StageTask:
         config: Mapping[str, str],
         max_rows: int,
         around: Sequence[Around] = (),
+        drain: str = "",
+        failed_drains: Sequence[str] = (),
     ) -> None:
         self.spark = spark
         self.config = dict(config)
@@ -48,6 +50,8 @@ class StageTask:
         self._systems = systems
         self._max_rows = max_rows
         self._around = around
+        self.draining = drain
+        self._failed_drains = failed_drains
 
     @property
     def name(self) -> str:
@@ -79,13 +83,22 @@ class StageTask:
         origin = F.lit(self._grant.origin.encode())
         usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), origin.alias("value")))
         ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == origin))
-        return (F.col("headers") == usual) | (ours & ~F.exists("headers", lambda header: header["key"] == CONTROL_RECORD_HEADER))
+        return (F.col("headers") == usual) | (ours & ~F.exists("headers", self._is_void))
+
+    def _is_void(self, header: Column) -> Column:
+        """A control record's header, or that of a drain which failed."""
+        void = header["key"] == CONTROL_RECORD_HEADER
+        for drain in self._failed_drains:
+            void = void | ((header["key"] == DRAIN_RECORD_HEADER) & (header["value"] == F.lit(drain.encode())))
+        return void
 
     def write(
         self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
     ) -> DataStreamWriter:
         bound = self._bound(stream.name)
-        headers = {RUN_RECORD_HEADER: self._grant.origin} if bound.intermediate else {}
+        headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
+        if self.draining:
+            headers[DRAIN_RECORD_HEADER] = self.draining
         chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
         chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
         records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))

@@ -25,6 +25,7 @@ def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire.Acqu
             reported=found.batch_id,
             starts=wire.offsets_of(found.starts),
             origin=RunId(run.origin),
+            failed_drains=run.failed_drains,
         )
         for declared in job.chain()
         if (found := by_name.get(declared.stage.name)) is not None

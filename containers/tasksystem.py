@@ -58,6 +58,10 @@ class TaskSystem(Protocol):
         """
         ...
 
+    def ends(self, stream: str) -> Mapping[int, int]:
+        """The next offset of each partition, now. Blocks. Raises StreamUnavailable."""
+        ...
+
     def fence(self, grant: Grant, stream: str) -> int:
         """Shut out older generations of the task from the stream where the system can; the last batch of the grant's lineage in it, as
         far as the system knows, -1 for none. Raises LeaseLost."""

@@ -32,6 +32,9 @@ RUN_RECORD_HEADER = "sluice-run"
 CONTROL_RECORD_HEADER = "sluice-control"
 """On control records, which never reach user code."""
 
+DRAIN_RECORD_HEADER = "sluice-drain"
+"""On what a stage wrote while it emptied itself: the drain's id. In intermediate streams readers drop those of drains that failed."""
+
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from containers.engine import Start
-from containers.localstate import Stores, inspect, write_plan
+from containers.engine import Emptied, Start
+from containers.localstate import Stores, inspect, read_plan, write_plan
+from coordinator.core.ids import Ssp
 from tests.fake_engine import FakeEngine, FakeQuery
 
 
@@ -47,6 +48,22 @@ class DiskEngine(FakeEngine):
     def state(self, start: Start) -> dict[int, str]:
         """What the stage knows: batch -> plan."""
         return {int(file.name.split(".")[0]): file.read_text() for file in (self.directory(start) / "state").glob("*.changelog")}
+
+    def finish(self, start: Start) -> None:
+        found = inspect(self.directory(start))
+        if found is not None and found.planned > found.committed:
+            self._run(start, found.planned, None)
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        """One batch, whose plan says under which drain."""
+        self.finish(start)
+        found = inspect(self.directory(start))
+        assert found is not None
+        if found.committed < 0:
+            return Emptied(-1)
+        last = read_plan(self.directory(start), found.committed)
+        self._run(start, found.committed + 1, last.replace('"note": "', f'"note": "{start.drain} '))
+        return Emptied(found.committed + 1)
 
     async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
         """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, TypeVar
 
-from containers.engine import Batch, Callbacks, Start
+from containers.engine import Batch, Callbacks, Emptied, Start
 from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Ssp
 
@@ -88,6 +88,14 @@ class FakeEngine:
         query.stopped = True
         query.callbacks.on_end(query.token, None)
         return orderly
+
+    def finish(self, start: Start) -> None: ...
+
+    def ends(self, start: Start) -> Mapping[Ssp, int]:
+        return {}
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        return Emptied(-1)
 
     def check(self) -> None:
         self.on_check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -169,6 +170,9 @@ class Stage:
 
     def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
         return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None), 30)
+
+    def lose_disk(self) -> None:
+        shutil.rmtree(self.root / "home" / "state")
 
     def tell(self) -> str:
         """The ends of all logs, for a failed test."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import shutil
 import sqlite3
 from collections.abc import Iterator
 
@@ -77,7 +76,7 @@ def kill_and_wipe(scene: Stage, watchdog: object) -> None:
     driver.kill()
     watchdog.wait(60)  # type: ignore[attr-defined]
     assert session_members(driver.pid) == []
-    shutil.rmtree(scene.root / "home" / "state")
+    scene.lose_disk()
 
 
 def kept(scene: Stage) -> list[int]:
