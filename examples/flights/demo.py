@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator.wire import RunDetail
-from examples.flights.check import check, closed_windows, told
+from examples.flights.check import WATERMARK, check, closed_windows, told
 from examples.flights.data import BY_CARRIER, DELAYS, FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, load_flights, time_text
 from examples.flights.replay import flights_feed
 from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
@@ -18,6 +18,9 @@ from examples.playing.streams import HOMES, Home, Streams, System
 
 JOB_FILE = Path(__file__).with_name("job.py")
 MARK = ".flights-demo"
+AFTER_A_DRAIN = timedelta(days=-36_500)
+"""A watermark beyond all flights: every window is closed."""
+
 READERS = {FLIGHTS: "route", BY_CARRIER: "hourly"}
 
 
@@ -30,8 +33,8 @@ def progress_text(scene: Scene, detail: RunDetail) -> str:
     )
 
 
-def checked(flights: list[Flight], home_of: Home, streams: Streams) -> tuple[bool, str]:
-    report = check(streams, flights, home_of=home_of)
+def checked(flights: list[Flight], home_of: Home, watermark: timedelta, streams: Streams) -> tuple[bool, str]:
+    report = check(streams, flights, watermark=watermark, home_of=home_of)
     return report.exact, told(report)
 
 
@@ -46,6 +49,7 @@ def main(
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
     system: Annotated[System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")] = "log",
     lose_disk: Annotated[bool, typer.Option(help="Delete the local state half way, and go on from the blob store.")] = True,
+    drain: Annotated[bool, typer.Option(help="Drain the job in the end, which brings out the windows that are still open.")] = True,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
@@ -53,9 +57,19 @@ def main(
     def demo() -> bool:
         flights = load_flights(month_limit)
         home_of = HOMES[system]
+        watermark = AFTER_A_DRAIN if drain else WATERMARK
         due = len(closed_windows(flights, home_of=home_of))
-        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk)
-        show = Show(JOB_FILE, [flights_feed(flights)], YEAR_STARTS, READERS, DELAYS, due, progress_text, partial(checked, flights, home_of))
+        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk, drain)
+        show = Show(
+            JOB_FILE,
+            [flights_feed(flights)],
+            YEAR_STARTS,
+            READERS,
+            DELAYS,
+            due,
+            progress_text,
+            partial(checked, flights, home_of, watermark),
+        )
         return run_show(show, fresh(home, MARK), pace)
 
     perform(demo, home, keep)

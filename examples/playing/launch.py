@@ -68,6 +68,13 @@ class SluiceRun:
     def tail(self) -> str:
         return "\n".join(["  its last lines:", *(f"  | {line}" for line in self._tail)])
 
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Its exit code, if it ends by itself in that time."""
+        try:
+            return self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def stop(self, timeout_seconds: float = 200.0) -> int:
         """Ask it to stop the run between batches; its exit code, -9 if it had to be killed."""
         if self._process.poll() is None:

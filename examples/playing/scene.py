@@ -136,7 +136,8 @@ def replaying(replay: Replay) -> Iterator[list[BaseException]]:
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How a demo goes: of how many containers, on which port (0 = any), how fast, and how far ahead of the slowest reader at most.
-    `lose_disk`: half way the job is stopped, its local state deleted, and it goes on from what it has backed up."""
+    `lose_disk`: half way the job is stopped, its local state deleted, and it goes on from what it has backed up. `drain`: in the end it is
+    drained instead of stopped, which brings out what is still open."""
 
     containers: int
     port: int
@@ -144,6 +145,7 @@ class Pace:
     max_lead: timedelta
     system: System = "log"
     lose_disk: bool = False
+    drain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +220,30 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
                 watches.append(RunWatch(coordinator, run_id))
                 scene = Scene(run, watches[-1], log, replay, show.readers)
                 play(show, scene, line, failed, partial(until, scene))
-                line.end(f"{replay.progress.rows:,} replayed after {time.monotonic() - started:.1f} s; stopping")
-                code = code or run.stop()
+                draining = pace.drain and number == len(acts) - 1
+                line.end(
+                    f"{replay.progress.rows:,} replayed after {time.monotonic() - started:.1f} s; {'draining' if draining else 'stopping'}"
+                )
+                code = code or (drained(run, watches[-1], line) if draining else run.stop())
             if code != 0:
                 line.end(f"sluice run ended with exit code {code}, not 0\n{run.tail()}")
     exact, told = show.check(log)
     line.end(told)
     line.end(f"{'exact' if exact else 'NOT exact'}, {time.monotonic() - started:.1f} s, {replay.progress.held_seconds:.1f} s held back")
     return exact and code == 0
+
+
+def drained(run: SluiceRun, watch: RunWatch, line: Line) -> int:
+    """Drain the run, which then ends by itself; its exit code. Raises TooSlow."""
+    asked = time.monotonic()
+    uuid = watch.drain()
+    while (code := run.wait(_LOOK_SECONDS)) is None:
+        if (told := watch.draining(uuid)) is not None:
+            line.show(f"drain {uuid}: {told}")
+        if time.monotonic() > asked + 300:
+            raise TooSlow(f"the drain: not within 300 s\n{run.tail()}")
+    line.end(f"drained and ended within {time.monotonic() - asked:.1f} s")
+    return code
 
 
 def _running(show: Show, home: Path, pace: Pace, place: Place, start: str) -> AbstractContextManager[SluiceRun]:

@@ -46,6 +46,22 @@ class RunWatch:
             return None
         return RunDetail.model_validate_json(answer.raise_for_status().content)
 
+    def drain(self) -> str:
+        """Ask for the run to be drained; the drain's id. Raises httpx.HTTPError."""
+        body = {"runId": self._url.rpartition("/")[2], "drainMode": "DEFAULT"}
+        return str(self._client.post(f"{self._url.rpartition('/runs/')[0]}/drain", json=body).raise_for_status().json()["uuid"])
+
+    def draining(self, uuid: str) -> str | None:
+        """How far a drain is: its phase, and how many stages it waits for."""
+        try:
+            answer = self._client.get(f"{self._url.rpartition('/runs/')[0]}/drain/{uuid}")
+        except httpx.TransportError:
+            return None
+        if answer.is_error:
+            return None
+        told = answer.json()
+        return f"{told['phase']}, {told['remaining']} of {told['total']} stages to go"
+
     def read(self, readers: Mapping[str, str]) -> dict[str, dict[int, int]] | None:
         """How far streams are read. `readers`: stream -> the stage that reads it; stream -> partition -> the next offset."""
         detail = self.detail()
