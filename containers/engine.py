@@ -82,6 +82,8 @@ class Batch:
     """What the sources held beyond the batch when it was planned; None where they do not tell."""
     state: StateSize | None = None
     watermark: datetime | None = None
+    unflushable: Sequence[str] | None = None
+    """The query's operators whose state a drain could not empty; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

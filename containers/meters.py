@@ -84,6 +84,7 @@ class Meter:
             state_bytes=state.memory_bytes if state else None,
             watermark=last.watermark if last else None,
             event_time_max=self.event_time_max,
+            unflushable=tuple(last.unflushable) if last is not None and last.unflushable is not None else None,
             at=self._clock.now(),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from containers.flush import Flusher
 from containers.job import Job
 from containers.localstate import Stores, check_writable, inspect, write_plan
 from containers.masters import executors_asked, is_local
+from containers.operators import unflushable
 from containers.positions import positions_of
 from containers.settings import ContainerSettings
 from containers.sharedpaths import SharedPath, SharedPaths
@@ -69,6 +70,7 @@ class SparkEngine:
         self._stores = Stores(settings.state_directory, job.name)
         self._reads: dict[str, list[StreamId]] = {}
         self._names: dict[str, str] = {}
+        self._unflushable: dict[str, Sequence[str]] = {}
         self._spark: SparkSession | None = None
         self._shared_paths: SharedPaths | None = None
         self._callbacks: Callbacks | None = None
@@ -122,6 +124,7 @@ class SparkEngine:
                 behind=sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None,
                 state=done.state,
                 watermark=done.watermark,
+                unflushable=self._unflushable.get(done.query),
             )
         )
 
@@ -159,7 +162,9 @@ class SparkEngine:
                 "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
             )
         self._replay(start, task, directory)
-        query = start_query(self._spark, self._writer(start, task), start.query, directory, self._settings.trigger)
+        writer = self._writer(start, task)
+        self._unflushable[start.query] = unflushable(writer)
+        query = start_query(self._spark, writer, start.query, directory, self._settings.trigger)
         self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query

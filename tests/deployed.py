@@ -77,7 +77,7 @@ def entrypoint() -> list[str]:
 
 def _of_compose() -> Iterator[Launch]:
     for name, each in compose()["services"].items():
-        if each["image"] == "sluice":
+        if each["image"] == "sluice" and each.get("entrypoint", [""])[0] != "python":  # else it only borrows the image's Python
             words = [*each.get("entrypoint", entrypoint()), *each["command"]]
             yield _launch("docker-compose.yml", name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
 
