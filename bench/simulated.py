@@ -50,8 +50,8 @@ class Container:
         self.lost = False
 
 
-Handler = Callable[["Swarm[Token]", Container, Answer], None]
-Token = tuple[Handler, Container]
+Taker = Callable[["Swarm[Token]", Container, Answer], None]
+Token = tuple[Taker, Container]
 """Who takes the answer, and whose it is."""
 
 
@@ -259,8 +259,8 @@ class Fleet:
 
     def _unanswered(self, token: Token, why: str) -> None:
         """Trouble is no answer: a heartbeat is sent again. Anything else was asked for by a person, who is told."""
-        handler, container = token
-        if handler != self._answered:
+        taker, container = token
+        if taker != self._answered:
             raise SwarmFailed(f"{self.url}: {why}")
         self.beats.failed += 1
         self._again(container, RETRY)
@@ -274,8 +274,8 @@ class Fleet:
     @contextmanager
     def _swarm(self, connections: int = MOST_OPEN) -> Iterator[Swarm[Token]]:
         def answered(token: Token, answer: Answer) -> None:
-            handler, container = token
-            handler(swarm, container, answer)
+            taker, container = token
+            taker(swarm, container, answer)
 
         swarm: Swarm[Token] = Swarm(self.url, answered, connections=connections, broken=self._unanswered)
         try:
