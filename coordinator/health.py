@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
 from coordinator.blobstores import BlobStores
 from coordinator.core.errors import SluiceError, UnknownStream
@@ -12,6 +15,8 @@ from coordinator.leases import Leases
 from coordinator.maintenance import Maintenance
 from coordinator.store.port import Store
 from coordinator.streams.port import StreamSystem
+
+_PATIENCE: Final = timedelta(seconds=4)  # probes wait for 5 s or more, and are asked again at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,14 @@ class Health:
     blob_stores: BlobStores
 
     async def check(self) -> Sequence[Check]:
-        """Each part, by asking it something small; of blob stores, how the last try to open them ended."""
-        systems = [await self._system(name) for name in sorted(self.systems)]
+        """Each part, by asking it something small, all at once; of blob stores, how the last try to open them ended.
+
+        One that keeps silent is told as such after `_PATIENCE`.
+        """
+        asked = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
+        answers = await asyncio.gather(*(_in_time(name, check) for name, check in asked.items()))
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
-        return [await self._database(), *systems, *blobs, self._chores(), self._lease_window()]
+        return [*answers, *blobs, self._chores(), self._lease_window()]
 
     async def _database(self) -> Check:
         try:
@@ -74,3 +83,11 @@ class Health:
             f"{len(self.leases)} valid; lease {terms.lease.total_seconds():g} s, heartbeat every {terms.interval.total_seconds():g} s, "
             f"two incarnations can overlap by {overlap:g} s at worst",
         )
+
+
+async def _in_time(name: str, check: Awaitable[Check]) -> Check:
+    try:
+        async with asyncio.timeout(_PATIENCE.total_seconds()):
+            return await check
+    except TimeoutError:
+        return Check(name, False, f"no answer within {_PATIENCE.total_seconds():g} s")

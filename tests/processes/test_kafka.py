@@ -125,9 +125,11 @@ class TestAJobOnKafka:
 
     def test_the_broker_is_away_for_a_minute_and_nothing_ends_and_nothing_is_lost(self, scene: KafkaScene) -> None:
         os.kill(scene.process.pid, signal.SIGSTOP)
-        time.sleep(AWAY_SECONDS)  # the outage itself
-        assert scene.stage.http.get("/readyz").status_code == 503
-        os.kill(scene.process.pid, signal.SIGCONT)
+        try:
+            time.sleep(AWAY_SECONDS)  # the outage itself
+            assert scene.stage.http.get("/readyz", timeout=5).status_code == 503
+        finally:
+            os.kill(scene.process.pid, signal.SIGCONT)
         scene.feed(300)
         scene.await_all()
         execution_id, watchdog = self.container
