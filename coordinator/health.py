@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
 
 from coordinator.blobstores import BlobStores
 from coordinator.core.errors import SluiceError, UnknownStream
@@ -16,7 +15,8 @@ from coordinator.maintenance import Maintenance
 from coordinator.store.port import Store
 from coordinator.streams.port import StreamSystem
 
-_PATIENCE: Final = timedelta(seconds=4)  # probes wait for 5 s or more, and are asked again at once
+PATIENCE = timedelta(seconds=4)
+"""A part that has not answered by then is told as silent: who asks `/readyz` waits for seconds, not for a system's own time-outs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,15 @@ class Health:
     leases: Leases
     maintenance: Maintenance
     blob_stores: BlobStores
+    patience: timedelta = PATIENCE
 
     async def check(self) -> Sequence[Check]:
         """Each part, by asking it something small, all at once; of blob stores, how the last try to open them ended.
 
-        One that keeps silent is told as such after `_PATIENCE`.
+        One that keeps silent is told as such after `patience`.
         """
         asked = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
-        answers = await asyncio.gather(*(_in_time(name, check) for name, check in asked.items()))
+        answers = await asyncio.gather(*(self._in_time(name, check) for name, check in asked.items()))
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
         return [*answers, *blobs, self._chores(), self._lease_window()]
 
@@ -84,10 +85,9 @@ class Health:
             f"two incarnations can overlap by {overlap:g} s at worst",
         )
 
-
-async def _in_time(name: str, check: Awaitable[Check]) -> Check:
-    try:
-        async with asyncio.timeout(_PATIENCE.total_seconds()):
-            return await check
-    except TimeoutError:
-        return Check(name, False, f"no answer within {_PATIENCE.total_seconds():g} s")
+    async def _in_time(self, name: str, check: Awaitable[Check]) -> Check:
+        try:
+            async with asyncio.timeout(self.patience.total_seconds()):
+                return await check
+        except TimeoutError:
+            return Check(name, False, f"no answer within {self.patience.total_seconds():g} s")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 
 import httpx
 import pytest
 
 from coordinator.problems import MEDIA_TYPE
+from coordinator.streams.log import LogSystem
 from tests.caller import Caller, chained_body, problem_slug, run_body
 
 MODEL = "/jobModel?job=flight-delays"
@@ -112,6 +116,19 @@ async def test_without_its_log_the_coordinator_lives_and_is_not_ready(caller: Ca
     answer = await caller.http.get("/readyz?verbose")
     assert (answer.status_code, answer.text.splitlines()[1][:15]) == (503, "[-] system log:")
     assert (await caller.http.get("/livez")).status_code == 200
+
+
+async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer(caller: Caller) -> None:
+    class Silent(LogSystem):
+        async def partitions(self, stream: str) -> int:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    health = caller.coordinator.api.state.parts.health
+    silent = replace(health, systems={"log": Silent(caller.log.directory)}, patience=timedelta(milliseconds=20))
+    told = {check.name: (check.ok, check.told) for check in await silent.check()}
+    assert told["system log"] == (False, "no answer within 0.02 s")
+    assert told["database"][0]
 
 
 async def test_trouble_with_the_log_says_when_to_try_again(caller: Caller) -> None:
