@@ -128,7 +128,6 @@ async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer
     silent = replace(health, systems={"log": Silent(caller.log.directory)}, patience=timedelta(milliseconds=20))
     told = {check.name: (check.ok, check.told) for check in await silent.check()}
     assert told["system log"] == (False, "no answer within 0.02 s")
-    assert told["database"][0]
 
 
 async def test_trouble_with_the_log_says_when_to_try_again(caller: Caller) -> None:
