@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from coordinator.clock import Clock
 from coordinator.core.alignment import Pace, Word, word_for
-from coordinator.core.errors import NotAligned
+from coordinator.core.errors import NotAligned, StreamUnavailable
 from coordinator.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.core.model import JobModel
 from coordinator.endings import the_run
@@ -110,7 +110,7 @@ class Paces:
         positions = dict(await tx.starts(run.run_id))
         committed = {row.task: row.offsets for row in await tx.stores(run.job) if row.stage == stage}
         holders = {row.task: row.hold.generation for row in await tx.holds(run.job) if row.run_id == run.run_id and not row.hold.released}
-        ends = {stream: await self._systems[stream.system].latest(stream.stream) for stream in reads}
+        ends = {stream: await self._latest(stream) for stream in reads}
 
         def waiting(task: TaskName, ssps: frozenset[Ssp]) -> bool:
             at = positions | dict(committed.get(task, {}))
@@ -120,6 +120,12 @@ class Paces:
         found = Standing({name: holders.get(name, Generation(0)) for name in tasks}, idle, self._clock.elapsed())
         self._standing[run.run_id, stage] = found
         return found
+
+    async def _latest(self, stream: StreamId) -> Offsets:
+        """Raises StreamUnavailable also for a system that an operator took out of the settings: it passes when that is mended."""
+        if stream.system not in self._systems:
+            raise StreamUnavailable(f"the run reads {stream}, and no system {stream.system!r} is configured any more: configure it again")
+        return await self._systems[stream.system].latest(stream.stream)
 
 
 def _end(ends: Mapping[StreamId, Offsets], ssp: Ssp) -> int:

@@ -119,3 +119,13 @@ async def test_a_stage_that_is_not_there_and_a_run_that_is_not_aligned_are_refus
 async def test_a_skew_that_is_no_time_is_refused(caller: Caller, seconds: object) -> None:
     answer = await caller.http.post("/runs", json=chained_body(maxEventSkewSeconds=seconds))
     assert answer.status_code == 422
+
+
+async def test_a_system_that_was_taken_out_of_the_settings_is_told_of_and_passes(caller: Caller, run_id: str) -> None:
+    systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
+    log = systems.pop("log")
+    answer = await say(caller, run_id, 0, 1)
+    assert problem_slug(answer) == (503, "stream-unavailable")
+    assert "configure it again" in answer.json()["detail"]
+    systems["log"] = log
+    assert (await say(caller, run_id, 0, 1)).status_code == 200
