@@ -10,8 +10,10 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo
 
+# Each of the testers has servers and a Spark session of its own; most of what they do is to wait for processes.
+TESTERS ?= 2
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # The fast ones: no Spark, no processes.
 unit: $(VENV)/test.stamp

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.servers import kafka
+
+LONGEST_FIRST = ("processes", "spark", "integration", "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first, so that no tester is alone with it at the end."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,142 @@
+"""A job on Kafka that is drained while thousands of records a second come in, and goes on as a job that keeps other state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from containers.kafkabroker import Broker
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.kafka import KafkaSystem
+from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.log import Record, Writer
+from coordinator.streams.port import Offsets
+from examples.playing.topics import Topics
+from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.test_drain import WINDOWS, drain, phase
+from tests.processes.test_drain_crashes import HALVES
+from tests.servers import needs_kafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+PER_SECOND, PAUSE = 2000, 0.05
+HOURS = 50
+SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
+
+
+@dataclass
+class Producer:
+    """Sends numbers on a thread of its own until told to stop; `sent` counts them by hour."""
+
+    bootstrap: str
+    sent: Counter[int] = field(default_factory=Counter)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        topics = Topics(self.bootstrap)
+        try:
+            number = 0
+            while not self._over.wait(PAUSE):
+                chunk = range(number, number + int(PER_SECOND * PAUSE))
+                records = [Record(str(n % (HOURS * 60)).encode(), key=str(n).encode()) for n in chunk]
+                topics.append("numbers", records, writer=Writer(Lineage("p"), "p", Generation(1)), batch=number, now_micros=1)
+                self.sent.update(n % (HOURS * 60) // 60 * 3600 for n in chunk)
+                number = chunk.stop
+        finally:
+            topics.close()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+
+@dataclass
+class KafkaScene:
+    stage: Stage
+    topics: Topics
+
+    def counted(self) -> Counter[int]:
+        found: Counter[int] = Counter()
+        for partition, end in self.topics.latest("out").items():
+            for rows in self.topics.read("out", partition, 0, end):
+                for row in rows:
+                    value = json.loads(row[3] or b"")
+                    found[value["hour"]] += value["n"]
+        return found
+
+    def await_drained(self, uuid: str) -> Offsets:
+        """The end of the drain; where the next run begins to read the input."""
+        wait_for("the drain", lambda: phase(self.stage, uuid) in ("DRAINED", "FAILED"), 240)
+        detail = self.stage.http.get(f"/drain/{uuid}").json()
+        assert detail["phase"] == "DRAINED", detail
+        return {each["partition"]: each["offset"] for each in detail["drained"] if each["stream"] == "numbers"}
+
+
+@pytest.fixture
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaScene]:
+    needs_kafka()
+    root = tmp_path_factory.mktemp("drain-kafka")
+    broker = Broker(root / "broker")
+    with stage(root, WINDOWS) as made:
+        process = asyncio.run(broker.up())
+        topics = Topics(process.bootstrap)
+        try:
+            made.system = "kafka"
+            made.environment = {"SLUICE_KAFKA_BOOTSTRAP": process.bootstrap}
+            for name, partitions in (("numbers", 2), ("out", 1)):
+                topics.create(name, partitions)
+            yield KafkaScene(made, topics)
+        finally:
+            topics.close()
+            asyncio.run(broker.down())
+
+
+def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_version(scene: KafkaScene) -> None:
+    made = scene.stage
+    made.start_coordinator()
+    made.deploy(start="earliest")
+    _, watchdog = made.start_container(**SETTINGS)
+    producer = Producer(scene.topics.bootstrap)
+    with producer.running():
+        wait_for("records between the stages", lambda: sum(scene.topics.latest("middle").values()) > PER_SECOND, 180)
+        drained = scene.await_drained(drain(made))
+        assert watchdog.wait(60) == 0
+        at_the_end = sum(drained.values())
+        assert sum(scene.counted().values()) == at_the_end
+        time.sleep(1)  # of more input
+        assert sum(scene.topics.latest("numbers").values()) > at_the_end
+        made.job_file.write_text(HALVES)
+        grow(scene)
+        made.deploy()
+        _, watchdog = made.start_container(**SETTINGS)
+        wait_for("the next version's", lambda: sum(scene.topics.latest("middle").values()) > at_the_end + PER_SECOND, 180)
+    fed = sum(producer.sent.values())
+    wait_for("all of them in the middle", lambda: sum(scene.topics.latest("middle").values()) >= fed, 240)
+    scene.await_drained(drain(made))
+    assert watchdog.wait(60) == 0
+    assert scene.counted() == producer.sent
+
+
+def grow(scene: KafkaScene) -> None:
+    """Between drain and next run the input gets two more partitions, which are read from their beginning."""
+
+    async def more() -> None:
+        system = KafkaSystem(scene.topics.bootstrap, KafkaProperties({}))
+        await system.grow("numbers", 4)
+        await system.close()
+
+    asyncio.run(more())
