@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = {
     "checkpoint-latency": "bench.checkpoint_latency",
     "collection": "bench.collection",
     "diff": "bench.diff",
+    "drain": "bench.drain",
     "fleet": "bench.fleet",
     "flights": "bench.flights",
     "heartbeats": "bench.heartbeats",

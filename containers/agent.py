@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -280,7 +280,8 @@ class Agent:
             asked = self._clock.elapsed()
             try:
                 found = await self._coordinator.notices(self._settings.run, seq, POLL)
-            except OurTrouble:
+            except (OurTrouble, Refused) as error:
+                log.debug("no notices: %s", error)
                 await asyncio.sleep(RETRY.total_seconds())
                 continue
             for notice in found:
@@ -288,26 +289,49 @@ class Agent:
                 if notice.kind in ("STOP", "ENDED"):
                     self.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
                 elif notice.kind == "DRAIN":
-                    await self._hear_of_drain(str(notice.detail["uuid"]), Phase(notice.detail["phase"]))
+                    await self._hear_of_drain(notice.detail)
                 elif notice.kind == "BACKUP":
                     await self._adopt_backup()
             if not found and self._clock.elapsed() - asked < RETRY.total_seconds():  # a coordinator that is going down holds no polls
                 await asyncio.sleep(RETRY.total_seconds())
 
-    async def _hear_of_drain(self, uuid: str, phase: Phase) -> None:
-        """The first word of a drain stops the queries between batches."""
+    async def _hear_of_drain(self, told: Mapping[str, object]) -> None:
+        """The first word of a drain pauses the queries. One that makes no sense, or is about another drain, changes nothing."""
+        try:
+            uuid, phase = str(told["uuid"]), Phase(str(told["phase"]))
+        except (KeyError, ValueError):
+            log.warning("a notice of a drain is not understood: %s", str(told)[:200])
+            return
         if self._draining is not None and self._draining.uuid == uuid:
             await self._draining.heard(phase)
         elif not phase.over:
-            run = await self._reach(lambda: self._coordinator.run(self._settings.run))
-            if run.drain is not None and run.drain.uuid == uuid and not run.drain.phase.over:
-                self._begin_drain(run.drain)
-                if self._queries is not None:
-                    self._in_background(self._queries.pause(self._settings.stop_timeout), "drain")
+            self._in_background(self._look_for_drain(uuid), "drain")
+
+    async def _look_for_drain(self, uuid: str) -> None:
+        """Take part in the drain if it is the run's."""
+        while not self._ending.done():
+            try:
+                drain = (await self._coordinator.run(self._settings.run)).drain
+                break
+            except OurTrouble:
+                await self._pause(RETRY)
+            except Refused as refused:
+                log.warning("a notice of drain %s is left alone: %s", uuid, refused)
+                return
+        else:
+            return
+        if drain is None or drain.uuid != uuid or drain.phase.over:
+            return
+        if self._draining is not None and self._draining.uuid == uuid:  # another look was quicker
+            await self._draining.heard(drain.phase)
+            return
+        self._begin_drain(drain)
 
     def _begin_drain(self, drain: wire.DrainOfRun) -> None:
         log.info("drain %s: %s", drain.uuid, drain.phase)
         self._draining = Draining(self._coordinator, self._settings.run, self._backups, drain)
+        if self._queries is not None:
+            self._in_background(self._queries.pause(self._settings.stop_timeout), "drain")
 
     async def _adopt_backup(self) -> None:
         """Use the blob stores that the run names now. One that cannot be used changes nothing: the others go on."""
@@ -394,19 +418,20 @@ class Agent:
             if self._ending.done():  # told to stop while the answer was on its way
                 return
             self._snapshots |= offered(task.name, acquired)
+            if acquired.drain is not None and not acquired.drain.phase.over and self._draining is None:
+                self._begin_drain(acquired.drain)
             starts = starts_of(self._job, run, task.name, acquired)
             while not self._ending.done():
                 if self._draining is None:
-                    await queries.run(starts)  # until the end, or until a drain has stopped them
+                    await queries.run(starts)  # until the end, or until a drain has paused them
                 if (draining := self._draining) is None:
                     return
                 prepared = await queries.prepare(starts)
-                if prepared is None or await draining.take_part(queries, prepared):
+                if prepared is None or await queries.beside_backups(prepared, draining.take_part(queries, prepared)):
                     return
                 if self._draining is draining:
-                    log.info("drain %s was cancelled: the queries start again", draining.uuid)
+                    log.info("drain %s is over before anything was flushed: the queries go on", draining.uuid)
                     self._draining = None
-                    queries.resume()
 
     async def _acquire(self, task: TaskName, epoch: Epoch) -> wire.AcquireReply | None:
         """Wait for the task for as long as it takes; None when the container ends first."""

@@ -95,7 +95,10 @@ class BackupPlace:
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
 
     async def adopt(self, run: wire.RunDetail) -> None:
-        """Use the run's blob stores; see `Destinations.adopt`."""
+        """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also when a commit may last until its blobs are collected
+        as garbage."""
+        if run.backup_to and run.garbage_grace_seconds is not None:
+            self.policy.check(timedelta(seconds=run.garbage_grace_seconds))
         self._streams = {stream.name: StreamId(stream.system, stream.stream) for stream in run.streams}
         await self.destinations.adopt(run)
 

@@ -15,29 +15,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from containers.backupplace import BackupPlace
-from containers.commit import Committer, Marker
+from containers.delivery import Delivered, Delivery
 from containers.engine import Start
 from containers.freeze import Cut, freeze
 from containers.localstate import inspect, read_plan, write_plan
 from containers.planlog import settle_in_all
-from containers.positions import positions_in
-from containers.progresslog import telling
-from containers.recovering import AGAIN, plan_log, recovered, until_answered
-from coordinator import wire, wire_snapshots
+from containers.recovering import AGAIN, plan_log, recovered
+from containers.transfer import to_its_end
 from coordinator.core.errors import BlobUnavailable, OurTrouble, SluiceError
 from coordinator.core.ids import Instant
 from coordinator.core.recovery import Plan, Snapshot
-from coordinator.core.snapshot import BlobStoreName, CheckpointId, SnapshotIndex
+from coordinator.core.snapshot import CheckpointId
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +52,20 @@ class CommitOverdue(OurTrouble):
     slug = "commit-overdue"
 
 
+class BatchInterrupted(OurTrouble):
+    """The batch was interrupted, and runs again."""
+
+    slug = "batch-interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The plan that a batch is computed by, and which one stands: None when nothing is backed up any more."""
+
+    plan: Plan
+    stands: Future[Plan | None]
+
+
 class Backup:
     """Of one stage. Made and run on the agent's loop; `begins` and `writes` are called on Spark's threads."""
 
@@ -66,15 +76,16 @@ class Backup:
         self._loop = asyncio.get_running_loop()
         self._meter = place.meter(start)
         self._directory = place.stores.directory(start.task, start.declared.stage.name)
-        self._committers: dict[BlobStoreName, Committer] = {}
+        self._delivery = Delivery(place, start, snapshot)
         self._last = self._durable = -1
         self._undurable_since: Instant | None = None
         self._news = asyncio.Event()
         self._changed = asyncio.Condition()
         self._one = asyncio.Lock()
-        self._settled: dict[int, Future[Plan | None]] = {}
+        self._settled: dict[int, Settling] = {}
         self._waiting: set[Future[Any]] = set()
         self._begun = -1
+        self._foreign = False
         self._checkpoint: CheckpointId | None = None
         self._abandoned = False
         self._fatal: asyncio.Future[None] = self._loop.create_future()
@@ -85,23 +96,12 @@ class Backup:
     async def prepare(self) -> Start:
         """Make the store ready; how to start it. Raises what `recovered` raises."""
         start = self._start = await recovered(self._place, self._start, self._snapshot)
+        self._delivery = Delivery(self._place, start, self._snapshot)
         await self._look_around()
         return replace(start, around=(*start.around, self))
 
-    async def _begin_committers(self) -> None:
-        """One for each blob store that state goes to now: a new one begins with everything, one that was dropped is forgotten."""
-        markers = self._snapshot.markers if self._snapshot and not self._committers else {}
-        to = self._place.destinations.to
-        for name, blobs in to.items():
-            if name not in self._committers:
-                committer = self._place.committer(blobs, self._start)
-                await committer.begin(markers.get(name))
-                self._committers[name] = committer
-        for name in self._committers.keys() - to.keys():
-            del self._committers[name]
-
     async def _look_around(self) -> None:
-        await self._begin_committers()
+        await self._delivery.begin()
         if self._snapshot is not None and self._snapshot.lineage == self._start.lineage and not self._snapshot.chosen:
             self._durable, self._checkpoint = self._snapshot.batch, self._snapshot.checkpoint
         found = await self._place.in_thread(lambda: inspect(self._directory))
@@ -124,14 +124,19 @@ class Backup:
 
     def begins(self, batch: int) -> None:
         self._begun = batch
-        self._settled[batch] = self._submit(self._settle(self._plan(batch, strict=True)))
-        self._wait(self._may_begin(batch))
+        plan = self._plan(batch, strict=True)
+        self._settled = {batch: Settling(plan, self._submit(self._settle(plan)))}
+        self._result(self._submit(self._may_begin(batch)))
 
     def writes(self, batch: int) -> None:
-        stands = self._result(self._settled.pop(batch))
-        if stands is None:  # nothing is backed up any more
+        """May come again. What counts is the plan that the batch was begun by: on disk there may be another already."""
+        settling = self._settled.get(batch)
+        if settling is None:
+            raise BatchInterrupted(f"batch {batch} of {self._start.query} was given up: another one has begun meanwhile")
+        stands = self._result(settling.stands)
+        if stands is None:
             return
-        if stands.text != read_plan(self._directory, batch):
+        if stands.text != settling.plan.text:
             write_plan(self._directory, batch, stands.text)
             self._meter.replaced += 1
             raise PlanReplaced(f"batch {batch} was planned by generation {stands.generation}: that plan runs instead of this one")
@@ -156,7 +161,7 @@ class Backup:
         return None
 
     async def _may_begin(self, batch: int) -> None:
-        """With no interval, the batch before is committed first. Else it waits only while a commit is overdue."""
+        """With no interval, it waits until the batch before is durable. Else only while a commit is overdue."""
         policy = self._place.policy
         if not policy.interval:
             while self._durable < batch - 1 and self._place.destinations.to:
@@ -178,20 +183,22 @@ class Backup:
             future.cancel()
         return future
 
-    def _wait(self, work: Any) -> Any:
-        return self._result(self._submit(work))
-
     def _result(self, future: Future[T]) -> T:
         try:
             return future.result()
         except CancelledError as error:
-            raise CommitOverdue("the container stops, and this batch is interrupted: it runs again at the next start") from error
+            raise BatchInterrupted("the query stops, and this batch is interrupted: it runs again at the next start") from error
 
     def abandon(self) -> None:
-        """Let no batch wait any more: the container stops and does not wait for batches."""
+        """Let no batch wait, now or later, until `revive`: the query stops and does not wait for batches. A commit that a batch waits for
+        is interrupted; others go on."""
         self._abandoned = True
         for future in list(self._waiting):
             future.cancel()
+
+    def revive(self) -> None:
+        """Batches may wait again: their query has stopped, and what runs on the store from now on is not what was abandoned."""
+        self._abandoned = False
 
     # --- commits ---------------------------------------------------------------------------------------------------
 
@@ -203,9 +210,19 @@ class Backup:
                 self._undurable_since = self._place.clock.elapsed()
             self._news.set()
         if batch > self._begun:  # a sink of the user's own, which we cannot stand around
+            self._note_foreign_sink()
             task = self._loop.create_task(self._keep_plan(batch))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
+
+    def _note_foreign_sink(self) -> None:
+        if not self._foreign and not self._place.policy.interval:
+            log.warning(
+                "%s writes into a sink of its own: each batch is backed up, but the next one may begin before that; "
+                "task.write and task.foreach_batch wait",
+                self._start.query,
+            )
+        self._foreign = True
 
     async def _keep_plan(self, batch: int) -> None:
         try:
@@ -217,19 +234,21 @@ class Backup:
         """Commit when it is due, for ever. Raises LeaseLost, CommitOverdue, and what a person must mend."""
         if self._fatal.done():
             self._fatal = self._loop.create_future()
-        works = {self._fatal, *([asyncio.ensure_future(self._on_schedule())] if self._place.policy.interval else [])}
+        works = {self._fatal, asyncio.ensure_future(self._on_schedule())}
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
                 done.result()
         finally:
             for work in works:
                 work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
 
     async def _on_schedule(self) -> None:
         while True:
-            await self._until_due()
+            if not self._delivery.unsettled:
+                await (self._until_due() if self._place.policy.interval else self._until_undurable())
             if self._last > self._durable:
-                await self._commit_or_warn()
+                await self._commit_or_warn(upto=self._last)
 
     async def _until_due(self) -> None:
         policy = self._place.policy
@@ -239,6 +258,12 @@ class Backup:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._news.wait()
+
+    async def _until_undurable(self) -> None:
+        """A batch that nobody follows is to be durable, too, and a sink of the user's own lets none wait."""
+        while self._last <= self._durable or not self._place.destinations.to:
+            self._news.clear()
+            await self._news.wait()
 
     async def _commit_or_warn(self, upto: int | None = None) -> None:
         """What may pass is told, until it has lasted for `timeout`; anything else ends `run`."""
@@ -263,72 +288,41 @@ class Backup:
             await asyncio.sleep(AGAIN.total_seconds())
 
     async def commit(self, upto: int | None = None) -> None:
-        """Freeze, upload, report: the store is then durable up to its last committed batch. Nothing to do if it is, or is up to `upto`."""
+        """Freeze, upload, report: the store is then durable up to its last committed batch. Nothing to do if it is, or is up to `upto`. May
+        be interrupted anywhere. Raises what `Delivery.deliver` and `freeze` raise."""
         async with self._one:
-            if upto is not None and self._durable >= upto:
-                return
-            place, start = self._place, self._start
-            checkpoint = place.new_checkpoint_id()
-            cut_at = place.stores.cuts(start.task, start.declared.stage.name) / checkpoint
-            began = place.clock.elapsed()
-            try:
-                cut = await place.in_thread(lambda: _frozen(self._directory, cut_at))
-                if cut.batch is not None and cut.batch > self._durable and self._place.destinations.to:
-                    await self._upload(cut, checkpoint)
-                    self._checkpoint = checkpoint
-                    self._now_durable(cut.batch, began)
-            finally:
-                self._meter.backup.over()
-                await place.in_thread(lambda: shutil.rmtree(cut_at, ignore_errors=True))
+            if (reported := await self._delivery.settle()) is not None:
+                self._now_durable(reported)
+            if upto is None or self._durable < upto:
+                await self._commit()
         async with self._changed:
             self._changed.notify_all()
 
-    async def _upload(self, cut: Cut, checkpoint: CheckpointId) -> None:
-        start, batch = self._start, cut.batch
-        assert batch is not None
-        await self._begin_committers()
-        plan = await self._place.in_thread(lambda: read_plan(cut.directory, batch))
-        offsets = positions_in(plan, self._place.reads(start))
-        uploads = [committer.upload(cut, checkpoint, start.generation) for committer in self._committers.values()]
-        async with telling(f"{start.query} is backed up", self._meter.backup):
-            done: Sequence[tuple[Marker, SnapshotIndex]] = await asyncio.gather(*uploads)
-        body = wire_snapshots.SnapshotRequest(
-            generation=start.generation,
-            lineage=start.lineage,
-            batch_id=batch,
-            offsets=wire.offsets_body(offsets),
-            checkpoint_id=checkpoint,
-            markers={name: _spelled(marker) for name, (marker, _) in zip(self._committers, done, strict=True)},
-        )
-        report = partial(self._place.coordinator.report_snapshot, self._place.run_id, start.task, start.declared.stage.name, body)
-        await until_answered(report, start.query)
-        for committer, (marker, index) in zip(self._committers.values(), done, strict=True):
-            committer.committed(marker, index)
+    async def _commit(self) -> None:
+        place, start = self._place, self._start
+        checkpoint = place.new_checkpoint_id()
+        cut_at = place.stores.cuts(start.task, start.declared.stage.name) / checkpoint
+        began = place.clock.elapsed()
+        try:
+            cut = await to_its_end(place.in_thread(lambda: _frozen(self._directory, cut_at)))
+            if cut.batch is not None and cut.batch > self._durable and place.destinations.to:
+                self._now_durable(await self._delivery.deliver(cut, checkpoint, began))
+        finally:
+            self._meter.backup.over()
+            await place.in_thread(lambda: shutil.rmtree(cut_at, ignore_errors=True))
 
-    def _now_durable(self, batch: int, frozen_at: Instant) -> None:
-        self._durable = batch
-        self._meter.durable_at, self._meter.durable_batch = self._place.clock.now(), batch
-        self._meter.backup.seconds.add(self._place.clock.elapsed() - frozen_at)
-        self._last = max(self._last, batch)
-        self._undurable_since = frozen_at if self._last > batch else None
+    def _now_durable(self, reported: Delivered) -> None:
+        self._durable, self._checkpoint = reported.batch, reported.checkpoint
+        self._meter.durable_at, self._meter.durable_batch = self._place.clock.now(), reported.batch
+        self._meter.backup.seconds.add(self._place.clock.elapsed() - reported.frozen_at)
+        self._last = max(self._last, reported.batch)
+        self._undurable_since = reported.frozen_at if self._last > reported.batch else None
 
     async def finish(self) -> None:
         """The last commit, once the query has ended. Raises what `commit` raises."""
         found = await self._place.in_thread(lambda: inspect(self._directory))
         if found is not None and found.committed > self._durable:
             await self.commit()
-
-
-def _spelled(marker: Marker) -> wire_snapshots.MarkerBody:
-    return wire_snapshots.MarkerBody(
-        index=marker.index,
-        previous=marker.previous,
-        files=marker.files,
-        bytes=marker.bytes,
-        uploaded_files=marker.uploaded_files,
-        uploaded_bytes=marker.uploaded_bytes,
-        puts=marker.puts,
-    )
 
 
 def _frozen(directory: Path, into: Path) -> Cut:

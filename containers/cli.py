@@ -10,7 +10,9 @@ import typer
 
 JobFile = Annotated[Path, typer.Argument(help="The Python file that holds the Job.")]
 Containers = Annotated[int, typer.Option(help="How many containers.")]
-Start = Annotated[str, typer.Option(help="checkpoint (go on), or earliest, latest or an ISO time (a new history).")]
+Start = Annotated[
+    str, typer.Option(help="checkpoint (go on), or drained (where the last drain ended), earliest, latest or an ISO time (a new history).")
+]
 System = Annotated[str, typer.Option(help="The system of all streams: log or kafka.")]
 Bind = Annotated[list[str] | None, typer.Option(help="NAME=SYSTEM[:STREAM] for one stream of the job; may be repeated.")]
 Config = Annotated[list[str] | None, typer.Option(help="key=value for the run; may be repeated.")]

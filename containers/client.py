@@ -90,6 +90,14 @@ class Coordinator:
     async def deploy(self, request: wire.RunRequest) -> wire.RunReply:
         return await self._read(wire.RunReply, "POST", "/runs", request)
 
+    async def plan_run(self, request: wire.RunRequest) -> wire.RunPlanReply:
+        """What deploying this would make. Changes nothing."""
+        return await self._read(wire.RunPlanReply, "POST", "/runs/plan", request)
+
+    async def request_of(self, run_id: RunId) -> wire.RunRequest:
+        """The request that made a run."""
+        return await self._read(wire.RunRequest, "GET", f"/runs/{_part(run_id)}/request")
+
     async def run(self, run_id: RunId) -> wire.RunDetail:
         return await self._read(wire.RunDetail, "GET", f"/runs/{_part(run_id)}")
 

@@ -21,17 +21,28 @@ def job_request(
     """The request for the job in a file. `config` is key=value each, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
     BadPlacement."""
     job = load_job(job_file)
+    return checked_request(job, containers, start, system, config_of(config), bound_names(job, bind))
+
+
+def checked_request(
+    job: Job, containers: int, start: str, system: str, config: dict[str, str], bindings: Mapping[str, Mapping[str, str]]
+) -> wire.RunRequest:
+    """`deploy_request`, its refusals in the words of the commands. Raises BadSettings, BadPlacement."""
     slots(containers)
-    bindings = bound_names(job, bind)
-    for each in config:
-        if not each.partition("=")[0] or "=" not in each:
-            raise BadSettings(f"--config takes key=value, not {each!r}")
     try:
-        return deploy_request(job, containers, system, start, dict(each.split("=", 1) for each in config), bindings)
+        return deploy_request(job, containers, system, start, config, bindings)
     except ValidationError as error:
         if any(each["loc"][0] == "start" for each in error.errors()):
-            raise BadSettings(f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}") from error
+            raise BadSettings(f"--start takes checkpoint, drained, earliest, latest or an ISO time, not {start!r}") from error
         raise BadSettings("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from error
+
+
+def config_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Raises BadSettings."""
+    for each in pairs:
+        if not each.partition("=")[0] or "=" not in each:
+            raise BadSettings(f"--config takes key=value, not {each!r}")
+    return dict(each.split("=", 1) for each in pairs)
 
 
 def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from containers.client import Coordinator
@@ -22,5 +23,9 @@ class DrainClient(Coordinator):
         return await self._read(bodies.DrainSummary, "DELETE", f"/drain/{quote(uuid, safe='')}")
 
     async def newest_drain(self, job: str) -> bodies.DrainSummary | None:
-        found = (await self._read(bodies.DrainsReply, "GET", "/drains", params={"job": job, "limit": 1})).drains
+        found = await self.drains(job, 1)
         return found[0] if found else None
+
+    async def drains(self, job: str, limit: int = 200) -> Sequence[bodies.DrainSummary]:
+        """The job's newest ones, newest first."""
+        return (await self._read(bodies.DrainsReply, "GET", "/drains", params={"job": job, "limit": limit})).drains

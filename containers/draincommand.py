@@ -67,7 +67,7 @@ def drain_job(url: str, job: str | None, wish: Wish, *, as_json: bool) -> int:
             require_empty=wish.require_empty,
         )
         asked = await client.request_drain(request)
-        return await _watch(client, asked, quiet=as_json) if wish.wait else asked
+        return await follow(client, asked, quiet=as_json) if wish.wait else asked
 
     try:
         reply = _asked(url, ask)
@@ -92,7 +92,7 @@ def _asked(url: str, ask: Callable[[DrainClient], Awaitable[T]]) -> T:
 # --- a drain ---------------------------------------------------------------------------------------------------------
 
 
-async def _watch(client: DrainClient, asked: bodies.DrainSummary, *, quiet: bool) -> bodies.DrainDetail:
+async def follow(client: DrainClient, asked: bodies.DrainSummary, *, quiet: bool) -> bodies.DrainDetail:
     """Until the drain is over. A coordinator that is away is waited for: the drain is durable."""
     seq = 0
     with DrainBars(asked.job, quiet=quiet) as bars:

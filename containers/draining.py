@@ -1,4 +1,4 @@
-"""A task's part in a drain, once its queries have stopped between batches. The coordinator moves the phase; see
+"""A task's part in a drain, once its queries are held, or stopped, between batches. The coordinator moves the phase; see
 `coordinator/core/drain.py`.
 
     STOPPING    finish an interrupted batch, make the store durable, tell "stopped" with that checkpoint
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 from containers.backupplace import BackupPlace
-from containers.client import Coordinator
+from containers.client import Coordinator, Refused
 from containers.engine import Emptied, Start
 from containers.localstate import inspect, read_plan
 from containers.positions import positions_in
@@ -34,7 +34,12 @@ from coordinator.core.snapshot import CheckpointId
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN = timedelta(seconds=0.3)
+T = TypeVar("T")
+
+AGAIN = timedelta(seconds=0.3)
+"""Before something is tried again that has failed."""
+
+_ORDER = list(Phase)
 
 
 class Draining:
@@ -46,16 +51,21 @@ class Draining:
         self._run_id = run_id
         self._place = place
         self._phase = drain.phase
-        self._catch_up: Mapping[Ssp, int] = wire.offsets_of(drain.catch_up)
+        self._heard = 0
         self._changed = asyncio.Condition()
+        self._asked: tuple[int, asyncio.Future[wire_drain.DrainDetail]] | None = None
 
     @property
     def over(self) -> bool:
         return self._phase.over
 
     async def heard(self, phase: Phase) -> None:
-        """The coordinator has moved the phase."""
+        """The coordinator has moved the phase, or a stage was flushed everywhere. Old news may come late: phases go forward."""
+        await self._is_now(max(phase, self._phase, key=_ORDER.index))
+
+    async def _is_now(self, phase: Phase) -> None:
         async with self._changed:
+            self._heard += 1
             if not self._phase.over:
                 self._phase = phase
             self._changed.notify_all()
@@ -67,53 +77,95 @@ class Draining:
             return not self._phase.over
 
     async def take_part(self, queries: Queries, starts: Sequence[Start]) -> bool:
-        """Do a task's part; False when the drain was cancelled, and the task is to go on. Raises what engine, backups and coordinator
-        raise."""
+        """Do a task's part; False when the drain has ended before anything was flushed, and the task is to go on. Raises what engine and
+        backups raise, and LeaseLost."""
+        while not self.over:
+            try:
+                await self._take_part(queries, starts)
+            except Refused as refused:
+                log.warning("drain %s is not as it seemed: %s", self.uuid, refused)
+                await self._look()
+                await asyncio.sleep(AGAIN.total_seconds())
+        return self._phase is not Phase.CANCELLED and not (self._phase is Phase.FAILED and await self._failed_early())
+
+    async def _take_part(self, queries: Queries, starts: Sequence[Start]) -> None:
         if await self._until(Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING):
-            for start in starts:
-                await self._stop(queries, start)
+            await _all(self._stop(queries, start) for start in starts)
         if await self._until(Phase.FLUSHING, Phase.COMMITTING):
             for start in starts:
                 await self._empty(queries, start)
         if await self._until(Phase.COMMITTING):
-            for start in starts:
-                await self._tell(start, "committed", await self._durable(queries, start))
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._phase.over)
-        return self._phase is not Phase.CANCELLED
+            await _all(self._commit(queries, start) for start in starts)
+        await self._until()
 
     async def _stop(self, queries: Queries, start: Start) -> None:
         if self._phase is Phase.STOPPING:
-            await queries.on_engine(lambda engine: engine.finish(start))
+            await queries.on_engine(start, lambda engine: engine.finish(start))
             await self._tell(start, "stopped", await self._durable(queries, start))
             log.info("%s has stopped for drain %s", start.query, self.uuid)
 
     async def _empty(self, queries: Queries, start: Start) -> None:
         if self._phase is not Phase.FLUSHING:  # told before this container was started again
             return
-        await self._feeders_have_flushed(start)
+        catch_up = await self._feeders_have_flushed(start)
+        if self.over:
+            return
         under = replace(start, drain=self.uuid)
-        ends = dict(await queries.on_engine(lambda engine: engine.ends(under)))
-        ends |= {ssp: offset for ssp, offset in self._catch_up.items() if ssp in start.starts}
+        ends = dict(await self._until_there(lambda: queries.on_engine(start, lambda engine: engine.ends(under))) or {})
+        ends |= {ssp: offset for ssp, offset in catch_up.items() if ssp in start.starts}
         await self._tell(start, "flushing", None)
-        emptied: Emptied = await queries.on_engine(lambda engine: engine.empty(under, ends))
+        if self.over:
+            return
+        emptied: Emptied = await queries.on_engine(start, lambda engine: engine.empty(under, ends))
         await self._tell(start, "flushed", None, emptied)
         left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
         log.info("%s is flushed after batch %d%s", start.query, emptied.batch, left)
 
+    async def _commit(self, queries: Queries, start: Start) -> None:
+        await self._tell(start, "committed", await self._durable(queries, start))
+
     async def _durable(self, queries: Queries, start: Start) -> CheckpointId | None:
         backup = queries.backup(start)
-        return await backup.durable() if backup is not None else None
+        return await self._until_there(backup.durable) if backup is not None else None
 
-    async def _feeders_have_flushed(self, start: Start) -> None:
-        while not self._phase.over:
-            with suppress(OurTrouble):
-                if not _waits_for(await self._coordinator.drain(self.uuid), start):
-                    return
-            await asyncio.sleep(LOOK_AGAIN.total_seconds())
+    async def _until_there(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Ask until there is an answer; None when the drain is over before."""
+        while not self.over:
+            try:
+                return await ask()
+            except OurTrouble as error:
+                log.warning("drain %s waits: %s", self.uuid, error)
+                await asyncio.sleep(AGAIN.total_seconds())
+        return None
+
+    async def _feeders_have_flushed(self, start: Start) -> Mapping[Ssp, int]:
+        """Wait until nobody writes any more what the stage reads; where it must read up to because others have read further."""
+        while not self.over:
+            heard = self._heard
+            drain = await self._until_there(self._told)
+            if drain is not None and not _waits_for(drain, start):
+                return wire.offsets_of(drain.catch_up)
+            await self._news_after(heard)
+        return {}
+
+    async def _news_after(self, heard: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._heard != heard or self._phase.over)
+
+    async def _told(self) -> wire_drain.DrainDetail:
+        """How the drain stands, after what was heard last; asked once for all stages."""
+        if self._asked is None or self._asked[0] != self._heard:
+            self._asked = (self._heard, asyncio.ensure_future(self._coordinator.drain(self.uuid)))
+        number, asked = self._asked
+        try:
+            return await asyncio.shield(asked)
+        except OurTrouble:
+            if self._asked == (number, asked):
+                self._asked = None
+            raise
 
     async def _tell(self, start: Start, step: wire.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None) -> None:
-        """Until it is heard. Nothing of a drain that is over."""
+        """Until it is heard. Nothing of a drain that is over. Raises Refused, LeaseLost."""
         batch, offsets = await self._place.in_thread(lambda: self._standing(start))
         body = wire_drain.DrainStepRequest(
             generation=start.generation,
@@ -125,13 +177,10 @@ class Draining:
             rows_left=None if emptied is None else emptied.rows_left,
             operators_left=() if emptied is None else tuple(emptied.operators_left),
         )
-        while not self.over:
-            with suppress(OurTrouble):
-                reply = await self._coordinator.drain_step(self._run_id, start.task, start.declared.stage.name, body)
-                if reply.phase is not self._phase:
-                    await self.heard(reply.phase)
-                return
-            await asyncio.sleep(LOOK_AGAIN.total_seconds())
+        stage = start.declared.stage.name
+        reply = await self._until_there(lambda: self._coordinator.drain_step(self._run_id, start.task, stage, body))
+        if reply is not None and reply.phase is not self._phase:
+            await self.heard(reply.phase)
 
     def _standing(self, start: Start) -> tuple[int | None, Mapping[Ssp, int]]:
         """The last committed batch of the stage's store, and where it ends. Blocks."""
@@ -140,6 +189,38 @@ class Draining:
         if found is None or found.committed < 0:
             return None, dict(start.starts)
         return found.committed, positions_in(read_plan(directory, found.committed), self._place.reads(start))
+
+    # --- when things are not as they seemed ------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """See how the drain stands, whatever was heard before. One that the coordinator does not know is no drain."""
+        heard = self._heard
+        try:
+            drain = await self._until_there(lambda: self._coordinator.drain(self.uuid))
+        except Refused:
+            await self._is_now(Phase.CANCELLED)
+            return
+        if drain is not None and self._heard == heard:  # else that is newer
+            await self._is_now(drain.phase)
+
+    async def _failed_early(self) -> bool:
+        """Whether the drain failed before anything was flushed: then the run goes on as it was."""
+        while True:
+            try:
+                drain = await self._coordinator.drain(self.uuid)
+            except Refused:
+                return True
+            except OurTrouble:
+                await asyncio.sleep(AGAIN.total_seconds())
+            else:
+                return all(each.phase is not Phase.FLUSHING for each in drain.phases)
+
+
+async def _all(works: Iterable[Awaitable[None]]) -> None:
+    """At a time, each to its end; then the first error is raised."""
+    for error in await asyncio.gather(*works, return_exceptions=True):
+        if error is not None:
+            raise error
 
 
 def _waits_for(drain: wire_drain.DrainDetail, start: Start) -> Sequence[str]:

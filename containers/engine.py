@@ -45,7 +45,8 @@ class Start:
     restored: bool = False
     """Whether the store was made ready on this disk: then `reported` is no measure of it."""
     drain: str = ""
-    """The drain under which the stage empties itself; "" while it runs."""
+    """The drain under which the stage empties itself: all that it writes then, the rest of its input as well as what its flush gives, is
+    written under it. "" while it runs."""
     failed_drains: Sequence[str] = ()
     """What these wrote to intermediate streams does not count."""
 
@@ -114,7 +115,8 @@ class Engine(Protocol):
     def start(self, start: Start) -> tuple[str, Any]:
         """Call the stage's function and start its query: a token that is new for each start, and the query.
 
-        Raises StateElsewhere, CheckpointUnreadable, LeaseLost, and whatever the user's function raises.
+        Raises StateElsewhere (also for a store that a drain has emptied), CheckpointUnreadable, LeaseLost, and whatever the user's function
+        raises.
         """
         ...
 
@@ -122,8 +124,18 @@ class Engine(Protocol):
         """Stop between batches; False if the batch had to be interrupted."""
         ...
 
+    def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        """Let the running batch finish, and the query wait before the next one: from now on it reads nothing, and its store stays as it is,
+        until `release`, `empty` or `stop`. False when it cannot be held, or was not there by `deadline` or when `forced` was set: then it
+        goes on as ever."""
+        ...
+
+    def release(self, query: Any) -> None:
+        """Let a query that is held go on."""
+        ...
+
     def finish(self, start: Start) -> None:
-        """Run the batch that the stage's store, which no query runs on, has planned and not committed, if there is one. Raises as
+        """Run the batch that the stage's store has planned and not committed, if there is one. Its query is stopped, or held. Raises as
         `start`."""
         ...
 
@@ -132,8 +144,8 @@ class Engine(Protocol):
         ...
 
     def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
-        """Read on to these ends, close all windows and fire all timers, under `start.drain`. No query runs on the store. May be interrupted
-        anywhere and done again; afterwards the store must not go on. Raises as `start`."""
+        """Read on to these ends, close all windows and fire all timers, under `start.drain`. The stage's query is stopped, or held: then it
+        does this, and stays held. May be interrupted anywhere and done again; afterwards `start` refuses the store. Raises as `start`."""
         ...
 
     def check(self) -> None:

@@ -79,7 +79,7 @@ class Flusher:
         began; a batch of the rest reads about `max_rows` rows. `held` saves the start of a query for each batch, and is ended where
         that does not do."""
         self._spark = spark
-        self._directory = directory
+        self.directory = directory
         self._name = name
         self._writer_of = writer_of
         self._starts = starts
@@ -101,7 +101,7 @@ class Flusher:
 
     def finish_interrupted(self) -> bool:
         """Run the batch that was planned and not committed; whether there was one."""
-        found = inspect(self._directory)
+        found = inspect(self.directory)
         if found is None or found.planned <= found.committed:
             return False
         self._run(found.planned)
@@ -110,7 +110,7 @@ class Flusher:
     def advance(self, ends: Mapping[Ssp, int]) -> int:
         """Read on up to these ends, in bounded batches under the watermark of the last batch, so that rows of a slower feeder are not late;
         the number of batches. Partitions that `ends` does not name stand still. An interrupted batch must be finished before."""
-        found = inspect(self._directory)
+        found = inspect(self.directory)
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
         batches = 0
@@ -121,7 +121,7 @@ class Flusher:
 
     def flush(self) -> Flushed:
         """Close all windows and fire all timers, in as many batches as that takes; a stage without state needs none. May be run again."""
-        found = inspect(self._directory)
+        found = inspect(self.directory)
         if found is None or found.committed < 0 or not self.operators:
             return Flushed(-1 if found is None else found.committed)
         if self._held is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
@@ -143,7 +143,7 @@ class Flusher:
         timed = {each.empties for each in self.operators if each.timed}
         if not timed or not any(each.rows or each.indexed for each in self._kept):
             return None
-        moment = next_moment(waits_for(self._spark, self._directory))
+        moment = next_moment(waits_for(self._spark, self.directory))
         return moment if moment is None or Empties.PROCESSING_TIME in timed else plan.timestamp
 
     def _before_the_first(self) -> BatchPlan:
@@ -153,12 +153,12 @@ class Flusher:
         return sparkplans.first_plan(metadata, sources, self._starts)
 
     def _plan(self, batch: int) -> BatchPlan:
-        return sparkplans.read(read_plan(self._directory, batch), f"{self._directory}/offsets/{batch}")
+        return sparkplans.read(read_plan(self.directory, batch), f"{self.directory}/offsets/{batch}")
 
     def _run(self, batch: int, plan: BatchPlan | None = None) -> None:
         if self._held is not None and plan is not None:
             self._kept = self._held.run(batch, plan)
             return
         if plan is not None:
-            write_plan(self._directory, batch, plan.text)
-        self._kept = run_planned_batch(self._spark, self._writer, self._name, self._directory)
+            write_plan(self.directory, batch, plan.text)
+        self._kept = run_planned_batch(self._spark, self._writer, self._name, self.directory)

@@ -6,9 +6,9 @@ end. So a drain needs no further start of the query, which costs more than its b
 the store.
 
 Spoken to are members of Spark's `MicroBatchExecution` that are no interface: `uniqueSources`, which it asks; `getLatestExecutionContext`
-with the `endOffsets` of the next batch; `watermarkTracker` and `watermarkPropagator`; and `previousContext`, by which it decides on a
-batch without data. The query's thread waits in the gate where nothing interrupts it: `StreamingQuery.stop` alone would wait in vain, so a
-held query is ended by `Held.end`.
+with the `endOffsets` of the next batch; `watermarkTracker` and `watermarkPropagator`; `previousContext`, by which it decides on a batch
+without data; and `intervalMs` of its `triggerExecutor`, how long it waits between triggers. The query's thread waits in the gate where
+nothing interrupts it: `StreamingQuery.stop` alone would wait in vain, so a held query is ended by `Held.end`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
 EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+TRIGGERS = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
 STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgress"
 READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
 NO_ENTRIES = "scala.collection.immutable.Map$"
@@ -41,6 +42,11 @@ RAN = "addBatch"
 """Among the durations of a trigger, that of its batch."""
 
 STEP = timedelta(milliseconds=10)
+LOOK = timedelta(milliseconds=200)
+"""How often it is looked whether a query that is waited for has failed."""
+
+SOON_MILLIS = 1
+"""Between the triggers of a held query, whose batches need not wait for the next second."""
 
 
 class Gate:
@@ -81,6 +87,7 @@ class Held:
         self._query = query
         self._execution = query._jsq.streamingQuery()
         self._sources = self._execution.uniqueSources()
+        self._pace = self._interval(None)
         self.gate = Gate(self._sources)
 
     def operators(self) -> tuple[Operator, ...]:
@@ -92,9 +99,16 @@ class Held:
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
         limit = self._java(READ_LIMIT).allAvailable()
         _set(self._execution, "uniqueSources", self._object(NO_ENTRIES).empty().updated(self.gate, limit))
+        self._interval(SOON_MILLIS)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the query is in no batch. One whose next trigger is still to come will ask the gate then."""
+        return self.gate.asked.is_set() or not self._query.status["isTriggerActive"]
 
     def release(self) -> None:
         """Let the query ask its sources again."""
+        self._interval(self._pace)
         _set(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
@@ -108,6 +122,7 @@ class Held:
         _set(context, "endOffsets", self._ends(context.endOffsets(), plan))
         self._execution.watermarkTracker().setWatermark(millis(plan.watermark))
         self.gate.answer()
+        self._await_gate()  # of the next batch
         while not _is_of(progress := self._query._jsq.lastProgress(), batch):
             self._check_active()
             sleep(STEP.total_seconds())
@@ -133,12 +148,22 @@ class Held:
         field.get(self._execution).purge(batch)
 
     def _await_gate(self) -> None:
-        while not self.gate.asked.wait(STEP.total_seconds()):
+        while not self.gate.asked.wait(LOOK.total_seconds()):
             self._check_active()
 
     def _check_active(self) -> None:
         if not self._query.isActive:
             raise self._query.exception() or RuntimeError("the query was stopped")
+
+    def _interval(self, millis: int | None) -> int:
+        """Set how long the query waits between triggers, unless it does not; how long it did."""
+        field = self._java("java.lang.Class").forName(TRIGGERS).getDeclaredField("intervalMs")
+        field.setAccessible(True)
+        executor = self._execution.triggerExecutor()
+        before = int(field.getLong(executor))
+        if before and millis is not None:
+            field.setLong(executor, millis)
+        return before
 
     def _ends(self, ends: Any, plan: BatchPlan) -> Any:
         """Where the plan ends, as Spark has it. A batch that reads nothing is run only if an offset is another text than before."""
@@ -150,10 +175,7 @@ class Held:
         return self._java(STREAM_PROGRESS)(ends)
 
     def _java(self, name: str) -> Any:
-        found: Any = self._spark._jvm
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        return getattr(self._spark._jvm, name)  # whole: each part of a dotted path is a call of its own
 
     def _object(self, name: str) -> Any:
         return getattr(self._java(name), "MODULE$")
@@ -161,16 +183,21 @@ class Held:
 
 def hold(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> Held | None:
     """Let the running batch finish, and hold the query before the next one. None if it has ended, or was not there by `deadline` or when
-    `forced` was set; then it goes on as ever. Blocks until the next trigger at least."""
+    `forced` was set; then it goes on as ever. Blocks while a batch runs."""
     over = monotonic() + deadline.total_seconds()
     await_initialised(query, deadline)  # which sets the sources
     held = Held(spark, query)
-    held.close()
-    while not held.gate.asked.wait(STEP.total_seconds()):
-        if not query.isActive or forced.is_set() or monotonic() > over:
-            held.release()
-            return None
-    return held
+    try:
+        held.close()
+        while query.isActive and not forced.is_set() and monotonic() <= over:
+            if held.waits:
+                return held
+            held.gate.asked.wait(STEP.total_seconds())
+    except BaseException:
+        held.release()
+        raise
+    held.release()
+    return None
 
 
 def _is_of(progress: Any, batch: int) -> bool:

@@ -97,8 +97,8 @@ class Task(Protocol):
 
     @property
     def draining(self) -> str:
-        """The id of the drain under which the stage empties itself, "" while it runs. What it writes then may be windows that were closed
-        early; in streams it carries the header `sluice-drain`."""
+        """The id of the drain under which the stage empties itself, "" while it runs; it changes between two batches. All that is written
+        then, from the rest of the input as well as windows that were closed early, carries it in streams as the header `sluice-drain`."""
         ...
 
     @property

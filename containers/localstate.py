@@ -6,6 +6,7 @@
   .staging/<stage>/              what a restore has brought so far; .replaced/<stage>/ the former store, while it is swapped for that
 <root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
   metadata                       {"id": lineage}, written by us before Spark first sees the directory
+  drain.json                     {"uuid": drain, "batch": last}, written before a drain empties the store, which must not go on then
   offsets/N, commits/N           batch N planned, batch N done
 """
 
@@ -24,6 +25,7 @@ from coordinator.core.ids import Lineage, directory_name
 from coordinator.core.recovery import LocalStore
 
 _BLOCK = 4096
+MARK = "drain.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,29 @@ def set_lineage(directory: Path, lineage: Lineage) -> None:
     """Give a store that no query runs on a new lineage. Whole or not at all."""
     (directory / ".metadata.crc").unlink(missing_ok=True)
     _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
+
+
+def mark_emptied(directory: Path, drain: str, batch: int) -> None:
+    """Note that the drain empties the store after this batch (-1 for none), unless that is noted. Whole or not at all."""
+    if not (directory / MARK).exists():
+        _write_whole(directory / MARK, json.dumps({"uuid": drain, "batch": batch}), directory / f".{MARK}.sluice")
+
+
+def check_not_emptied(directory: Path, drain: str = "") -> None:
+    """Raises StateElsewhere for a store that a drain other than `drain` has emptied or begun to: it would drop what comes as late."""
+    try:
+        mark = json.loads((directory / MARK).read_bytes())
+        emptied_by, batch = _text(mark["uuid"]), int(mark["batch"])
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointUnreadable(f"{directory / MARK}: {error}: move the directory away to begin afresh") from error
+    if emptied_by != drain:
+        raise StateElsewhere(
+            f"{directory} was emptied after batch {batch} by the drain {emptied_by}, which did not end well, and there is no snapshot to "
+            "go back to: whatever it reads now it would drop as late; deploy with an explicit start (earliest, latest or a time) to begin "
+            "with empty state"
+        )
 
 
 def _write_whole(file: Path, text: str, draft: Path) -> None:

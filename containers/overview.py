@@ -29,6 +29,7 @@ class StageOverview(wire.Reply):
     batch_millis: int | None
     watermark_lag_seconds: float | None
     report_age_seconds: float | None
+    backup_age_seconds: float | None
 
 
 class RunOverview(wire.Reply):
@@ -108,6 +109,7 @@ def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> S
         batch_millis=_most(each.batch_millis for each in measured),
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
+        backup_age_seconds=_most(backup_age(each, at) for each in progress),
     )
 
 
@@ -128,6 +130,11 @@ def report_age(progress: wire.StageProgress, at: datetime) -> float | None:
     """Seconds; None before the first report."""
     heard = last_heard(progress)
     return None if heard is None else max(0.0, (at - heard).total_seconds())
+
+
+def backup_age(progress: wire.StageProgress, at: datetime) -> float | None:
+    """Seconds since the stage's newest snapshot was reported; None without one."""
+    return None if progress.backed_up_at is None else max(0.0, (at - progress.backed_up_at).total_seconds())
 
 
 def watermark_lag(measures: wire.StageMeasures) -> float | None:

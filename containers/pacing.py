@@ -56,6 +56,10 @@ class Pacer:
         self._open = True
         self._news.set()
 
+    def close(self) -> None:
+        """Hold batches back again."""
+        self._open = False
+
     def begins(self, batch: int) -> None:
         """Blocks until the batch may go on."""
         asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()

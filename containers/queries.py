@@ -6,14 +6,14 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from containers.backups import Backup
 from containers.engine import Batch, Callbacks, Engine, Start
@@ -30,6 +30,9 @@ from coordinator.core.ids import Ssp, TaskName
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+Quieten: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
+"""`StageRunner.hold` or `stop`."""
 
 
 class UserCodeEnded(Exception):
@@ -73,7 +76,9 @@ class Queries:
         self._pacers: dict[str, Pacer] = {}
         self._backups: dict[str, Backup] = {}
         self._preparing: set[asyncio.Future[Start]] = set()
-        self._stopping = self._paused = False
+        self._at_work: dict[asyncio.Future[Any], TaskName] = {}
+        self._stopping = False
+        self._pauses = 0
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
@@ -95,32 +100,39 @@ class Queries:
         await self._call(lambda: self._engine.open(callbacks))
 
     async def run(self, starts: Sequence[Start]) -> None:
-        """Start these and keep them running until `stop`. Raises what `StageRunner.run` raises."""
+        """Start these, or let them go on that a pause has held, and keep them running until `stop` or `pause`. Raises what
+        `StageRunner.run` raises."""
         await asyncio.gather(*(self._keep(start) for start in starts))
 
     async def _keep(self, start: Start) -> None:
         """Keep one running, in step with the same stage of other tasks where that is asked for."""
+        pauses, runner = self._pauses, self._runners.get(start.query)
+        if runner is None or not runner.held:
+            runner = await self._new_runner(start, pauses)
+        if runner is None:
+            return
+        pacer, backup = self._pacers.get(start.query), self._backups.get(start.query)
+        if pacer is not None:
+            pacer.close()
+        if backup is not None:
+            backup.revive()
+        self._meters.begin(runner.start, lambda: runner.restarts)
+        try:
+            await _first(runner.run(), *(each.run() for each in (pacer, backup) if each is not None))
+        finally:
+            self._meters.forget(runner.start)
+
+    async def _new_runner(self, start: Start, pauses: int) -> StageRunner | None:
+        """None when the container stops meanwhile, or all was paused: another `run` then begins anew, with all stages of the task."""
         pacer = self._pacer_of(start)
+        prepared = await self._ready(start if pacer is None else replace(start, around=(*start.around, pacer)))
+        if prepared is None or self._pauses != pauses:
+            return None
         if pacer is not None:
             self._pacers[start.query] = pacer
-            start = replace(start, around=(*start.around, pacer))
-        prepared = await self._ready(start)
-        if prepared is None or self._paused:
-            return
-        start, backup = prepared, self._backups.get(start.query)
-        runner = self._runners[start.query] = StageRunner(
-            self._engine, start, self._policy, self._clock, self._call, self._end_of, self._starting
-        )
-        self._meters.begin(start, lambda: runner.restarts)
-        beside = [each.run() for each in (pacer, backup) if each is not None]
-        works = [asyncio.ensure_future(work) for work in (runner.run(), *beside)]
-        try:
-            for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
-                done.result()
-        finally:
-            for work in works:
-                work.cancel()
-            self._meters.forget(start)
+        runner = StageRunner(self._engine, prepared, self._policy, self._clock, self._call, self._end_of, self._starting)
+        self._runners[start.query] = runner
+        return runner
 
     async def prepare(self, starts: Sequence[Start]) -> Sequence[Start] | None:
         """Make the stores of these ready without starting their queries; None when the container stops meanwhile."""
@@ -163,9 +175,12 @@ class Queries:
         """Of a stage whose store was made ready."""
         return self._backups.get(start.query)
 
-    async def on_engine(self, work: Callable[[Engine], T]) -> T:
-        """Do something with the engine, on its threads."""
-        return await self._call(lambda: work(self._engine))
+    async def on_engine(self, start: Start, work: Callable[[Engine], T]) -> T:
+        """Do something for a stage with the engine, on its threads. A stop waits for it, also when nobody else does any more."""
+        doing = asyncio.ensure_future(self._call(lambda: work(self._engine)))
+        self._at_work[doing] = start.task
+        doing.add_done_callback(lambda done: self._at_work.pop(done, None))
+        return await asyncio.shield(doing)
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
@@ -223,38 +238,37 @@ class Queries:
     def hurry(self) -> None:
         """Interrupt running batches instead of waiting for them."""
         self._forced.set()
-        self._abandon()
+        self._abandon(self._backups)
         self._hurry.set()
 
     async def pause(self, deadline: timedelta) -> None:
-        """Stop every query between batches, so that `run` returns, until `resume`. The container goes on."""
-        self._paused = True
-        late = self._loop.call_later(deadline.total_seconds(), self._abandon)
-        try:
-            await self._stop_all(deadline)
-        finally:
-            late.cancel()
+        """Have every query wait between two batches, or stop it there, so that `run` returns. The container goes on."""
+        self._pauses += 1
+        await self._each(StageRunner.hold, deadline)
 
-    def resume(self) -> None:
-        """Queries may be run again."""
-        self._paused = False
+    async def beside_backups(self, starts: Sequence[Start], work: Awaitable[T]) -> T:
+        """Do the work while the stores of these are backed up as ever: batches wait for overdue commits. Raises what the work and
+        `Backup.run` raise."""
+        doing = asyncio.ensure_future(work)
+        backups = [backup for start in starts if (backup := self._backups.get(start.query)) is not None]
+        for backup in backups:
+            backup.revive()
+        await _first(doing, *(backup.run() for backup in backups))
+        return doing.result()
 
     async def stop(self, deadline: timedelta) -> set[TaskName]:
         """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
         await self._stop_preparing()
         if self._gone:
             return {runner.start.task for runner in self._runners.values()}
-        late = self._loop.call_later(deadline.total_seconds(), self._abandon)
-        try:
-            acting = await self._stop_all(deadline)
-        finally:
-            late.cancel()
+        acting = await self._each(StageRunner.stop, deadline) | await self._await_works(deadline)
         await self._finish_backups(acting, deadline)
         return acting
 
-    def _abandon(self) -> None:
-        for backup in self._backups.values():
-            backup.abandon()
+    def _abandon(self, queries: Iterable[str]) -> None:
+        for query in queries:
+            if (backup := self._backups.get(query)) is not None:
+                backup.abandon()
 
     async def _finish_backups(self, acting: set[TaskName], within: timedelta) -> None:
         """The last commits, of the tasks whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
@@ -270,22 +284,36 @@ class Queries:
             if error is not None:
                 log.warning("the last commit failed: %s", error)
 
-    async def _stop_all(self, deadline: timedelta) -> set[TaskName]:
+    async def _each(self, quieten: Quieten, deadline: timedelta) -> set[TaskName]:
+        """Stop or hold all; the tasks of which a query has not ended in time. A batch that runs at the deadline waits for nothing more."""
         for pacer in self._pacers.values():
             pacer.open()
         stopping = {
-            asyncio.create_task(runner.stop(deadline, self._forced), name=name): runner.start.task for name, runner in self._runners.items()
+            asyncio.create_task(quieten(runner, deadline, self._forced), name=name): runner.start.task
+            for name, runner in self._runners.items()
         }
         stops, ended = set(stopping), set[asyncio.Task[bool]]()
+        late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon([stop.get_name() for stop in stops]))
         hurried = asyncio.create_task(self._hurried(deadline))
         while stops and not hurried.done():
             stopped, _ = await asyncio.wait({*stops, hurried}, return_when=asyncio.FIRST_COMPLETED)
             ended |= {stop for stop in stops & stopped if _has_ended(stop)}
             stops -= stopped
+        late.cancel()
         hurried.cancel()
         for stop in stops:
             log.warning("%s did not stop in time", stop.get_name())
         return {stopping[stop] for stop in stopping.keys() - ended}
+
+    async def _await_works(self, deadline: timedelta) -> set[TaskName]:
+        """The tasks for which the engine is still at work after that. A batch that runs at the deadline waits for nothing more."""
+        late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon(self._backups))
+        hurried = asyncio.create_task(self._hurried(deadline))
+        while self._at_work and not hurried.done():
+            await asyncio.wait({hurried, *self._at_work}, return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        hurried.cancel()
+        return set(self._at_work.values())
 
     async def _hurried(self, deadline: timedelta) -> None:
         """Returns when stopping has taken as long as it may: the deadline and a little, or a moment after it was told to hurry."""
@@ -293,6 +321,17 @@ class Queries:
             async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
                 await self._hurry.wait()
                 await asyncio.sleep(0 if self._gone else HURRY.total_seconds())
+
+
+async def _first(*works: Awaitable[object]) -> None:
+    """Until the first of these has ended; the others are cancelled, and an error of it is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            done.result()
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _has_ended(stop: asyncio.Task[bool]) -> bool:

@@ -46,11 +46,16 @@ class ContainerSettings(BaseSettings):
     restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
     report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
     commit_interval_seconds: float = Field(
-        10, ge=0, le=86_400, description="how often state is backed up; 0: after every batch, before the next one begins"
+        10,
+        ge=0,
+        le=86_400,
+        description="how often state is backed up; 0: after every batch, and with task.write and task.foreach_batch before the next begins",
     )
     max_replay: int = Field(8, ge=1, description="after how many batches state is backed up although it is not yet time")
     commit_max_delay_seconds: float = Field(60, ge=0, description="how late a backup may be before batches wait for it")
-    commit_timeout_seconds: float = Field(1800, gt=0, description="how long batches wait for a backup before the container ends")
+    commit_timeout_seconds: float = Field(
+        1800, gt=0, description="how long batches wait for a backup before the container ends; mind the coordinator's gc_grace_seconds"
+    )
     backup_packing: bool = Field(True, description="put small files into one blob; without, Samza's own code can restore snapshots")
     backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run at a time, for each stage")
     blob_ttl_days: float = Field(30, ge=1, le=3650, description="when blobs go that were uploaded and never became part of a snapshot")

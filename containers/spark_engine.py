@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import Batch, Callbacks, Emptied, Start
-from containers.flush import Flusher
+from containers.flush import ENDS_WITHIN, Flusher
+from containers.gate import Held, hold
 from containers.job import Job
-from containers.localstate import Stores, check_writable, inspect, write_plan
+from containers.localstate import Stores, check_not_emptied, check_writable, inspect, mark_emptied, write_plan
 from containers.masters import executors_asked, is_local
 from containers.operators import unflushable
 from containers.positions import positions_of
@@ -48,6 +50,11 @@ SOURCES_WITHIN = timedelta(seconds=15)
 """Longer than Spark waits for a source's Python process."""
 
 
+STARTING = os.cpu_count() or 1
+"""How many stores are worked on at a time by queries that are started for each batch: each start takes a Python process, which needs a
+second or two of a core, and Spark gives it ten seconds."""
+
+
 class SparkEngine:
     """One session for all tasks of the container."""
 
@@ -71,6 +78,10 @@ class SparkEngine:
         self._reads: dict[str, list[StreamId]] = {}
         self._names: dict[str, str] = {}
         self._unflushable: dict[str, Sequence[str]] = {}
+        self._tasks: dict[str, StageTask] = {}
+        self._held: dict[str, Held] = {}
+        self._emptied: set[str] = set()
+        self._starting = threading.Semaphore(STARTING)
         self._spark: SparkSession | None = None
         self._shared_paths: SharedPaths | None = None
         self._callbacks: Callbacks | None = None
@@ -155,6 +166,7 @@ class SparkEngine:
         task = self._task(start)
         appended = task.fence(stage.writes)
         directory = self._stores.prepare(start.task, stage.name, start.lineage, None if start.restored else start.reported)
+        check_not_emptied(directory)
         found = inspect(directory)
         if found is not None and max([found.planned, *start.replay]) < appended:
             raise StateElsewhere(
@@ -166,11 +178,32 @@ class SparkEngine:
         self._unflushable[start.query] = unflushable(writer)
         query = start_query(self._spark, writer, start.query, directory, self._settings.trigger)
         self._names[str(query.runId)] = start.query
+        self._tasks[start.query] = task
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
 
+    def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        assert self._spark is not None
+        try:
+            held = hold(self._spark, query, deadline, forced)
+        except Exception as error:  # it is spoken to where there is no interface
+            log.warning("%s cannot be held, and is stopped instead", query.name, exc_info=error)
+            return False
+        if held is not None:
+            self._held[query.name] = held
+        return held is not None
+
+    def release(self, query: Any) -> None:
+        held = self._held.pop(query.name)
+        if query.name in self._emptied:
+            held.end(ENDS_WITHIN, threading.Event())  # `start` then says why it cannot go on
+        else:
+            held.release()
+
     def finish(self, start: Start) -> None:
-        self._flusher(start).finish_interrupted()
+        if start.query not in self._held:  # which has none
+            with self._starting:
+                self._flusher(start).finish_interrupted()
 
     def ends(self, start: Start) -> Mapping[Ssp, int]:
         found: dict[Ssp, int] = {}
@@ -182,19 +215,34 @@ class SparkEngine:
         return found
 
     def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
-        flusher = self._flusher(start)
-        flusher.finish_interrupted()
-        flusher.advance(ends)
-        flushed = flusher.flush()
-        return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
+        self._emptied.add(start.query)
+        held = self._held.get(start.query)
+        if held is None:
+            with self._starting:
+                return _emptied(self._flusher(start), start.drain, ends)
+        try:
+            return _emptied(self._flusher_of(start, held), start.drain, ends)
+        except BaseException:
+            self._held.pop(start.query, None)
+            held.end(ENDS_WITHIN, threading.Event())
+            raise
 
     def _flusher(self, start: Start) -> Flusher:
         """Of a store on which no query runs, with the plans that it must run again run."""
-        assert self._spark is not None
         task = self._task(start)
         task.fence(start.declared.stage.writes)
         directory = self._stores.prepare(start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported)
+        check_not_emptied(directory, start.drain)
         self._replay(start, task, directory)
+        return self._flusher_on(start, task, directory)
+
+    def _flusher_of(self, start: Start, held: Held) -> Flusher:
+        """Of the store of a running query, which from now on writes under the drain."""
+        self._tasks[start.query].draining = start.drain
+        return self._flusher_on(start, self._task(start), self._stores.directory(start.task, start.declared.stage.name), held)
+
+    def _flusher_on(self, start: Start, task: StageTask, directory: Path, held: Held | None = None) -> Flusher:
+        assert self._spark is not None
         return Flusher(
             self._spark,
             directory,
@@ -203,6 +251,7 @@ class SparkEngine:
             start.starts,
             self._settings.max_rows,
             self._clock,
+            held=held,
         )
 
     def _writer(self, start: Start, task: StageTask) -> DataStreamWriter:
@@ -228,7 +277,8 @@ class SparkEngine:
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         assert self._spark is not None
-        return stop_between_batches(self._spark, query, deadline, forced)
+        held = self._held.pop(query.name, None)
+        return stop_between_batches(self._spark, query, deadline, forced) if held is None else held.end(deadline, forced)
 
     def check(self) -> None:
         assert self._spark is not None
@@ -241,3 +291,12 @@ class SparkEngine:
             self._shared_paths.close()
         if self._spark is not None:
             self._spark.stop()
+
+
+def _emptied(flusher: Flusher, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
+    found = inspect(flusher.directory)
+    mark_emptied(flusher.directory, drain, -1 if found is None else found.committed)
+    flusher.finish_interrupted()
+    flusher.advance(ends)
+    flushed = flusher.flush()
+    return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)

@@ -79,14 +79,25 @@ class StageRunner:
         self._failures: deque[Instant] = deque()
         self.restarts = 0
         self._stopping = asyncio.Event()
+        self._held = asyncio.Event()
+
+    @property
+    def held(self) -> bool:
+        """Whether the query waits between two batches, for `run` to let it go on."""
+        return self._held.is_set()
 
     async def run(self) -> None:
-        """Until `stop`. Raises StageFailed, LeaseLost, or what no restart can mend."""
+        """Until `stop` or `hold`. Raises StageFailed, LeaseLost, or what no restart can mend."""
         with about(task=self.start.task, stage=self.start.declared.stage.name, generation=self.start.generation):
+            if self.held:
+                self._stopping.clear()
+                await self._after(await self._go_on())
             while not self._stopping.is_set():
-                error = await self._run_once()
-                if not self._stopping.is_set():
-                    await self._pause(self._after_failure(error or "the query ended by itself"))
+                await self._after(await self._run_once())
+
+    async def _after(self, error: str | None) -> None:
+        if not self._stopping.is_set():
+            await self._pause(self._after_failure(error or "the query ended by itself"))
 
     async def _pause(self, duration: timedelta) -> None:
         """Wait, but not beyond `stop`."""
@@ -107,7 +118,26 @@ class StageRunner:
                 log.warning("%s does not start", self.start.query, exc_info=error)
                 return f"{type(error).__name__}: {error}{in_job_file(error)}"
         log.info("%s runs under generation %d", self.start.query, self.start.generation)
-        return await asyncio.shield(self._end_of(self._token))
+        return await self._end()
+
+    async def _go_on(self) -> str | None:
+        async with self._changing:
+            if self._stopping.is_set():
+                return None
+            self._held.clear()
+            await self._call(lambda: self._engine.release(self._query))
+        log.info("%s goes on", self.start.query)
+        return await self._end()
+
+    async def _end(self) -> str | None:
+        """The error with which the query ended; None also when it is held instead."""
+        end, held = self._end_of(self._token), asyncio.ensure_future(self._held.wait())
+        either: set[asyncio.Future[Any]] = {end, held}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            held.cancel()
+        return end.result() if end.done() else None
 
     def _after_failure(self, error: str) -> timedelta:
         now = self._clock.elapsed()
@@ -122,10 +152,23 @@ class StageRunner:
         log.warning("%s failed (%d of %d), again in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
         return pause
 
+    async def hold(self, deadline: timedelta, forced: threading.Event) -> bool:
+        """Have the query wait between batches, so that `run` returns, and may be called again; stop one that cannot be held. False if a
+        batch had to be interrupted."""
+        self._stopping.set()
+        until = self._clock.elapsed() + deadline.total_seconds()
+        async with self._changing:
+            query = self._query
+            if query is not None and (self.held or await self._call(lambda: self._engine.hold(query, deadline, forced))):
+                self._held.set()
+                return True
+        return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())), forced)
+
     async def stop(self, deadline: timedelta, forced: threading.Event) -> bool:
-        """Stop between batches, also a query that is just being started; False if the batch had to be interrupted."""
+        """Stop between batches, also a query that is just being started, or is held; False if the batch had to be interrupted."""
         self._stopping.set()
         async with self._changing:
+            self._held.clear()
             query, self._query = self._query, None
             if query is None:
                 return True

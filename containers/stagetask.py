@@ -96,9 +96,6 @@ class StageTask:
         self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
     ) -> DataStreamWriter:
         bound = self._bound(stream.name)
-        headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
-        if self.draining:
-            headers[DRAIN_RECORD_HEADER] = self.draining
         chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
         chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
         records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))
@@ -106,9 +103,14 @@ class StageTask:
 
         def append(batch: DataFrame, batch_id: int) -> None:
             self._begins(batch_id)
-            system.append(self._grant, batch, batch_id, bound.stream.stream, headers, lambda: self._writes(batch_id))
+            system.append(self._grant, batch, batch_id, bound.stream.stream, self._headers(bound), lambda: self._writes(batch_id))
 
         return records.writeStream.foreachBatch(append)
+
+    def _headers(self, bound: Bound) -> dict[str, str]:
+        """Of a batch's records. A drain may come while the query runs."""
+        headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
+        return headers | ({DRAIN_RECORD_HEADER: self.draining} if self.draining else {})
 
     def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         def write(batch: DataFrame, batch_id: int) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from containers.overview import StageOverview, offsets_behind, report_age, watermark_lag
+from containers.overview import StageOverview, backup_age, offsets_behind, report_age, watermark_lag
 from coordinator import wire
 
 NONE = "-"
@@ -215,7 +215,7 @@ def tasks_table(run: wire.RunDetail, at: datetime, width: int | None) -> Table:
             Column("BATCH", right=True, rank=1),
         ),
         *(Column("ROWS/S", right=True, rank=2), Column("BEHIND", right=True), Column("TOOK", right=True, rank=4)),
-        *(Column("WATERMARK LAG", right=True, rank=5), Column("REPORT", right=True)),
+        *(Column("WATERMARK LAG", right=True, rank=5), Column("BACKUP", right=True, rank=3), Column("REPORT", right=True)),
     ]
     rows: list[Sequence[str | Text]] = []
     for task in run.tasks:
@@ -228,25 +228,27 @@ def tasks_table(run: wire.RunDetail, at: datetime, width: int | None) -> Table:
 
 
 def _progress(told: wire.StageProgress | None, at: datetime) -> Sequence[str]:
-    """Batch, rows/s, behind, took, watermark lag, age of the report."""
+    """Batch, rows/s, behind, took, watermark lag, age of the backup, age of the report."""
     if told is None:
-        return (NONE,) * 6
+        return (NONE,) * 7
     batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.measures
-    behind = count(offsets_behind(told))
+    behind, backup = count(offsets_behind(told)), duration(backup_age(told, at))
     if of is None:
-        return (batch, NONE, behind, NONE, NONE, age)
-    return (batch, rate(of.rows_per_second), behind, millis(of.batch_millis), duration(watermark_lag(of)), age)
+        return (batch, NONE, behind, NONE, NONE, backup, age)
+    return (batch, rate(of.rows_per_second), behind, millis(of.batch_millis), duration(watermark_lag(of)), backup, age)
 
 
 def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     columns = [
         *(Column("STAGE"), Column("ROWS/S", right=True), Column("BEHIND", right=True), Column("BATCH TOOK", right=True, rank=1)),
-        *(Column("WATERMARK LAG", right=True, rank=3), Column("LAST REPORT", right=True), Column("BATCHES", right=True, rank=2)),
+        *(Column("WATERMARK LAG", right=True, rank=3), Column("LAST REPORT", right=True), Column("BACKUP", right=True, rank=2)),
+        Column("BATCHES", right=True, rank=4),
     ]
     rows = [
         (
             *(each.stage, rate(each.rows_per_second), count(each.offsets_behind), millis(each.batch_millis)),
-            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), count(each.batches)),
+            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.backup_age_seconds)),
+            count(each.batches),
         )
         for each in stages
     ]

@@ -29,6 +29,7 @@ from coordinator.replies import (
     container_reply,
     drain_of_run,
     job_reply,
+    plan_of_run,
     prometheus_target,
     run_detail,
     run_reply,
@@ -36,6 +37,7 @@ from coordinator.replies import (
     stage_start,
 )
 from coordinator.runs import Runs
+from coordinator.snapshots import Snapshots
 from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
 from coordinator.tasks import Tasks
@@ -58,6 +60,7 @@ class Parts:
     registry: CollectorRegistry
     systems: dict[str, StreamSystem]
     blob_stores: BlobStores
+    snapshots: Snapshots
     notices_wait: timedelta
 
     @property
@@ -84,6 +87,13 @@ async def deploy_run(body: wire.RunRequest, parts: Ours) -> wire.RunReply:
     return run_reply(await parts.runs.deploy(body), parts.connections)
 
 
+@router.post("/runs/plan")
+async def plan_run(body: wire.RunRequest, parts: Ours) -> wire.RunPlanReply:
+    """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
+    that is still to come."""
+    return plan_of_run(body.job, await parts.runs.plan(body))
+
+
 @router.get("/runs")
 async def get_runs(
     parts: Ours,
@@ -105,8 +115,15 @@ async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
         paces=parts.paces.of_run(RunId(run_id)),
         told=parts.measures.of_run(RunId(run_id)),
         behind=parts.survey.behind(RunId(run_id)),
+        backed_up=parts.snapshots.newest,
     )
     return run_detail(described, parts.connections, memory, parts.blob_stores)
+
+
+@router.get("/runs/{runId}/request")
+async def get_run_request(run_id: RunIdPath, parts: Ours) -> wire.RunRequest:
+    """The request that made a run, with which it can be made again."""
+    return await parts.runs.request_of(RunId(run_id))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)

@@ -113,7 +113,7 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
 
     for name, url in settings.blob_places.items():
         make(name, url)
-    return BlobStores(settings.blob_places, make, Backup(to, back), greet)
+    return BlobStores(settings.blob_places, make, Backup(to, back), greet, settings.gc_grace)
 
 
 def _not_told(_: DatabaseInUse) -> None:
@@ -140,7 +140,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         store,
         blob_stores,
         clock,
-        grace=timedelta(seconds=settings.gc_grace_seconds),
+        grace=settings.gc_grace,
         every=timedelta(seconds=settings.gc_every_seconds),
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
@@ -190,6 +190,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         ),
         systems=systems,
         blob_stores=blob_stores,
+        snapshots=snapshots,
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 

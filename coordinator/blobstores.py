@@ -37,7 +37,7 @@ class Backup:
 
 class BlobStores:
     """`places` are the stores' URLs by their names, `make` makes a store of one. `by_default` is what holds for runs that say nothing.
-    `greet` is called with each store that has been opened, before anybody else gets it."""
+    `greet` is called with each store that has been opened, before anybody else gets it. `garbage_grace`: how long garbage is left alone."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class BlobStores:
         make: Callable[[str, str], BlobStore],
         by_default: Backup,
         greet: Greet | None = None,
+        garbage_grace: timedelta = timedelta(days=1),
     ) -> None:
+        self.garbage_grace = garbage_grace
         self.places = {BlobStoreName(name): url for name, url in places.items()}
         self.by_default = by_default
         self._make = make

@@ -227,13 +227,21 @@ class Drains:
             if took.step is Step.STOPPED and row.pinned is not None:
                 await pin(tx, drain, row, now)
             after = await self._advance(tx, run, drain, ends, now)
+            news = after.phase is not drain.phase or await self._tell_followers(tx, after, row, now)
             containers = await containers_of(tx, run_id) if after.phase.over else []
-        if after.phase is not drain.phase:
+        if news:
             self._notices.ring(run_id)
         if after.phase.over:
             self._show_drain(containers, None)
             self._final_ends.pop(after.drain_id, None)
         return after.phase
+
+    async def _tell_followers(self, tx: Writing, drain: DrainRow, row: DrainStageRow, now: datetime) -> bool:
+        """When the last task has flushed a stage, those that read what it writes need not wait any more: whether they were told."""
+        if row.step is not Step.FLUSHED or await tx.is_behind(drain.drain_id, row.stage, Step.FLUSHED):
+            return False
+        await tell(tx, drain, now)
+        return True
 
     async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: Took, now: datetime) -> DrainStageRow:
         if took.step in (Step.STOPPED, Step.COMMITTED):

@@ -2,6 +2,11 @@
 newest snapshot.
 
 A snapshot's index is its last blob, so what has an index was uploaded whole. What lacks a blob is left out, and told.
+
+It registers stores, and no runs. The next deployment of a job with the start "checkpoint" goes on from here: each of its stages restores
+its newest snapshot, on whatever disk, and runs the plans after it again, in the same lineage. That run begins a history of its own, though,
+so records of intermediate streams that were not yet read are not read any more; and nobody knows any more that a stream has grown: such a
+job is to be deployed with max_tasks = the number of tasks that it had.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from coordinator import wire
 from coordinator.blobstores import BlobStores
@@ -12,7 +12,8 @@ from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
 from coordinator.core.ownership import Hold
 from coordinator.measures import Stages, Told
 from coordinator.paces import Told as Paced
-from coordinator.runs import Described
+from coordinator.runs import Described, Proposed
+from coordinator.store.backups import StoreKey
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerRow, JobRow, RunRow, StoreRow
 from coordinator.survey import Behind
@@ -33,6 +34,18 @@ def runs_reply(rows: Sequence[RunRow], limit: int) -> wire.RunsReply:
 
 def run_reply(run: RunRow, connections: Connections) -> wire.RunReply:
     return wire.RunReply.model_validate(_run_fields(run, connections))
+
+
+def plan_of_run(job: str, proposed: Proposed) -> wire.RunPlanReply:
+    missing = {(each.system, each.stream) for each in proposed.missing}
+    streams = tuple(wire.StreamReply.model_validate(each) for each in proposed.streams)
+    return wire.RunPlanReply(
+        job=job,
+        replaces=proposed.before.run_id if proposed.before else None,
+        streams=streams,
+        creates=tuple(each.name for each in streams if (each.system, each.stream) in missing),
+        tasks=tuple(wire.PlannedTask(task=task, processor_id=slot) for task, slot in sorted(proposed.model.placement.items())),
+    )
 
 
 def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
@@ -60,12 +73,13 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
 @dataclass(frozen=True, slots=True)
 class InMemory:
     """What the coordinator knows of a run without its database: how long a container's lease still is, how stages keep pace, what their
-    containers told last, and what they have still to read."""
+    containers told last, what they have still to read, and when each store's newest snapshot was reported."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
     paces: Mapping[tuple[StageName, TaskName], Paced]
     told: Stages
     behind: Behind
+    backed_up: Mapping[StoreKey, datetime]
 
 
 def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire.RunDetail:
@@ -87,6 +101,7 @@ def run_detail(described: Described, connections: Connections, memory: InMemory,
     fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
+    fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
     fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
     return wire.RunDetail.model_validate(fields)
 
@@ -111,6 +126,7 @@ def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire.
         pace=None if told is None else _pace(told),
         offsets_behind=behind,
         measures=_measures(memory.told.get((row.task, row.stage)), hold, behind),
+        backed_up_at=None if row.head is None else memory.backed_up.get(StoreKey(row.job, row.task, row.stage)),
     )
 
 

@@ -12,7 +12,6 @@ from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
 from coordinator.core.drain import DrainId
 from coordinator.core.errors import (
-    BadGraph,
     BadGrouping,
     NeverDrained,
     RunIsDraining,
@@ -22,9 +21,9 @@ from coordinator.core.errors import (
     UnknownStream,
     UnknownSystem,
 )
-from coordinator.core.graph import Graph, Stage, chain
+from coordinator.core.graph import chain
 from coordinator.core.grouping import Previous
-from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StageName, StreamId
+from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
 from coordinator.drainsteps import ShowDrain, containers_of, leave
@@ -32,6 +31,7 @@ from coordinator.endings import ask_to_stop, the_run
 from coordinator.groupers import Groupers, apart
 from coordinator.jobmodels import JobModels, Plan, plan_model
 from coordinator.notices import Notices
+from coordinator.requested import bindings_of, graph_of, streams_of
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, Reading, RunRow, Store, StoreRow, Writing
 from coordinator.streams.port import Offsets, StreamSystem
@@ -65,6 +65,16 @@ class _Before:
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
     unheard_of: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What a deployment would make: the run that it would replace, its job model, its streams, and which of them it would create."""
+
+    before: RunRow | None
+    model: JobModel
+    streams: Sequence[Mapping[str, object]]
+    missing: Sequence[StreamId]
 
 
 class Runs:
@@ -101,9 +111,7 @@ class Runs:
 
         Raises the errors of graph, streams, grouping and placement; RunIsDraining; BlobStoreUnusable; StateUnregistered.
         """
-        chain(_graph(request))
-        self._blob_stores.of_config(request.config, None)
-        bindings = _bindings(request)
+        bindings = self._checked(request)
         async with self._deploying:
             counts, missing = await self._counts(request, bindings)
             job = JobName(request.job)
@@ -119,7 +127,30 @@ class Runs:
                 if stream in missing:
                     await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
             starts = await self._starts(request, bindings, plan, before.starts)
-            return await self._save(request, _streams(request, bindings, counts), before.run, before.going_on, plan, starts)
+            return await self._save(request, streams_of(request, bindings, counts), before.run, before.going_on, plan, starts)
+
+    async def plan(self, request: wire.RunRequest) -> Proposed:
+        """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
+
+        Raises what `deploy` does; but for that start neither NeverDrained nor RunIsDraining.
+        """
+        bindings = self._checked(request)
+        to_come = request.start == "drained"
+        counts, missing = await self._counts(request, bindings)
+        async with self._store.read() as tx:
+            before = await self._before(tx, JobName(request.job), "latest" if to_come else request.start)
+        if before.run is not None and not to_come:
+            _not_draining(before.run)
+        if before.unheard_of and request.start == "checkpoint":
+            await self._nothing_backed_up(JobName(request.job))
+        plan = await self._plan(request, bindings, counts, before.previous, before.model)
+        return Proposed(before.run, plan.model, streams_of(request, bindings, counts), missing)
+
+    def _checked(self, request: wire.RunRequest) -> Mapping[str, StreamId]:
+        """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable."""
+        chain(graph_of(request))
+        self._blob_stores.of_config(request.config, None)
+        return bindings_of(request)
 
     async def _before(self, tx: Reading, job: JobName, start: str | datetime) -> _Before:
         """Raises NeverDrained."""
@@ -278,6 +309,11 @@ class Runs:
                 failed_drains=await tx.failed_flushes(run.job),
             )
 
+    async def request_of(self, run_id: RunId) -> wire.RunRequest:
+        """The request that made the run. Raises UnknownRun."""
+        async with self._store.read() as tx:
+            return wire.RunRequest.model_validate((await the_run(tx, run_id)).spec)
+
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
         """Up to `limit` runs of the job, or of all, newest first, from the one that is next older than `before` on.
 
@@ -337,45 +373,3 @@ async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: s
     if found is None:
         raise NeverDrained(f'job {job} was never drained: start it from "checkpoint", "earliest", "latest" or a time')
     return found
-
-
-def _graph(request: wire.RunRequest) -> Graph:
-    return Graph.declared(
-        inputs=[each.name for each in request.inputs],
-        intermediates=[each.name for each in request.intermediates],
-        outputs=[each.name for each in request.outputs],
-        stages=[Stage(StageName(each.name), each.reads, each.writes) for each in request.stages],
-    )
-
-
-def _bindings(request: wire.RunRequest) -> Mapping[str, StreamId]:
-    bindings = {each.name: StreamId(each.system, each.stream or each.name) for each in request.streams}
-    for stage in request.stages:
-        names = [bindings[read].stream for read in stage.reads]
-        if len(set(names)) < len(names):  # Spark tells a batch's offsets by stream name, without the system
-            raise BadGraph(f"stage {stage.name} reads two streams of one name, of different systems: bind one to a stream of another name")
-    for name, stream in bindings.items():
-        if sum(1 for other in bindings.values() if other == stream) > 1:
-            raise BadGraph(f"{name!r} and another name both stand for the stream {stream}: bind each to a stream of its own")
-    return bindings
-
-
-def _streams(request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int]) -> Sequence[Mapping[str, object]]:
-    """The streams as resolved, for the run's record (`wire.StreamReply`)."""
-
-    def stream(name: str, role: str, *, broadcast: bool = False) -> Mapping[str, object]:
-        bound = bindings[name]
-        return {
-            "name": name,
-            "role": role,
-            "system": bound.system,
-            "stream": bound.stream,
-            "partitions": counts[name],
-            "broadcast": broadcast,
-        }
-
-    return [
-        *(stream(each.name, "input", broadcast=each.broadcast) for each in request.inputs),
-        *(stream(each.name, "intermediate") for each in request.intermediates),
-        *(stream(each.name, "output") for each in request.outputs),
-    ]

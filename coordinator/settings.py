@@ -51,7 +51,10 @@ class Settings(BaseSettings):
     retire_after_seconds: float = Field(7 * 86400, ge=0, description="how long snapshots of a stage that a job has not any more are kept")
     gc_every_seconds: float = Field(3600, gt=0, description="how often garbage is looked for in the blob stores")
     gc_grace_seconds: float = Field(
-        86400, ge=60, description="how long a blob that nothing refers to is left alone; must exceed what a commit can take"
+        86400,
+        ge=60,
+        description="how long a blob that nothing refers to is left alone; must exceed what a commit can take, which is twice the "
+        "containers' commit_max_delay_seconds and commit_timeout_seconds: else they refuse to start",
     )
     gc_max_deletes_per_second: float = Field(1000, gt=0, description="how fast garbage is deleted")
     blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="the time to live with which agents upload blobs, for the alert")
@@ -135,6 +138,10 @@ class Settings(BaseSettings):
     def blob_places(self) -> dict[str, str]:
         """Name -> URL."""
         return self.blob_stores or {"local": (self.home / "blobs").absolute().as_uri()}
+
+    @property
+    def gc_grace(self) -> timedelta:
+        return timedelta(seconds=self.gc_grace_seconds)
 
     @property
     def lease_policy(self) -> LeasePolicy:

@@ -33,7 +33,8 @@ CONTROL_RECORD_HEADER = "sluice-control"
 """On control records, which never reach user code."""
 
 DRAIN_RECORD_HEADER = "sluice-drain"
-"""On what a stage wrote while it emptied itself: the drain's id. In intermediate streams readers drop those of drains that failed."""
+"""On all that a stage wrote under a drain, from the rest of its input as well as by its flush: the drain's id. In intermediate streams
+readers drop those of drains that failed."""
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -143,6 +144,22 @@ class StreamReply(Reply):
     broadcast: bool = False
 
 
+class PlannedTask(Reply):
+    task: str
+    processor_id: str
+
+
+class RunPlanReply(Reply):
+    """What `POST /runs` would make of a request. `replaces`: the job's current run, null for a job's first. `creates`: those of its streams
+    that are not there yet, by the job's names."""
+
+    job: str
+    replaces: str | None
+    streams: tuple[StreamReply, ...]
+    creates: tuple[str, ...]
+    tasks: tuple[PlannedTask, ...]
+
+
 class SspOffset(Body):
     """The next offset of a partition: everything below it was read."""
 
@@ -187,7 +204,7 @@ class StageMeasures(Reply):
 class StageProgress(Reply):
     """The last committed batch of a stage of a task, as its container reported it. `offsetsBehind`: the records between it and the ends of
     the streams that the stage reads, as the coordinator saw them a few seconds ago, whether anybody holds the task or not; null when a
-    stream's system does not answer."""
+    stream's system does not answer. `backedUpAt`: when the snapshot that it goes on from was reported; null without one."""
 
     stage: str
     lineage: str
@@ -197,6 +214,7 @@ class StageProgress(Reply):
     pace: StagePace | None = None
     offsets_behind: int | None = None
     measures: StageMeasures | None = None
+    backed_up_at: datetime | None = None
 
 
 class TaskReply(Reply):
@@ -260,10 +278,12 @@ class DrainOfRun(Reply):
 class RunDetail(RunReply):
     """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says. `blobStores`: the
     URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it.
+    `garbageGraceSeconds`: how long what no snapshot refers to stays there; a commit must be shorter.
     `failedDrains`: of the job, those that failed after something was flushed; what they wrote to intermediate streams does not count."""
 
     told_at: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
+    garbage_grace_seconds: float | None = None
     backup_to: tuple[str, ...] = ()
     restore_from: tuple[str, ...] = ()
     drain: DrainOfRun | None = None

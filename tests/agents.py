@@ -39,14 +39,17 @@ def two_stages(name: str = "delays", *, last: str = "second") -> Job:
 
 @dataclass
 class Wire(httpx.AsyncBaseTransport):
-    """The way to the coordinator. It can be cut, can hold back an answer, and tells what was answered."""
+    """The way to the coordinator. It can be cut, can hold back an answer, lose it or give one of its own, and tells what was answered."""
 
     to: httpx.AsyncBaseTransport
     cut: bool = False
     on_cut: Callable[[], None] = lambda: None
     holding: dict[str, asyncio.Event] = field(default_factory=dict)
+    losing: set[str] = field(default_factory=set)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     answered: Counter[str] = field(default_factory=Counter)
+    foreign: dict[str, list[httpx.Response]] = field(default_factory=dict)
+    """Answers that stand in for the coordinator's, one each, by the end of the path."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -54,11 +57,19 @@ class Wire(httpx.AsyncBaseTransport):
             await self._count("unreachable")
             self.on_cut()
             raise httpx.ConnectError("cut", request=request)
+        for end, answers in self.foreign.items():
+            if request.url.path.endswith(end) and answers:
+                await self._count("foreign")
+                return answers.pop(0)
         answer = await self.to.handle_async_request(request)
         for end, go_on in self.holding.items():
             if request.url.path.endswith(end):
                 self.held.set()
                 await go_on.wait()
+        for end in [each for each in self.losing if request.url.path.endswith(each)]:
+            self.losing.discard(end)
+            self.held.set()
+            await asyncio.Event().wait()
         await self._count(request.url.path.rpartition("/")[2])
         return answer
 
@@ -71,6 +82,10 @@ class Wire(httpx.AsyncBaseTransport):
         """Hold back answers of paths that end so, until the event is set; the coordinator has done what they tell of."""
         self.holding[end] = asyncio.Event()
         return self.holding[end]
+
+    def lose(self, end: str) -> None:
+        """The next answer of a path that ends so never comes; the coordinator has done what it tells of."""
+        self.losing.add(end)
 
     async def after(self, what: str, times: int = 1) -> None:
         """Wait until so many were answered, from the start."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from containers.engine import Emptied, Start
-from containers.localstate import Stores, inspect, read_plan, write_plan
+from containers.engine import Batch, Emptied, Start
+from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from coordinator.core.ids import Ssp
 from tests.fake_engine import FakeEngine, FakeQuery
 
@@ -23,17 +23,21 @@ def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
 
 @dataclass
 class DiskEngine(FakeEngine):
-    """`outputs` are what batches wrote, by query, in order: (batch, plan). A directory's state is the plans of all its batches."""
+    """`outputs` are what batches wrote, by query, in order: (batch, plan). `on_empty` runs on the engine's threads before a store is
+    emptied, `on_emptying` after each batch of that. A directory's state is the plans of all its batches."""
 
     root: Path = Path()
     job: str = "delays"
     outputs: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    on_empty: Callable[[Start], None] = lambda start: None
+    on_emptying: Callable[[], None] = lambda: None
 
     def start(self, start: Start) -> tuple[str, Any]:
         directory = self.directory(start)
         Stores(self.root, self.job).prepare(
             start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
         )
+        check_not_emptied(directory)
         for batch, text in sorted(start.replay.items()):
             found = inspect(directory)
             assert found is not None
@@ -55,15 +59,27 @@ class DiskEngine(FakeEngine):
             self._run(start, found.planned, None)
 
     def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
-        """One batch, whose plan says under which drain."""
+        """A batch up to the ends, if they are further than the last, and one that flushes. Their plans say under which drain."""
+        self.on_empty(start)
+        directory = self.directory(start)
+        check_not_emptied(directory, start.drain)
         self.finish(start)
-        found = inspect(self.directory(start))
+        found = inspect(directory)
         assert found is not None
+        mark_emptied(directory, start.drain, found.committed)
         if found.committed < 0:
             return Emptied(-1)
-        last = read_plan(self.directory(start), found.committed)
-        self._run(start, found.committed + 1, last.replace('"note": "', f'"note": "{start.drain} '))
-        return Emptied(found.committed + 1)
+        batch, last = found.committed, read_plan(directory, found.committed)
+        (stream,) = start.declared.stage.reads
+        read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
+        rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
+        for note, upto in (("rest", rest), ("flush", rest)) if rest != read else (("flush", read),):
+            batch += 1
+            self._run(start, batch, plan(upto, stream, f"{start.drain} {note}"))
+            assert self._callbacks is not None
+            self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {}))
+            self.on_emptying()
+        return Emptied(batch)
 
     async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
         """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""
@@ -71,6 +87,12 @@ class DiskEngine(FakeEngine):
         await asyncio.to_thread(self._run, query.start, batch, text)
         offsets = {ssp: ends[ssp.partition] for ssp in query.start.starts if ssp.partition in ends}
         await query.commits(batch, offsets)
+
+    async def runs_unseen(self, query: FakeQuery, batch: int, ends: Mapping[int, int]) -> None:
+        """A batch of a sink that is not written through the task."""
+        text = plan(ends, query.start.declared.stage.reads[0])
+        await asyncio.to_thread(self._run, replace(query.start, around=()), batch, text)
+        await query.commits(batch)
 
     def _run(self, start: Start, batch: int, text: str | None) -> None:
         directory = self.directory(start)

@@ -35,6 +35,7 @@ class FakeQuery:
     token: str
     callbacks: Callbacks
     stopped: bool = False
+    held: bool = False
 
     async def commits(self, batch: int, offsets: Mapping[Ssp, int] | None = None) -> None:
         told = Batch(self.start.query, batch, 10, 5, offsets or {})
@@ -49,11 +50,13 @@ class FakeQuery:
 
 @dataclass
 class FakeEngine:
-    """Made on the event loop of the test. `on_open`, `on_start` and `on_stop` run on the engine's threads, and may block or raise."""
+    """Made on the event loop of the test. `on_open`, `on_start`, `on_hold` and `on_stop` run on the engine's threads, and may block or
+    raise."""
 
     on_open: Callable[[], None] = lambda: None
     on_start: Callable[[Start], None] = lambda start: None
     on_stop: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
+    on_hold: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
     on_check: Callable[[], None] = lambda: None
     ends_told_early: bool = False
     opened: int = 0
@@ -64,6 +67,7 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Queue[FakeQuery] = asyncio.Queue()
+        self._released: asyncio.Queue[FakeQuery] = asyncio.Queue()
         self._callbacks: Callbacks | None = None
 
     def open(self, callbacks: Callbacks) -> None:
@@ -85,9 +89,18 @@ class FakeEngine:
     def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
         self.stops.append((query.start.query, deadline))
         orderly = self.on_stop(query, forced)
-        query.stopped = True
+        query.stopped, query.held = True, False
         query.callbacks.on_end(query.token, None)
         return orderly
+
+    def hold(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        if self.on_hold(query, forced):
+            query.held = True
+        return query.held
+
+    def release(self, query: FakeQuery) -> None:
+        query.held = False
+        self._loop.call_soon_threadsafe(self._released.put_nowait, query)
 
     def finish(self, start: Start) -> None: ...
 
@@ -105,6 +118,10 @@ class FakeEngine:
     async def started(self) -> FakeQuery:
         """The next query that starts."""
         return await soon(self._started.get())
+
+    async def released(self) -> FakeQuery:
+        """The next query that goes on after it was held."""
+        return await soon(self._released.get())
 
     async def all_started(self, number: int) -> dict[str, FakeQuery]:
         """The next queries that start, by name."""

@@ -42,7 +42,8 @@ def chain(graph: Graph) -> Sequence[Stage]:
     """The stages in an order in which every stage comes after those that feed it; ties as declared.
 
     Raises BadGraph, naming the stage or stream at fault: no inputs or stages, a name twice, an undeclared name, a stage that reads
-    nothing or reads an output, one that writes an input, two writers to one name, an intermediate stream that nobody writes, a cycle.
+    nothing or reads an output, one that writes an input or a name twice, two writers to one output, an intermediate stream that nobody
+    writes, a cycle. Stages may share an intermediate stream: whoever reads it comes after all of them.
     """
     _check_names(graph)
     for stage in graph.stages:
@@ -50,14 +51,13 @@ def chain(graph: Graph) -> Sequence[Stage]:
     _check_writers(graph)
     ordered: list[Stage] = []
     waiting = list(graph.stages)
-    known = set(graph.inputs)
     while waiting:
-        ready = [stage for stage in waiting if known.issuperset(stage.reads)]
+        to_come = {name for stage in waiting for name in stage.writes}
+        ready = [stage for stage in waiting if to_come.isdisjoint(stage.reads)]
         if not ready:
             raise BadGraph(f"the stages {', '.join(s.name for s in waiting)} form a cycle: each reads what another of them writes")
         ordered += ready
         waiting = [stage for stage in waiting if stage not in ready]
-        known.update(name for stage in ready for name in stage.writes)
     return ordered
 
 
@@ -88,12 +88,19 @@ def _check_stage(graph: Graph, stage: Stage) -> None:
             raise BadGraph(f"stage {stage.name} writes {name!r}, which is {what}: write an output or an intermediate stream")
 
 
+def _written(graph: Graph) -> Sequence[str]:
+    """Each once, as declared."""
+    return list(dict.fromkeys(name for stage in graph.stages for name in stage.writes))
+
+
 def _check_writers(graph: Graph) -> None:
-    writers = Counter(name for stage in graph.stages for name in stage.writes)
-    for name, n in writers.items():
-        if n > 1:
-            both = [stage.name for stage in graph.stages if name in stage.writes]
-            raise BadGraph(f"the stages {' and '.join(both)} both write {name!r}: give each a stream of its own")
+    """One output, one writer: readers outside cannot tell the records of two apart, nor whose end they wait for."""
+    writers = {name: [stage.name for stage in graph.stages for each in stage.writes if each == name] for name in _written(graph)}
+    for name, stages in writers.items():
+        if twice := [stage for stage, n in Counter(stages).items() if n > 1]:
+            raise BadGraph(f"stage {twice[0]} writes {name!r} twice")
+        if len(stages) > 1 and name in graph.outputs:
+            raise BadGraph(f"the stages {' and '.join(stages)} both write {name!r}: give each an output of its own")
     for name in sorted(graph.intermediates):
         if name not in writers:
             raise BadGraph(f"no stage writes the intermediate stream {name!r}")

@@ -121,6 +121,10 @@ class DrainReading(Protocol):
         """That of the stage that is furthest behind; COMMITTED when there is none."""
         ...
 
+    async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
+        """Whether the stage has not come to the step yet in some task."""
+        ...
+
 
 class DrainWriting(DrainReading, Protocol):
     async def put_drain(self, row: DrainRow) -> None: ...

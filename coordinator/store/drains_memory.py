@@ -65,6 +65,9 @@ class MemoryDrainReading:
     async def lowest_step(self, drain_id: DrainId) -> Step:
         return min((row.step for row in self._drains.stages.values() if row.drain_id == drain_id), default=Step.COMMITTED)
 
+    async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
+        return any(row.step < step for row in self._drains.stages.values() if (row.drain_id, row.stage) == (drain_id, stage))
+
 
 class MemoryDrainWriting(MemoryDrainReading):
     """Reads and writes of one transaction."""

@@ -76,6 +76,11 @@ class SqlDrainReading(SqlBackupReading):
         found = await self._connection.scalar(select(func.min(table.c.step)).where(table.c.drain_id == drain_id))
         return Step.COMMITTED if found is None else Step(found)
 
+    async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
+        table = tables.drain_stages
+        query = select(table.c.task).where(table.c.drain_id == drain_id, table.c.step < step, table.c.stage == stage).limit(1)
+        return await self._connection.scalar(query) is not None
+
 
 class SqlDrainWriting(SqlDrainReading, SqlBackupWriting):
     """Reads and writes of one transaction."""

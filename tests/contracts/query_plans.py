@@ -228,6 +228,7 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "drain_stage": [lambda tx: tx.drain_stage(DRAIN, TASK, STAGE)],
     "drain_tally": [lambda tx: tx.drain_tally(DRAIN)],
     "lowest_step": [lambda tx: tx.lowest_step(DRAIN)],
+    "is_behind": [lambda tx: tx.is_behind(DRAIN, STAGE, Step.FLUSHED)],
     "newest_notice": [lambda tx: tx.newest_notice(RUN)],
     "notices": [lambda tx: tx.notices(RUN, 7)],
 }

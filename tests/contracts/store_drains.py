@@ -100,6 +100,16 @@ class StoreDrainsContract:
             counts = {Phase.DRAINED: 2, Phase.FAILED: 2, Phase.FLUSHING: 1, Phase.REQUESTED: 1}
             assert dict(await tx.drain_outcomes()) == counts
 
+    async def test_a_stage_is_behind_a_step_while_some_task_has_not_taken_it(self, store: Store) -> None:
+        rows = [drain_stage_row("t0", step=Step.FLUSHED), drain_stage_row("t1", step=Step.FLUSHING)]
+        drain_id, stage = rows[0].drain_id, rows[0].stage
+        async with store.begin() as tx:
+            await tx.put_drain_stages([*rows, drain_stage_row(drain_id="other")])
+            assert await tx.is_behind(drain_id, stage, Step.FLUSHED)
+            assert not await tx.is_behind(drain_id, StageName("another"), Step.FLUSHED)
+            await tx.put_drain_stages([drain_stage_row("t1", step=Step.FLUSHED)])
+            assert not await tx.is_behind(drain_id, stage, Step.FLUSHED)
+
     async def test_the_lowest_step_is_that_of_the_stage_furthest_behind(self, store: Store) -> None:
         rows = [drain_stage_row(f"t{n}", step=step) for n, step in enumerate((Step.FLUSHED, Step.STOPPED, Step.COMMITTED))]
         async with store.begin() as tx:

@@ -53,6 +53,18 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     assert (left["rowsLeft"], left["operatorsLeft"], left["generation"]) == (3, ["flatMapGroupsWithState"], 1)
 
 
+async def test_when_the_last_task_has_flushed_a_stage_its_followers_are_told(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    await run.asked()
+    await run.all_take("stopped", ["route", "hourly"])
+    await run.phase_after("flushed", 0, "route")
+    before = await run.kinds()
+    await run.phase_after("flushed", 1, "route")
+    assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
+    await run.phase_after("flushed", 0, "hourly")
+    assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
+
+
 # --- every state of a run ---------------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,9 @@ from tests.caller import run_body
 from tests.coordinators import GENEROUS, Running, running
 
 SLUICE = [sys.executable, "-m", "coordinator.cli"]
+LONG_LEASES = ("--lease-seconds", "300")
+"""Nobody beats here, and a command takes seconds."""
+
 JOB, TASK, STAGE = JobName("flight-delays"), TaskName("Partition 0"), StageName("hourly")
 WHERE = (str(JOB), str(TASK), str(STAGE))
 
@@ -119,7 +122,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_path: Path) -> None:
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         first = backed.commit({"a": b"first", "empty": b""})
         backed.commit({"a": b"second"})
@@ -146,7 +149,7 @@ def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_p
 
 
 def test_what_is_not_there_is_told_in_one_line(home: Path) -> None:
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         at = ("--coordinator", backed.url)
         for command in (
@@ -162,7 +165,7 @@ def test_what_is_not_there_is_told_in_one_line(home: Path) -> None:
 
 
 def test_garbage_is_planned_explained_and_audited(home: Path) -> None:
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"first"})
         lost = backed.uploaded({"b": b"never reported"})
@@ -183,7 +186,7 @@ def test_garbage_is_planned_explained_and_audited(home: Path) -> None:
 
 
 def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"first"})
         newest = backed.commit({"a": b"second"})
@@ -192,7 +195,7 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
     told = json.loads(sluice("rebuild", "--home", str(home), "--dry-run", "--json"))
     assert (told["snapshots"], told["stores"][0]["checkpointId"], told["leftOut"]) == (2, newest, {})
     assert not list(home.glob("coordinator.db"))
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         refused = coordinator.http.post("/runs", json=run_body())
         assert (refused.status_code, refused.json()["type"]) == (409, "urn:sluice:state-unregistered")
         (planned,) = json.loads(sluice("gc", "plan", "--json", "--coordinator", str(coordinator.http.base_url)))["result"]["stores"]
@@ -200,7 +203,7 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
     assert "2 snapshots" in sluice("rebuild", "--home", str(home))
     assert "--anew" in sluice("rebuild", "--home", str(home), code=1)
     assert "2 snapshots" in sluice("rebuild", "--home", str(home), "--anew")
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         again = Backed(home, coordinator)
         assert again.generation > backed.generation
         assert again.stage["lineage"] == backed.stage["lineage"]
@@ -210,7 +213,7 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
 
 
 def test_a_rebuild_leaves_out_what_is_not_whole(home: Path) -> None:
-    with running(home) as coordinator:
+    with running(home, *LONG_LEASES) as coordinator:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"whole"})
         backed.commit({"a": b"to be lost"})

@@ -109,8 +109,8 @@ def test_a_status_is_one_page(coordinator: Coordinator) -> None:
     assert lines[1] == f"  run         {run_id}"
     assert lines[2].startswith("  containers  1/1 live, lease left ")
     assert lines[3] == "  tasks       2/2 held"
-    stage, rate, _, took, lag, _, batches = lines[-1].split()
-    assert (stage, rate, took, lag, batches) == ("hourly", "5.0", "800ms", "-", "14")
+    stage, rate, _, took, lag, _, backup, batches = lines[-1].split()
+    assert (stage, rate, took, lag, backup, batches) == ("hourly", "5.0", "800ms", "-", "-", "14")
 
 
 def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> None:
@@ -195,6 +195,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     )
     assert job["stages"][0].keys() == {
         *("stage", "batches", "rowsPerSecond", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
+        "backupAgeSeconds",
     }
 
 

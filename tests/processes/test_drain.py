@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -36,12 +38,94 @@ def by_hour(task):
 """Number n is minute n; every window stays open until somebody drains."""
 
 
-@pytest.fixture
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("drain"), WINDOWS) as made:
+JOINED = """
+from containers import Job
+from pyspark.sql import functions as F
+
+job = Job("toy")
+numbers = job.input("numbers")
+shared = job.intermediate("shared", partitions=2)
+other = job.intermediate("other", partitions=2)
+out = job.output("out")
+
+
+def some(task, which):
+    return task.read(numbers).selectExpr("cast(value as string) v").where(f"cast(v as int) % 4 {which}")
+
+
+@job.stage(reads=numbers, writes=shared)
+def noughts(task):
+    return task.write(some(task, "= 0"), shared, key="v", value="v")
+
+
+@job.stage(reads=numbers, writes=shared)
+def ones(task):
+    return task.write(some(task, "= 1"), shared, key="v", value="v")
+
+
+@job.stage(reads=numbers, writes=other)
+def rest(task):
+    return task.write(some(task, "> 1"), other, key="v", value="v")
+
+
+@job.stage(reads=[shared, other], writes=out)
+def by_hour(task):
+    both = task.read(shared).select("value").union(task.read(other).select("value"))
+    hours = both.selectExpr("timestamp_seconds(cast(cast(value as string) as int) * 60) at").withWatermark("at", "100 days")
+    counts = hours.groupBy(F.window("at", "1 hour")).count()
+    return task.write(counts.selectExpr("unix_seconds(window.start) as hour", "count as n"), out, key="hour")
+"""
+"""Two stages of each of two tasks feed one intermediate stream; the last stage reads that and another one."""
+
+TIMERS = """
+import pandas as pd
+from containers import Job
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+job = Job("toy")
+numbers = job.input("numbers")
+middle = job.intermediate("middle", partitions=2)
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=middle)
+def first(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+
+
+def count(key, frames, state):
+    if state.hasTimedOut:
+        (n,) = state.get
+        state.remove()
+        yield pd.DataFrame({"hour": [key[0]], "n": [n]})
+        return
+    state.update(((state.get[0] if state.exists else 0) + sum(map(len, frames)),))
+    state.setTimeoutDuration(36_000_000)
+
+
+@job.stage(reads=middle, writes=out)
+def by_hour(task):
+    rows = task.read(middle).selectExpr("cast(cast(value as string) as bigint) div 60 * 3600 hour").groupBy("hour")
+    counts = rows.applyInPandasWithState(count, "hour long, n long", "n long", "append", GroupStateTimeout.ProcessingTimeTimeout)
+    return task.write(counts, out, key="hour").outputMode("append")
+"""
+"""Counts wait for timers of processing time, which no held query can fire before their time."""
+
+SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
+
+
+@contextmanager
+def played(root: Path, job: str, containers: int = 1) -> Iterator[Stage]:
+    with stage(root, job) as made:
         made.log.create("numbers", 2)
         made.start_coordinator()
-        made.deploy()
+        made.deploy(containers)
+        yield made
+
+
+@pytest.fixture
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with played(tmp_path_factory.mktemp("drain"), WINDOWS) as made:
         yield made
 
 
@@ -53,6 +137,13 @@ def counted(scene: Stage) -> Counter[int]:
             value = json.loads(row[3] or b"")
             found[value["hour"]] += value["n"]
     return found
+
+
+def drains_told(scene: Stage) -> set[str]:
+    """By the records in the output; "" for those that were not written under a drain."""
+    rows = [row for rows in scene.log.read("out", 0, 0, 10**9) for row in rows]
+    headers = scene.log.headers("out")
+    return {dict(headers[row[4]]).get("sluice-drain", "") for row in rows}
 
 
 def by_hour(count: int) -> Counter[int]:
@@ -70,8 +161,7 @@ def phase(scene: Stage, uuid: str) -> str:
 
 
 def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest_and_nothing_twice(scene: Stage) -> None:
-    settings = {"SLUICE_TRIGGER_SECONDS": "0.2"}
-    _, watchdog = scene.start_container(**settings)
+    _, watchdog = scene.start_container(**SETTINGS)
     scene.feed(500)
     wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 500, 180)
     assert scene.written() == 0
@@ -80,9 +170,10 @@ def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest
     assert phase(scene, uuid) == "DRAINED"
     assert watchdog.wait(60) == 0
     assert counted(scene) == by_hour(500)
+    assert drains_told(scene) == {uuid}
     scene.feed(300)
     scene.deploy()
-    _, watchdog = scene.start_container(**settings)
+    _, watchdog = scene.start_container(**SETTINGS)
     wait_for("the rest in the middle", lambda: sum(scene.log.latest("middle").values()) == 800, 180)
     uuid = drain(scene)
     assert watchdog.wait(180) == 0
@@ -90,18 +181,60 @@ def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest
     assert counted(scene) == by_hour(800)
 
 
-def test_a_container_killed_in_the_middle_of_a_drain_comes_back_without_its_disk_and_completes_it(scene: Stage) -> None:
-    settings = {"SLUICE_TRIGGER_SECONDS": "0.2"}
-    _, watchdog = scene.start_container(**settings)
-    scene.feed(500)
-    wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 500, 180)
-    uuid = drain(scene)
-    wait_for("the flush", lambda: phase(scene, uuid) != "STOPPING", 180)
-    scene.driver_of(watchdog).kill()
-    watchdog.wait(60)
-    if phase(scene, uuid) != "DRAINED":
-        scene.lose_disk()
-        _, again = scene.start_container(**settings)
-        assert again.wait(300) == 0
-    assert phase(scene, uuid) == "DRAINED"
-    assert counted(scene) == by_hour(500)
+def test_a_drain_that_is_cancelled_lets_the_very_queries_go_on_that_it_held(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with played(tmp_path_factory.mktemp("drain"), WINDOWS, containers=2) as scene:  # of which one never comes
+        scene.feed(100)
+        _, watchdog = scene.start_container(**SETTINGS)
+        wait_for("its half in the middle", lambda: sum(scene.log.latest("middle").values()) == 50, 180)
+        uuid = drain(scene)
+        wait_for("the stop", lambda: scene.http.get(f"/drain/{uuid}").json()["remaining"] == 2, 180)
+        scene.feed(100)
+        assert scene.http.delete(f"/drain/{uuid}").status_code == 200
+        wait_for("what came since", lambda: sum(scene.log.latest("middle").values()) == 100, 180)
+        watchdog.terminate()
+        assert watchdog.wait(120) == 0
+        said = "".join(file.read_text() for file in scene.root.glob("container-*.log"))
+        assert said.count(" runs under generation ") == said.count(" goes on") == 2
+
+
+@pytest.mark.parametrize("job", [WINDOWS, TIMERS], ids=["held", "started anew"])
+def test_a_container_killed_in_the_middle_of_a_drain_comes_back_without_its_disk_and_completes_it(
+    tmp_path_factory: pytest.TempPathFactory, job: str
+) -> None:
+    with played(tmp_path_factory.mktemp("drain"), job) as scene:
+        _, watchdog = scene.start_container(**SETTINGS)
+        scene.feed(500)
+        wait_for("all of them in the middle", lambda: sum(scene.log.latest("middle").values()) == 500, 180)
+        uuid = drain(scene)
+        wait_for("the flush", lambda: phase(scene, uuid) != "STOPPING", 180)
+        scene.driver_of(watchdog).kill()
+        watchdog.wait(60)
+        if phase(scene, uuid) != "DRAINED":
+            scene.lose_disk()
+            _, again = scene.start_container(**SETTINGS)
+            assert again.wait(300) == 0
+        assert phase(scene, uuid) == "DRAINED"
+        assert counted(scene) == by_hour(500)
+
+
+def test_a_stream_that_two_stages_of_two_tasks_feed_and_a_stage_with_two_inputs_are_drained_exactly(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with played(tmp_path_factory.mktemp("drain"), JOINED) as scene:
+        _, watchdog = scene.start_container(**SETTINGS)
+        scene.feed(500)
+        between = ("shared", "other")
+        wait_for("all of them in between", lambda: sum(sum(scene.log.latest(each).values()) for each in between) == 500, 240)
+        scene.feed(100)
+        uuid = drain(scene)
+        assert watchdog.wait(300) == 0
+        assert phase(scene, uuid) == "DRAINED"
+        read = sum(each["offset"] for each in scene.http.get(f"/drain/{uuid}").json()["drained"] if each["stream"] == "numbers")
+        assert 500 <= read <= 600
+        assert sum(counted(scene).values()) == read
+        scene.deploy()
+        _, watchdog = scene.start_container(**SETTINGS)
+        wait_for("the rest in between", lambda: sum(sum(scene.log.latest(each).values()) for each in between) == 600, 240)
+        drain(scene)
+        assert watchdog.wait(300) == 0
+        assert counted(scene) == by_hour(600)

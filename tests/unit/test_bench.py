@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench import backup, checkpoint_latency
+from bench import backup, checkpoint_latency, drain
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
 
@@ -53,3 +53,14 @@ def test_checkpoint_latency_is_judged_by_both_ways_to_commit() -> None:
     assert (result.figures["s3a_requests_per_batch"], result.figures["interval_requests_per_batch"]) == (100.0, 2.0)
     assert not checkpoint_latency.judged({**found, "each": Measured([401, 401], 30)}).met
     assert not checkpoint_latency.judged({**found, "interval": Measured([201, 201], 6)}).met
+
+
+def test_a_drain_is_judged_by_the_median_of_the_idle_job_of_one_stage() -> None:
+    phases = {"STOPPING": 0.2, "FLUSHING": 1.5, "COMMITTING": 0.3}
+    one = drain.Measured([2.0, 9.0, 2.5], [phases, phases, phases], [1.0, 1.5, 1.25])
+    other = drain.Measured([5.0], [phases], [2.0])
+    found = {"one": one, "two": other, "million": other}
+    result = drain.judged(found)
+    assert (result.met, result.ratio) == (True, 0.5)
+    assert (result.figures["one_s"], result.figures["one_flushing_s"], result.figures["one_bare_s"]) == (2.5, 1.5, 1.25)
+    assert not drain.judged({**found, "one": drain.Measured([3.0], [phases], [1.0])}).met

@@ -114,3 +114,12 @@ def test_settings_do_not_change_after_they_were_read(given: pytest.MonkeyPatch) 
     settings: ContainerSettings = read_container_settings()
     with pytest.raises(ValueError, match="frozen"):
         settings.max_rows = 7  # type: ignore[misc]
+
+
+def test_a_commit_must_be_shorter_than_the_coordinator_leaves_garbage_alone(given: pytest.MonkeyPatch) -> None:
+    given.setenv("SLUICE_COMMIT_MAX_DELAY_SECONDS", "10")
+    given.setenv("SLUICE_COMMIT_TIMEOUT_SECONDS", "20")
+    policy = read_container_settings().commit_policy
+    policy.check(timedelta(seconds=61))
+    with pytest.raises(BadSettings, match="gc_grace_seconds longer"):
+        policy.check(timedelta(seconds=60))

@@ -36,6 +36,13 @@ def test_a_diamond_waits_for_both_sides() -> None:
     assert order(made) == ["split", "right", "left", "end"]
 
 
+def test_whoever_reads_a_stream_that_two_stages_write_comes_after_both() -> None:
+    made = graph(
+        stage("end", "both", "out"), stage("near", "in", "both"), stage("far", "a", "both"), stage("s", "in", "a"), intermediates="a both"
+    )
+    assert order(made) == ["near", "s", "far", "end"]
+
+
 def test_a_stage_may_write_nothing_of_ours() -> None:
     assert order(graph(stage("sink", "in"), outputs="")) == ["sink"]
 
@@ -52,7 +59,8 @@ def test_a_stage_may_write_nothing_of_ours() -> None:
         (graph(stage("s", "in", "lost")), "stage s writes 'lost', which is not declared"),
         (graph(stage("s", "in", "in")), "stage s writes 'in', which is an input"),
         (graph(stage("s", "in", "out"), stage("t", "in", "out")), "stages s and t both write 'out'"),
-        (graph(stage("s", "in", "out out")), "s and s both write|s both write 'out'"),
+        (graph(stage("s", "in", "out out")), "stage s writes 'out' twice"),
+        (graph(stage("s", "in", "a a"), intermediates="a", outputs=""), "stage s writes 'a' twice"),
         (graph(stage("s", "in", "out"), stage("s", "in")), "'s' is declared twice"),
         (graph(stage("s", "in", "out"), intermediates="dry"), "no stage writes the intermediate stream 'dry'"),
         (graph(stage("s", "a", "b"), stage("t", "b", "a"), intermediates="a b", outputs=""), "stages s, t form a cycle"),

@@ -152,7 +152,7 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
         ),
         pytest.param(
             GOOD + "\n@job.stage(reads=flights, writes=out)\ndef third(task): ...\n",
-            "the stages second and third both write 'out': give each a stream of its own",
+            "the stages second and third both write 'out': give each an output of its own",
             id="two writers",
         ),
         pytest.param(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from containers.localstate import Found, Stores, check_writable, inspect
+from containers.localstate import Found, Stores, check_not_emptied, check_writable, inspect, mark_emptied
 from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
 from coordinator.core.ids import Lineage, directory_name
 
@@ -276,3 +276,25 @@ def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: P
     in_the_way.touch()
     with pytest.raises(DiskUnwritable, match=rf"{tmp_path} \({in_the_way}\): File exists: "):
         Stores(tmp_path, "delays").prepare(TASK, STAGE, OURS, None)
+
+
+# --- stores that a drain has emptied ---------------------------------------------------------------------------------
+
+
+def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Stores) -> None:
+    store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
+    check_not_emptied(store)
+    mark_emptied(store, "drain-1", 7)
+    mark_emptied(store, "drain-1", 9)  # again, after a crash
+    check_not_emptied(store, "drain-1")
+    for drain in ("", "drain-2"):
+        with pytest.raises(StateElsewhere, match="was emptied after batch 7 by the drain drain-1, which did not end well"):
+            check_not_emptied(store, drain)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"uuid": 7, "batch": 1}', '{"uuid": "a"}'])
+def test_a_mark_of_a_drain_that_is_not_whole_is_told(stores: Stores, text: str) -> None:
+    store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
+    (store / "drain.json").write_text(text)
+    with pytest.raises(CheckpointUnreadable, match=r"drain\.json"):
+        check_not_emptied(store, "a")

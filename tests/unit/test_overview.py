@@ -30,7 +30,7 @@ def test_a_healthy_run_has_no_troubles_and_tells_its_numbers() -> None:
 
 def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> None:
     slow = stage("route", measures=measures(rows_per_second=0.5, batch_millis=9000, offsets_behind=7, watermark=ago(hours=1)))
-    stale = stage("route", reported_at=ago(minutes=3), measures=None)
+    stale = stage("route", reported_at=ago(minutes=3), measures=None, backed_up_at=ago(minutes=4))
     fast = stage("route", measures=measures(watermark=ago(minutes=1)))
     seen = overview(detail(tasks=tuple(task(n, HOLDER, each) for n, each in enumerate((slow, stale, fast)))), NOON)
     route, hourly = seen.stages
@@ -42,7 +42,7 @@ def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> No
         126,
     )
     assert route.watermark_lag_seconds == 3598
-    assert route.report_age_seconds == 180
+    assert (route.report_age_seconds, route.backup_age_seconds, hourly.backup_age_seconds) == (180, 240, None)
     assert (hourly.stage, hourly.rows_per_second, hourly.offsets_behind, hourly.report_age_seconds) == ("hourly", None, None, None)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from containers.local import RunOptions, container_environment, run_options
+from containers.local import RunOptions, run_options
+from containers.localcontainers import container_environment
 from coordinator.core.errors import BadJobFile, BadPlacement, BadSettings
 
 JOB = """
@@ -73,7 +74,7 @@ def test_containers_get_the_master_that_the_command_names_or_else_that_of_the_en
     job_file: Path, monkeypatch: pytest.MonkeyPatch, master: str | None, expected: str
 ) -> None:
     monkeypatch.setenv("SLUICE_SPARK_MASTER", "local[4]")
-    environment = container_environment(options(job_file, master=master), "r1", "0")
+    environment = container_environment(options(job_file, master=master).launch, "r1", "0")
     assert environment["SLUICE_SPARK_MASTER"] == expected
 
 
@@ -104,7 +105,7 @@ def test_a_setting_that_is_not_a_pair_is_quoted_whole(job_file: Path, config: st
 def test_a_bad_start_is_told_what_it_may_be(job_file: Path, start: str) -> None:
     with pytest.raises(BadSettings) as caught:
         options(job_file, start=start)
-    assert str(caught.value) == f"--start takes checkpoint, earliest, latest or an ISO time, not {start!r}"
+    assert str(caught.value) == f"--start takes checkpoint, drained, earliest, latest or an ISO time, not {start!r}"
 
 
 @pytest.mark.parametrize("port", [-1, 65536])

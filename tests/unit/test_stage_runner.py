@@ -75,6 +75,9 @@ class Bench:
     async def stop(self) -> bool:
         return await soon(self.runner.stop(LONG, self.forced))
 
+    async def hold(self) -> bool:
+        return await soon(self.runner.hold(LONG, self.forced))
+
 
 async def fail_for_ever(engine: FakeEngine, before: Callable[[int], Awaitable[None]] | None = None) -> None:
     number = 0
@@ -265,3 +268,76 @@ async def test_a_stop_may_be_asked_for_twice() -> None:
     assert [await bench.stop(), await bench.stop()] == [True, True]
     await soon(run)
     assert len(bench.engine.stops) == 1
+
+
+# --- holding ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    assert await bench.hold() is True
+    await soon(run)
+    assert (bench.runner.held, query.held) == (True, True)
+    run = bench.runs()
+    assert await bench.engine.released() is query
+    assert not bench.runner.held
+    await bench.stop()
+    await soon(run)
+    assert len(bench.engine.tries) == 1
+
+
+async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_to_go_on() -> None:
+    bench = Bench(RestartPolicy(1, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    await bench.hold()
+    await soon(run)
+    await query.ends("its state is gone")
+    run = bench.runs()
+    again = await bench.engine.started()
+    assert bench.runner.restarts == 1
+    await again.ends("boom")
+    with pytest.raises(StageFailed, match="boom"):
+        await soon(run)
+
+
+async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_hold=lambda query, forced: False))
+    run = bench.runs()
+    query = await bench.engine.started()
+    assert await bench.hold() is True
+    await soon(run)
+    assert (bench.runner.held, query.stopped) == (False, True)
+
+
+async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:
+    starting, go_on = threading.Event(), threading.Event()
+
+    def slow(start: Start) -> None:
+        starting.set()
+        assert go_on.wait(20)
+
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
+    run = bench.runs()
+    await soon(asyncio.to_thread(starting.wait, 20))
+    hold = asyncio.create_task(bench.hold())
+    await asyncio.sleep(0)
+    go_on.set()
+    await soon(hold)
+    await soon(run)
+    assert [query.held for query in bench.engine.queries] == [True]
+
+
+async def test_a_stop_that_comes_while_a_held_query_is_about_to_go_on_is_not_lost() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    await bench.hold()
+    await soon(run)
+    run, stop = bench.runs(), asyncio.create_task(bench.stop())
+    await soon(stop)
+    await soon(run)
+    assert query.stopped
+    assert len(bench.engine.tries) == 1

@@ -115,7 +115,8 @@ def test_a_narrow_terminal_has_fewer_columns_and_every_row() -> None:
     run = detail()
     narrow, wide = (on_terminal(tasks_table(run, NOON, width), width).splitlines() for width in (80, 200))
     assert narrow[0].split() == ["TASK", "HOLDER", "GEN", "STAGE", "BATCH", "ROWS/S", "BEHIND", "REPORT"]
-    assert wide[0].split() == ["TASK", "SLOT", "HOLDER", "GEN", "STAGE", "BATCH", "ROWS/S", "BEHIND", "TOOK", "WATERMARK", "LAG", "REPORT"]
+    numbers = ["BATCH", "ROWS/S", "BEHIND", "TOOK", "WATERMARK", "LAG", "BACKUP", "REPORT"]
+    assert wide[0].split() == ["TASK", "SLOT", "HOLDER", "GEN", "STAGE", *numbers]
     assert len(narrow) == len(wide) == 9
 
 
@@ -134,13 +135,15 @@ def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> 
 
 def test_a_task_tells_its_stages_each_on_a_line() -> None:
     told = measures(rows_per_second=12.0, offsets_behind=3, batch_millis=1500, watermark=ago(minutes=3))
-    held = task(0, execution_id(0), stage("route", measures=told), stage("hourly", measures=None), generation=4)
+    held = task(
+        0, execution_id(0), stage("route", measures=told, backed_up_at=ago(minutes=1)), stage("hourly", measures=None), generation=4
+    )
     free = task(1, None, stage("route", batch_id=None, reported_at=None, measures=None), generation=None)
     lines = [line.split() for line in plain(tasks_table(detail(tasks=(held, free)), NOON, None)).splitlines()[1:]]
-    assert lines[0] == ["Partition", "0", "0", execution_id(0), "4", "route", "41", "12", "3", "1.5s", "2m58s", "2s"]
-    assert lines[1] == ["Partition", "0", "0", execution_id(0), "4", "hourly", "41", "-", "-", "-", "-", "2s"]
-    assert lines[2] == ["Partition", "1", "1", "nobody", "-", "route", "-", "-", "-", "-", "-", "-"]
-    assert lines[3] == ["Partition", "1", "1", "nobody", "-", "hourly", "-", "-", "-", "-", "-", "-"]
+    assert lines[0] == ["Partition", "0", "0", execution_id(0), "4", "route", "41", "12", "3", "1.5s", "2m58s", "1m00s", "2s"]
+    assert lines[1] == ["Partition", "0", "0", execution_id(0), "4", "hourly", "41", "-", "-", "-", "-", "-", "2s"]
+    assert lines[2] == ["Partition", "1", "1", "nobody", "-", "route", "-", "-", "-", "-", "-", "-", "-"]
+    assert lines[3] == ["Partition", "1", "1", "nobody", "-", "hourly", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_jobs_are_listed_with_their_runs() -> None:
@@ -162,7 +165,7 @@ def test_a_status_shows_a_run_its_troubles_and_its_stages() -> None:
         "! 1 task without a holder: Partition 1",
     ]
     assert [line.split()[0] for line in lines[6:]] == ["STAGE", "route", "hourly"]
-    assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "84"]
+    assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "-", "84"]
 
 
 def test_a_run_that_has_ended_tells_why_and_no_numbers() -> None:

@@ -1,0 +1,100 @@
+"""The containers of one run as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from containers.client import Coordinator
+from containers.supervised import EndedTooOften, Processes, Slot, ended
+from coordinator.core.errors import BadSettings, SluiceError
+from coordinator.core.ids import RunId
+from coordinator.core.placement import slots
+
+STOP_WITHIN = timedelta(seconds=150)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What containers are started with. `master`: Spark's; None leaves it to their settings."""
+
+    job_file: Path
+    url: str
+    home: Path
+    master: str | None = None
+
+    def made_logs(self) -> Path:
+        """The directory of the processes' logs, made. Raises BadSettings."""
+        logs = self.home / "logs"
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSettings(f"--home {self.home}: {error.filename} cannot be made ({error.strerror})") from error
+        return logs
+
+
+def container_environment(launch: Launch, run_id: str, processor_id: str) -> dict[str, str]:
+    """Ours, and what a container of that slot needs to know."""
+    return {
+        **os.environ,
+        "SLUICE_COORDINATOR_URL": launch.url,
+        "SLUICE_RUN_ID": run_id,
+        "SLUICE_PROCESSOR_ID": processor_id,
+        "SLUICE_HOME": str(launch.home),
+        "SLUICE_STOP_WITH_STDIN": "1",
+        **({"SLUICE_SPARK_MASTER": launch.master} if launch.master else {}),
+    }
+
+
+class LocalContainers:
+    def __init__(self, launch: Launch, processes: Processes, client: Coordinator, run_id: RunId, containers: int) -> None:
+        self._processes = processes
+        self._client = client
+        self._run_id = run_id
+        command = [sys.executable, "-m", "coordinator.cli", "container", str(launch.job_file)]
+        self.slots: Sequence[Slot] = [
+            Slot(f"container-{slot}", command, container_environment(launch, run_id, slot), slot) for slot in slots(containers)
+        ]
+
+    @property
+    def up(self) -> Sequence[Slot]:
+        return [slot for slot in self.slots if slot.up]
+
+    async def keep_up(self) -> None:
+        """Start those that are down and may be started. Raises EndedTooOften."""
+        for slot in self.slots:
+            if not slot.up and self._processes.due(slot):
+                slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{uuid4().hex[:8]}"
+                await self._processes.start(slot)
+
+    async def told(self, often: EndedTooOften) -> str:
+        """How one ended, and why: what the coordinator was told, else the last of its log."""
+        last = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID")
+        with suppress(SluiceError):
+            for each in (await self._client.run(self._run_id)).incarnations:
+                if each.execution_container_id == last and each.reason:
+                    return f"{often}: {each.reason}"
+        return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
+
+    def failed(self, orderly: Sequence[int]) -> str:
+        """Of one that ended with another exit code than these, how; "" without one."""
+        for slot in self.slots:
+            code = next((code for code in slot.codes if code not in orderly), None)
+            if code is not None:
+                return f"{slot.name} ended with exit code {code}: its log ends: {self._processes.last_line(slot)}"
+        return ""
+
+    def signal(self, which: signal.Signals) -> None:
+        for slot in self.slots:
+            slot.signal(which)
+
+    async def ended(self) -> None:
+        """Wait until those that are up have ended, which somebody has told them to."""
+        await ended(self.up, STOP_WITHIN)

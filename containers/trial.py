@@ -1,0 +1,119 @@
+"""A new version's first batches: whether it does well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from containers.overview import live_containers, offsets_behind
+from coordinator import wire
+from coordinator.core.lifecycle import RunState
+
+ORDERLY = (0, 3)
+"""Exit codes that say nothing against a version: stopped in order, lease lost."""
+
+SETTLED = timedelta(seconds=10)
+"""How long a new version has to look well where only that it has nothing to read speaks for a stage: longer than the coordinator's view of
+what there is to read may be old."""
+
+
+class How(Enum):
+    WELL = auto()
+    SETTLING = auto()
+    """Well, if it stays so for SETTLED."""
+    NOT_YET = auto()
+    BADLY = auto()
+    TAKEN_AWAY = auto()
+    """Somebody drained or stopped the run: it is not for the upgrade any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a new version does. `done` of `total` stages of tasks have shown that they work; `told`: what is wrong, or missing yet."""
+
+    how: How
+    told: str
+    done: int
+    total: int
+
+
+def look(run: wire.RunDetail, batches: int, crashed: str = "") -> Look:
+    """A stage has shown that it works by `batches` batches, or, with nothing to read, by its first, which Spark runs without rows, too.
+    `crashed`: how a container of ours ended, if one did."""
+    stages = [each for task in run.tasks for each in task.stages]
+    enough = [each for each in stages if each.batch_id is not None and each.batch_id + 1 >= batches]
+    idle = [each for each in stages if each not in enough and each.batch_id is not None and offsets_behind(each) == 0]
+    total = sum(len(task.stages) or len(run.stages) for task in run.tasks)
+
+    def found(how: How, told: str) -> Look:
+        return Look(how, told, len(enough) + len(idle), total)
+
+    if (wrong := _wrong(run, crashed)) is not None:
+        return found(*wrong)
+    waits = _missing(run, len(stages) - len(enough) - len(idle), batches)
+    if waits:
+        return found(How.NOT_YET, "; ".join(waits))
+    return found(How.SETTLING if idle else How.WELL, "")
+
+
+def _wrong(run: wire.RunDetail, crashed: str) -> tuple[How, str] | None:
+    if run.state is RunState.FAILED:
+        return How.BADLY, f"the run failed: {headlines(run.reason)}"
+    if run.state.ended or run.state is RunState.DRAINING:
+        return How.TAKEN_AWAY, f"somebody else made it {run.state}{f': {run.reason}' if run.reason else ''}"
+    for each in run.incarnations:
+        if each.exit_code is not None and each.exit_code not in ORDERLY:
+            return How.BADLY, f"container {each.execution_container_id} ended with exit code {each.exit_code}: {headlines(each.reason)}"
+    return (How.BADLY, crashed) if crashed else None
+
+
+def headlines(reason: str) -> str:
+    """A reason without the stack frames in it, which are indented in Java's traces as in Python's."""
+    return " ".join(line for line in reason.splitlines() if line and not line[0].isspace())
+
+
+def _missing(run: wire.RunDetail, stages: int, batches: int) -> Sequence[str]:
+    live = {each.processor_id for each in live_containers(run)}
+    free = sum(1 for task in run.tasks if task.holder is None)
+    return [
+        *([f"{len(live)} of {run.containers} containers are there"] if len(live) < run.containers else []),
+        *([f"{free} of {len(run.tasks)} tasks have no holder"] if free else []),
+        *([f"{stages} stages have not committed {batches} batches and are not idle"] if stages else []),
+        *([f"it is being stopped: {run.reason}"] if run.stop_requested_at is not None else []),
+    ]
+
+
+class Trial:
+    """A new version's first batches, looked at again and again. It lasts `within` from the deployment, by the coordinator's clock; whoever
+    comes later has the time for a verdict, but not to go back: then there may be much that would be processed again."""
+
+    def __init__(self, batches: int, within: timedelta) -> None:
+        self._batches = batches
+        self._within = within
+        self._began: datetime | None = None
+        self._well_since: datetime | None = None
+        self.too_late = False
+
+    def seen(self, run: wire.RunDetail, crashed: str = "") -> Look:
+        """WELL and BADLY are final; BADLY is also what has not become well in time."""
+        now = run.told_at
+        assert now is not None
+        if self._began is None:
+            self._began = now
+            self.too_late = now > run.created_at + self._within
+        found = look(run, self._batches, crashed)
+        ends = (self._began if self.too_late else run.created_at) + (2 * SETTLED if self.too_late else self._within)
+        match found.how:
+            case How.SETTLING:
+                self._well_since = self._well_since or now
+                if now >= self._well_since + SETTLED:
+                    return Look(How.WELL, "", found.done, found.total)
+            case How.NOT_YET:
+                self._well_since = None
+                if now >= ends:
+                    return Look(How.BADLY, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total)
+            case _:
+                pass
+        return found

@@ -1,0 +1,208 @@
+"""`sluice upgrade`, decided: which step is next, as the job's current run and its drains are.
+
+Nothing of an upgrade is remembered but by the coordinator: a run that an upgrade deployed says so in its config, and one that it gave up
+says so in its reason. So the same command again, after whatever interruption, finds the step to go on with:
+
+    the job's current run                                  next
+    goes on, or drains, and is not of this version         drain it, or join its drain
+    DRAINED                                                deploy the new version at the drained offsets
+    goes on and is of this version                         watch it
+    given up by this upgrade                               see it end, and go back
+    given up by an upgrade to another version              see it end, and deploy the new version at the drained offsets
+    STOPPED or FAILED otherwise                            refused: its state is not empty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from coordinator import wire
+from coordinator.core.drain import Phase
+from coordinator.core.ids import RunId
+from coordinator.core.lifecycle import RunState
+from coordinator.wire_drain import DrainSummary
+
+FORMER, CODE, BACK = "upgrade.former", "upgrade.code", "upgrade.back"
+"""Keys of a run's config: the drained run that it comes after; a hash of its job file; the run that it goes back from."""
+
+GIVEN_UP = "the upgrade failed: "
+"""How the reason of a run begins that an upgrade gave up."""
+
+
+# --- runs that upgrades make -----------------------------------------------------------------------------------------
+
+
+def upgraded(request: wire.RunRequest, former: RunId, code: str) -> wire.RunRequest:
+    """The request that deploys the new version after the `former` run's drain."""
+    marks = {FORMER: former, CODE: code}
+    return request.model_copy(update={"start": "drained", "config": {**unmarked(request.config), **marks}})
+
+
+def gone_back(request: wire.RunRequest, failed: RunId | None) -> wire.RunRequest:
+    """The request that deploys the old version again, from the request of its drained run. `failed` is None when the new version could not
+    be deployed at all."""
+    config = {key: value for key, value in request.config.items() if key != BACK}
+    return request.model_copy(update={"start": "drained", "config": config | ({} if failed is None else {BACK: failed})})
+
+
+def unmarked(config: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in config.items() if key not in (FORMER, CODE, BACK)}
+
+
+def same_version(present: wire.RunRequest, new: wire.RunRequest, code: str) -> bool:
+    """Whether an upgrade to just this deployed the present run: the same job file, with the same settings."""
+
+    def bare(request: wire.RunRequest) -> wire.RunRequest:
+        return request.model_copy(update={"start": "drained", "config": unmarked(request.config)})
+
+    marked = FORMER in present.config and BACK not in present.config and present.config.get(CODE) == code
+    return marked and bare(present) == bare(new)
+
+
+# --- the next step ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The job's current run, whether it is of the new version (`same_version`), and the job's drains, newest first."""
+
+    run: wire.RunDetail
+    ours: bool
+    drains: Sequence[DrainSummary] = ()
+
+    @property
+    def run_id(self) -> RunId:
+        return RunId(self.run.run_id)
+
+    @property
+    def drained(self) -> RunId | None:
+        """The run of the job's last drain that emptied anything: where the start "drained" begins."""
+        return next((RunId(each.run_id) for each in self.drains if each.phase is Phase.DRAINED), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """The new version, after the drain of the `former` run."""
+
+    former: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """The new version is deployed as `run_id`."""
+
+    run_id: RunId
+    former: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """See the failed run end, and deploy the former one's version again."""
+
+    failed: RunId
+    former: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitEnd:
+    """A run that was given up is still stopping."""
+
+    run_id: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    why: str
+
+
+Step = Drain | Deploy | Watch | GoBack | AwaitEnd | Refuse
+
+
+def next_step(seen: Seen, *, back: bool, anew: bool = False) -> Step:
+    """`back`: an upgrade that failed goes back; `anew`: a run of this very version is upgraded like any other."""
+    run = seen.run
+    former = run.config.get(FORMER)
+    if run.state is RunState.DRAINED:
+        return Deploy(seen.run_id)
+    if former is not None and run.reason.startswith(GIVEN_UP):
+        return _after_a_failure(seen, RunId(former), back=back and seen.ours)
+    if run.state.ended:
+        return Refuse(_why_ended(seen))
+    if run.state is RunState.DRAINING:
+        return Drain(seen.run_id)
+    if run.stop_requested_at is not None:
+        return Refuse(f"run {run.run_id} was asked to stop ({run.reason or 'no reason given'}), which keeps its state: {_ONCE_MORE}")
+    if former is not None and seen.ours and not anew:
+        return Watch(seen.run_id, RunId(former))
+    return Drain(seen.run_id)
+
+
+_ONCE_MORE = "deploy the old version once more, which goes on where it stopped, and upgrade that run"
+
+
+def _after_a_failure(seen: Seen, former: RunId, *, back: bool) -> Step:
+    if seen.drained != former:
+        return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, and the job's last drain is of run {seen.drained} by now")
+    if back:
+        return GoBack(seen.run_id, former)
+    return Deploy(former) if seen.run.state.ended else AwaitEnd(seen.run_id)
+
+
+def _why_ended(seen: Seen) -> str:
+    run = seen.run
+    failed = next((each for each in seen.drains if each.run_id == run.run_id), None)
+    if failed is not None and failed.phase is Phase.FAILED:
+        told = f"the drain of run {run.run_id} failed ({failed.reason}), and its tasks are back at their pinned checkpoints"
+    else:
+        told = f"run {run.run_id} has ended as {run.state} without a drain, and its state is as it left it"
+    return f"{told}: {_ONCE_MORE}"
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an upgrade is asked for, as far as its plan tells of it. `local`: the new version's containers are started here; `old_here`: the
+    old one's, too, should it come to that."""
+
+    allow_left: bool
+    back: bool
+    batches: int
+    watch: timedelta
+    local: bool
+    old_here: bool
+
+
+def plan_lines(step: Step, terms: Terms, plan: wire.RunPlanReply, containers: int) -> Sequence[str]:
+    """The steps from this one on, a line each."""
+    if isinstance(step, GoBack):
+        return [f"see run {step.failed} end", _back(step.former, terms)]
+    lines = []
+    if isinstance(step, AwaitEnd):
+        lines.append(f"see run {step.run_id} end")
+    if isinstance(step, Drain):
+        left = "what a flush cannot empty is left" if terms.allow_left else "refused if a flush would leave rows in some state"
+        lines.append(f"drain run {step.run_id}: {left}")
+        lines.append("check that state is empty" if not terms.allow_left else "tell how many rows are left in state")
+    if not isinstance(step, Watch):
+        made = f", creating {', '.join(plan.creates)}" if plan.creates else ""
+        lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
+    lines.append("start its containers here" if terms.local else "wait for its containers, which the deployment platform starts")
+    lines.append(f"watch until each stage has {terms.batches} batches or nothing to read, {terms.watch.total_seconds():g} s at most")
+    former = step.run_id if isinstance(step, Drain) else None if isinstance(step, AwaitEnd | Refuse) else step.former
+    lines.append(f"if it fails: {_back(former, terms)}" if terms.back else "if it fails: leave it as it is")
+    return lines
+
+
+def _back(former: RunId | None, terms: Terms) -> str:
+    of = "" if former is None else f" (the request of run {former})"
+    here = ", and start its containers here" if terms.local and terms.old_here else ""
+    return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version stays"

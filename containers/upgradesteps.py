@@ -1,0 +1,250 @@
+"""`sluice upgrade`, step by step: look how the job is, take the step that `containers.upgrade` says, look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from typing import TypeVar, assert_never
+
+from containers.client import Refused
+from containers.drainclient import DrainClient
+from containers.draincommand import follow
+from containers.status import the_job
+from containers.trial import How, Trial
+from containers.trialbars import TrialBar
+from containers.upgrade import GIVEN_UP, AwaitEnd, Deploy, Drain, GoBack, Refuse, Seen, Step, Watch, gone_back, upgraded
+from containers.upgradechecks import Checks
+from containers.upgradelocal import LocalUpgrade
+from containers.upgradewish import Outcome, UpgradeReply, Wish, say
+from coordinator import wire
+from coordinator import wire_drain as bodies
+from coordinator.clock import SystemClock
+from coordinator.core.drain import Phase
+from coordinator.core.errors import CoordinatorUnreachable, RunIsDraining, YourRequest
+from coordinator.core.ids import RunId
+
+T = TypeVar("T")
+
+LOOK = timedelta(seconds=1)
+RETRY = timedelta(seconds=0.5)
+POLL = timedelta(seconds=20)
+"""How long one poll for notices is held."""
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """A coordinator that is away is waited for."""
+    told = False
+    while True:
+        try:
+            return await ask()
+        except CoordinatorUnreachable as error:
+            if not told:
+                say(f"the coordinator does not answer, trying again: {error}")
+            told = True
+            await asyncio.sleep(RETRY.total_seconds())
+
+
+class Upgrade:
+    """`standing`: what is on and what to do next, for whoever presses Ctrl-C."""
+
+    def __init__(self, client: DrainClient, wish: Wish, *, quiet: bool) -> None:
+        self._client = client
+        self._wish = wish
+        self._quiet = quiet
+        self._checks = Checks(client, wish)
+        self._job = self._checks.job
+        self._local = LocalUpgrade(wish.local, client.url, client, SystemClock()) if wish.local is not None else None
+        self._acted = False
+        self._stays = False
+        self.standing = "nothing was changed"
+
+    async def close(self) -> None:
+        if self._local is not None:
+            await self._local.leave()
+
+    async def run(self) -> UpgradeReply:
+        """Until the new version does well, or the upgrade has ended otherwise. Raises what `upgrade_job` does."""
+        seen, request = await self._checks.look()
+        await self._checks.check(seen, request)
+        if self._wish.dry_run:
+            return await self._checks.plan(seen, request)
+        while True:
+            found = await self._take(seen, self._checks.next(seen, acted=self._acted), request)
+            if found is not None:
+                return found
+            self._acted = True
+            seen, request = await patiently(self._checks.look)
+
+    def _reply(
+        self,
+        outcome: Outcome,
+        told: str,
+        former: RunId | None = None,
+        run: RunId | None = None,
+        back: RunId | None = None,
+        steps: tuple[str, ...] = (),
+    ) -> UpgradeReply:
+        self.standing = told
+        return UpgradeReply(job=self._job.name, outcome=outcome, told=told, former_run=former, run=run, back_run=back, steps=steps)
+
+    # --- the steps -------------------------------------------------------------------------------------------------
+
+    async def _take(self, seen: Seen, step: Step, request: wire.RunRequest) -> UpgradeReply | None:
+        """Take the step; None: look again."""
+        match step:
+            case Drain():
+                return await self._drain(step.run_id)
+            case Deploy():
+                return await self._deploy(seen, step.former, request)
+            case Watch():
+                return await self._watch(seen, step)
+            case AwaitEnd():
+                await self._see_end(step.run_id)
+                return None
+            case GoBack():
+                return await self._go_back(step.failed, step.former, seen.run.reason.removeprefix(GIVEN_UP))
+            case Refuse():
+                raise YourRequest(step.why)
+            case _:
+                assert_never(step)
+
+    async def _drain(self, run_id: RunId) -> UpgradeReply | None:
+        asked = bodies.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
+        drain = await patiently(lambda: self._client.request_drain(asked))
+        self.standing = (
+            f"the drain of run {run_id} goes on without this command; the same command again goes on with the upgrade, "
+            f"`sluice drain {self._job.name} --cancel` cancels until the flush"
+        )
+        say(f"run {run_id} is being drained: {drain.uuid}")
+        over = await follow(self._client, drain, quiet=self._quiet)
+        if over.phase is Phase.DRAINED:
+            return None
+        how = "was cancelled" if over.phase is Phase.CANCELLED else "failed"
+        run = await patiently(lambda: self._client.run(run_id))
+        left = (
+            "it has ended, and its tasks are back at their pinned checkpoints: deploy the old version once more, which goes on from there"
+            if run.state.ended or run.stop_requested_at is not None
+            else "it goes on as before"
+        )
+        return self._reply(Outcome.NOT_DRAINED, f"the drain of run {run_id} {how} ({over.reason}); {left}", former=run_id)
+
+    async def _deploy(self, seen: Seen, former: RunId, request: wire.RunRequest) -> UpgradeReply | None:
+        self.standing = f"run {former} is drained and nothing of the job runs: the same command again goes on with the new version"
+        left = await patiently(lambda: self._checks.rows_left(seen, former))
+        if left and not self._wish.allow_left:
+            told = f"run {former} is drained, but {left}: nothing is deployed; --allow-left goes on without these rows"
+            return self._reply(Outcome.ROWS_LEFT, told, former=former)
+        if left:
+            say(left)
+        try:
+            await self._client.deploy(upgraded(request, former, self._job.code))
+        except CoordinatorUnreachable as error:  # it may have been made
+            say(f"the coordinator does not answer: {error}")
+            await asyncio.sleep(RETRY.total_seconds())
+            return None
+        except Refused as refused:
+            if refused.refused_as == RunIsDraining.slug or not self._wish.back:
+                raise
+            return await self._old_again(None, former, f"the coordinator refused it: {refused}")
+        return None
+
+    def _tell_run(self, run_id: RunId, containers: int, version: str) -> None:
+        """For platforms: what containers need."""
+        if not self._quiet:
+            print(f"run {run_id}", flush=True)
+        slots = "0" if containers == 1 else f"0 to {containers - 1}"
+        needs = f"SLUICE_COORDINATOR_URL={self._client.url} SLUICE_RUN_ID={run_id}, and SLUICE_PROCESSOR_ID {slots}"
+        say(f"{version} is deployed as run {run_id}" + ("" if self._local else f"; its containers need {needs}"))
+
+    async def _watch(self, seen: Seen, step: Watch) -> UpgradeReply:
+        again = (
+            "its containers stop; the same command again starts them and watches on" if self._local else "the same command again watches on"
+        )
+        self.standing = (
+            f"run {step.run_id} of the new version is deployed and nobody has judged it: {again}, "
+            "`sluice deploy` of the old job file with --start drained goes back"
+        )
+        self._tell_run(step.run_id, seen.run.containers, "the new version")
+        if self._local is not None:
+            self._local.take(self._wish.job_file, step.run_id, seen.run.containers)
+        trial = Trial(self._wish.batches, self._wish.watch)
+        told = await self._judge(step.run_id, trial)
+        if told is None:
+            self._stays = self._local is not None
+            return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version does well", step.former, step.run_id)
+        how, why = told
+        if how is How.TAKEN_AWAY or not self._wish.back or trial.too_late or seen.drained != step.former:
+            hint = "" if how is How.TAKEN_AWAY else "; `sluice deploy` of the old job file with --start drained goes back"
+            return self._reply(
+                Outcome.NOT_WELL, f"run {step.run_id} of the new version is left as it is: {why}{hint}", step.former, step.run_id
+            )
+        say(f"the new version is given up: {why}")
+        return await self._go_back(step.run_id, step.former, why)
+
+    async def _judge(self, run_id: RunId, trial: Trial) -> tuple[How, str] | None:
+        """Watch the first batches: None when they are well, else what is wrong."""
+        with TrialBar(run_id, quiet=self._quiet) as bar:
+            while True:
+                crashed = await self._local.keep_up() if self._local is not None else ""
+                try:
+                    found = trial.seen(await self._client.run(run_id), crashed)
+                    bar.show(found)
+                    if found.how is How.WELL:
+                        return None
+                    if found.how in (How.BADLY, How.TAKEN_AWAY):
+                        return found.how, found.told
+                except CoordinatorUnreachable as error:
+                    bar.away(str(error))
+                await asyncio.sleep(LOOK.total_seconds())
+
+    # --- going back ------------------------------------------------------------------------------------------------
+
+    async def _go_back(self, failed: RunId, former: RunId, why: str) -> UpgradeReply:
+        self.standing = f"run {failed} is being given up: the same command again sees it end, and deploys the old version"
+        await patiently(lambda: self._client.stop_run(failed, GIVEN_UP + why, failed=True))
+        if self._local is not None and self._local.has(failed):
+            await self._local.see_out()
+        await self._see_end(failed)
+        return await self._old_again(failed, former, why)
+
+    async def _see_end(self, run_id: RunId) -> None:
+        say(f"waiting for the end of run {run_id}")
+        seq = 0
+        while not (await patiently(lambda: self._client.run(run_id))).state.ended:
+            heard = await patiently(partial(self._client.notices, run_id, seq, POLL))
+            seq = heard[-1].seq if heard else seq
+
+    async def _old_again(self, failed: RunId | None, former: RunId, why: str) -> UpgradeReply:
+        """Deploy the old version at the drained offsets."""
+        request = gone_back(await patiently(lambda: self._client.request_of(former)), failed)
+        run_id = await self._deploy_surely(request, {former, failed})
+        self._tell_run(run_id, request.containers, "the old version")
+        stays = "" if failed is None else "; what the new one has written stays, and its records are processed again"
+        told = f"the new version failed: {why}; the old one is back as run {run_id} at the drained offsets{stays}"
+        if self._local is not None and self._wish.local is not None and self._wish.local.old is not None:
+            self._local.take(self._wish.local.old, run_id, request.containers)
+            self._stays = True
+        return self._reply(Outcome.WENT_BACK, told, former, failed, run_id)
+
+    async def _deploy_surely(self, request: wire.RunRequest, known: set[RunId | None]) -> RunId:
+        """A run that is there and not known is the one whose answer was lost."""
+        while True:
+            try:
+                return RunId((await self._client.deploy(request)).run_id)
+            except CoordinatorUnreachable:
+                current = await patiently(lambda: the_job(self._client, request.job))
+                if current.current_run not in known:
+                    return RunId(current.current_run)
+
+    # --- afterwards ------------------------------------------------------------------------------------------------
+
+    async def stay(self, code: int) -> int:
+        """In the foreground with the containers that were started here, if there are any; the exit code."""
+        if not self._stays or self._local is None:
+            return code
+        failure = await self._local.stay()
+        if failure:
+            say(failure)
+        return code or (1 if failure else 0)
