@@ -23,10 +23,8 @@ SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 CRASHES = [
     ("STOPPING", {"container"}),
     ("FLUSHING", {"coordinator"}),
-    ("FLUSHING", {"container"}),
+    ("FLUSHING", {"watchdog"}),
     ("COMMITTING", {"container", "coordinator"}),
-    ("STOPPING", {"coordinator"}),
-    ("COMMITTING", {"watchdog"}),
 ]
 ORDER = ["REQUESTED", "STOPPING", "FLUSHING", "COMMITTING", "DRAINED"]
 
