@@ -424,8 +424,8 @@ class Agent:
             while not self._ending.done():
                 if self._draining is None:
                     await queries.run(starts)  # until the end, or until a drain has paused them
-                if (draining := self._draining) is None:
-                    return
+                if (draining := self._draining) is None:  # the end, or a drain that was over while these queries were still being paused
+                    continue
                 prepared = await queries.prepare(starts)
                 if prepared is None or await queries.beside_backups(prepared, draining.take_part(queries, prepared)):
                     return

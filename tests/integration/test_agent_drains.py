@@ -128,6 +128,29 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: P
     assert (await first.ending()).exit_code == EXIT_OK
 
 
+def one_stage_over_two_tasks() -> Job:
+    job = Job("delays")
+    read, out = job.input("in"), job.output("out")
+    job.stage(reads=read, writes=out, name="only")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(there: Place) -> None:
+    run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
+    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
+    disk, batch_ends = disk_of(container), threading.Event()
+    queries = await disk.all_started(2)
+    disk.on_hold = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
+    held = container.wire.hold("/stages/only/drain")  # of the task whose query was held at once
+    uuid = (await drained(there, run_id))["uuid"]
+    await soon(container.wire.held.wait())
+    await ask(there, "DELETE", f"/drain/{uuid}")
+    held.set()
+    assert await disk.released() is queries["Partition 0/only"]
+    batch_ends.set()
+    assert await disk.released() is queries["Partition 1/only"]
+
+
 # --- when a drain is not as it seemed ---------------------------------------------------------------------------------
 
 
