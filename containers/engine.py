@@ -5,6 +5,7 @@ Methods block and run on the engine's own threads, never on the agent's event lo
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from typing import Any, Protocol
 from containers.job import DeclaredStage
 from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+
+STARTING = os.cpu_count() or 1
+"""How many queries start at a time: each starts a Python process that needs a second or two of a core, and Spark gives it ten seconds."""
 
 
 class Around(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from containers.backups import Backup
-from containers.engine import Batch, Callbacks, Engine, Start
+from containers.engine import STARTING, Batch, Callbacks, Engine, Start
 from containers.meters import Meters
 from containers.pacing import Pacer
 from containers.pulse import Pulse
@@ -44,10 +43,6 @@ HURRY = timedelta(seconds=3)
 
 BEYOND_TIME_OUT = timedelta(seconds=10)
 """How long a stop waits for Spark after a batch was interrupted at its time-out."""
-
-
-STARTING = os.cpu_count() or 1
-"""How many queries start at a time: each starts a Python process that needs a second or two of a core, and Spark gives it ten seconds."""
 
 
 class Queries:
@@ -114,8 +109,7 @@ class Queries:
         pacer, backup = self._pacers.get(start.query), self._backups.get(start.query)
         if pacer is not None:
             pacer.close()
-        if backup is not None:
-            backup.revive()
+        self._revive([start.query])
         self._meters.begin(runner.start, lambda: runner.restarts)
         try:
             await _first(runner.run(), *(each.run() for each in (pacer, backup) if each is not None))
@@ -251,8 +245,7 @@ class Queries:
         `Backup.run` raise."""
         doing = asyncio.ensure_future(work)
         backups = [backup for start in starts if (backup := self._backups.get(start.query)) is not None]
-        for backup in backups:
-            backup.revive()
+        self._revive(start.query for start in starts)
         await _first(doing, *(backup.run() for backup in backups))
         return doing.result()
 
@@ -264,6 +257,12 @@ class Queries:
         acting = await self._each(StageRunner.stop, deadline) | await self._await_works(deadline)
         await self._finish_backups(acting, deadline)
         return acting
+
+    def _revive(self, queries: Iterable[str]) -> None:
+        """Not once the container was told to hurry: that stands."""
+        for query in queries:
+            if (backup := self._backups.get(query)) is not None and not self._forced.is_set():
+                backup.revive()
 
     def _abandon(self, queries: Iterable[str]) -> None:
         for query in queries:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import Batch, Callbacks, Emptied, Start
+from containers.engine import STARTING, Batch, Callbacks, Emptied, Start
 from containers.flush import ENDS_WITHIN, Flusher
 from containers.gate import Held, hold
 from containers.job import Job
@@ -48,11 +47,6 @@ log = logging.getLogger(__name__)
 
 SOURCES_WITHIN = timedelta(seconds=15)
 """Longer than Spark waits for a source's Python process."""
-
-
-STARTING = os.cpu_count() or 1
-"""How many stores are worked on at a time by queries that are started for each batch: each start takes a Python process, which needs a
-second or two of a core, and Spark gives it ten seconds."""
 
 
 class SparkEngine:

@@ -173,3 +173,20 @@ async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goe
     assert (pacer.opened, len(pacers)) == (False, 1)
     await soon(queries.stop(LONG))
     await ended(running)
+
+
+async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins_its_work() -> None:
+    quick, _ = two_starts()
+    backup = SlowBackup(quick)
+    backup.go.set()
+    queries = await opened(FakeEngine(), lambda start: backup)
+    prepared = await queries.prepare([quick])
+    assert prepared is not None
+
+    async def abandoned() -> bool:
+        return backup.abandoned
+
+    backup.abandon()
+    assert not await queries.beside_backups(prepared, abandoned())
+    queries.hurry()
+    assert await queries.beside_backups(prepared, abandoned())
