@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes minutes begins first, so that no tester is alone with it at the end."""
     here = Path(__file__).parent
     items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A tester sends its reports as UTF-8 and ends at a text that has none, so a lone surrogate goes as its escape."""
+    return sendable((yield))
+
+
+def sendable(told: Any) -> Any:
+    match told:
+        case str():
+            return told.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {sendable(key): sendable(value) for key, value in told.items()}
+        case list() | tuple():
+            return type(told)(map(sendable, told))
+        case _:
+            return told
 
 
 @pytest.fixture(scope="session")
