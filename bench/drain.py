@@ -2,7 +2,9 @@
 contains.
 
 * one, two: an idle job of one stage, and of two, whose windows are all open; the second of two reads what the first flushes;
-* million: one stage with 1,000,000 rows of open state.
+* million: one stage with 1,000,000 rows of open state;
+* upgrade: the job of one stage is upgraded by `sluice upgrade --local`, while rows come; until the first output of the new version, whose
+  containers start when the old ones have drained.
 
 Each is measured in a run of its own, in turns with the same queries in bare Spark (`bench/drain_bare.py`): its stores, whose queries were
 stopped before the clock started, are emptied by the same batches, each of which starts the query anew. The drain stops between batches,
@@ -27,6 +29,7 @@ from pathlib import Path
 import httpx
 
 from bench.drain_job import PARTITIONS
+from bench.drain_upgrade import first_output_after
 from bench.harness import ROOT, BenchFailed, Result, note
 from coordinator.core.drain import Phase
 from coordinator.core.ids import Generation, Lineage
@@ -89,12 +92,15 @@ def run() -> Result:
             with place(case) as (home, log):
                 measured.bare.append(bare(home, log, case))
             note(f"{turn + 1}/{TURNS} {name}: bare flushes {measured.bare[-1]:.2f} s")
-    return judged(found)
+    with place(CASES["one"]) as (home, log):
+        upgrade = upgraded(home, log)
+    note(f"upgrade: {upgrade:.1f} s until the first output of the new version")
+    return judged(found, upgrade)
 
 
-def judged(found: Mapping[str, Measured]) -> Result:
+def judged(found: Mapping[str, Measured], upgrade: float) -> Result:
     """`ratio`: what the bare flushes of an idle job of one stage take, as a part of its drain."""
-    figures: dict[str, float] = {}
+    figures: dict[str, float] = {"upgrade_first_output_s": round(upgrade, 1)}
     for name, measured in found.items():
         figures[f"{name}_s"] = round(statistics.median(measured.drain), 2)
         for phase in (Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING):
@@ -167,6 +173,19 @@ def ended(run: SluiceRun, url: str, uuid: str) -> DrainDetail:
             raise BenchFailed(f"the drain is {found.phase}: {found.reason}")
         time.sleep(0.5)  # each look is CPU that the drain lacks
     raise BenchFailed(f"the drain did not end within {PATIENCE:g} s")
+
+
+def upgraded(home: Path, log: Log) -> float:
+    """Run the job until it is idle, upgrade it, and how long that took."""
+    case = CASES["one"]
+    with sluice_run(JOB, home, containers=1, port=0, environment=environment(case)) as run:
+        try:
+            await_idle(run, RunWatch(*run.where(60)), case)
+            return first_output_after(run.where(0)[0], home, log)
+        except EndedEarly as error:
+            raise BenchFailed(str(error)) from error
+        except (BenchFailed, httpx.HTTPError) as error:
+            raise BenchFailed(f"{error}\n{run.tail()}") from error
 
 
 # --- its peer --------------------------------------------------------------------------------------------------------

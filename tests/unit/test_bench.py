@@ -60,7 +60,7 @@ def test_a_drain_is_judged_by_the_median_of_the_idle_job_of_one_stage() -> None:
     one = drain.Measured([2.0, 9.0, 2.5], [phases, phases, phases], [1.0, 1.5, 1.25])
     other = drain.Measured([5.0], [phases], [2.0])
     found = {"one": one, "two": other, "million": other}
-    result = drain.judged(found)
+    result = drain.judged(found, 20.0)
     assert (result.met, result.ratio) == (True, 0.5)
     assert (result.figures["one_s"], result.figures["one_flushing_s"], result.figures["one_bare_s"]) == (2.5, 1.5, 1.25)
-    assert not drain.judged({**found, "one": drain.Measured([3.0], [phases], [1.0])}).met
+    assert not drain.judged({**found, "one": drain.Measured([3.0], [phases], [1.0])}, 20.0).met
