@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,15 +17,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.jars import connector_jars
+from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
 from containers.logtask import LogTaskSystem
 from containers.spark import start_query, start_session, stop_between_batches
 from containers.stagetask import Bound, StageTask
-from containers.tasksystem import Grant
+from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import SystemClock
 from coordinator.core.errors import LeaseLost, SluiceError
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log import Log, Record, Writer
+from examples.playing.topics import Topics
 
 SOON = timedelta(seconds=60)
 
@@ -42,10 +46,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass
 class Bench:
-    """A log with the streams "in" (2 partitions), "mid" (2) and "out" (1), and stages over it under any grant."""
+    """A log with the streams "in" (2 partitions), "mid" (2) and "out" (1), or topics under names of their own, and stages over them under
+    any grant."""
 
     spark: SparkSession
     root: Path
+    topics: Topics | None = None
     lost: list[LeaseLost] = field(default_factory=list)
     queries: list[StreamingQuery] = field(default_factory=list)
     max_rows: int = 1000
@@ -53,29 +59,42 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.log = Log(self.root / "log")
+        self.streams: Log | Topics = self.topics or self.log
+        self.prefix = f"{uuid4().hex[:10]}." if self.topics else ""
         for name, partitions in (("in", 2), ("mid", 2), ("out", 1)):
-            self.log.create(name, partitions)
+            self.streams.create(self.prefix + name, partitions)
         self.stores = Stores(self.root / "state", "job")
 
     def feed(self, values: Sequence[object], batch: int, stream: str = "in", headers: dict[str, str] | None = None) -> None:
         records = [Record(json.dumps(value).encode(), partition=i % 2) for i, value in enumerate(values)]
         writer = Writer(Lineage(f"feeder of {stream}"), "feeder", Generation(1))
-        assert self.log.append(stream, records, writer=writer, batch=batch, headers=headers, now_micros=1)
+        assert self.streams.append(
+            self.prefix + stream, records, writer=writer, batch=batch, headers=headers, now_micros=1_772_366_400_000_000
+        )
+
+    def stream_id(self, stream: str) -> StreamId:
+        return StreamId("kafka" if self.topics else "log", self.prefix + stream)
+
+    def ends(self, stream: str) -> dict[Ssp, int]:
+        found = self.stream_id(stream)
+        return {Ssp(found.system, found.stream, partition): end for partition, end in self.streams.latest(found.stream).items()}
 
     def values(self, stream: str) -> list[str]:
         found = []
-        for partition, end in self.log.latest(stream).items():
-            for rows in self.log.read(stream, partition, 0, end):
+        for ssp, end in self.ends(stream).items():
+            for rows in self.streams.read(ssp.stream, ssp.partition, 0, end):
                 found += [value.decode() for _, _, _, value, _ in rows if value is not None]
         return found
 
     def grant(self, reads: str, stage: str = "stage", lineage: str = "6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01", generation: int = 1) -> Grant:
-        starts = {Ssp("log", reads, 0): 0, Ssp("log", reads, 1): 0}
+        starts = dict.fromkeys(self.ends(reads), 0)
         return Grant("job", TaskName("Partition 0"), StageName(stage), Generation(generation), Lineage(lineage), RunId("origin"), starts)
 
     def task(self, grant: Grant) -> StageTask:
-        streams = {name: Bound(StreamId("log", name), intermediate=name == "mid") for name in ("in", "mid", "out")}
-        systems = {"log": LogTaskSystem(self.spark, self.log.directory, SystemClock(), self.lost.append)}
+        streams = {name: Bound(self.stream_id(name), intermediate=name == "mid") for name in ("in", "mid", "out")}
+        systems: dict[str, TaskSystem] = {"log": LogTaskSystem(self.spark, self.log.directory, SystemClock(), self.lost.append)}
+        if self.topics is not None:
+            systems["kafka"] = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
         return StageTask(self.spark, grant, streams, systems, {}, self.max_rows)
 
     def start(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter], trigger: float = 0.1) -> StreamingQuery:
@@ -100,10 +119,26 @@ class Bench:
         assert self.stop(query)
 
 
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(spark, tmp_path)
+@contextmanager
+def benched(made: Bench) -> Iterator[Bench]:
     yield made
     made.endings.close()
     for query in made.queries:
         query.stop()
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
+    with benched(Bench(spark, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture(params=["log", "kafka"])
+def either(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
+    """On the one system, then on the other."""
+    with ExitStack() as stack:
+        topics = None
+        if request.param == "kafka":
+            topics = Topics(request.getfixturevalue("kafka_server"))
+            stack.callback(topics.close)
+        yield stack.enter_context(benched(Bench(spark, tmp_path, topics)))

@@ -1,4 +1,4 @@
-"""Stages over events {"t": second, "k": key}, and what a drain does to their stores."""
+"""Stages over events {"t": second, "k": key} of either system, and what a drain does to their stores."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def windowed(task: StageTask) -> DataStreamWriter:
 
 @dataclass
 class Drained:
-    """A stage, run on a log and stopped, as a drain finds it."""
+    """A stage, run and stopped, as a drain finds it."""
 
     bench: Bench
     stage: Stage
@@ -105,7 +105,7 @@ class Drained:
         return sparkplans.read(read_plan(self.directory, batch), str(batch))
 
     def ends(self) -> Mapping[Ssp, int]:
-        return {Ssp("log", "in", partition): end for partition, end in self.bench.log.latest("in").items()}
+        return self.bench.ends("in")
 
     def output(self) -> list[dict[str, object]]:
         return [json.loads(value) for value in self.bench.values("out")]

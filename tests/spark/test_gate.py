@@ -27,30 +27,30 @@ def more_events(count: int, first: int) -> list[object]:
     return [{"t": first + second, "k": "ab"[second % 2]} for second in range(count)]
 
 
-def test_a_held_query_reads_nothing_until_it_is_released(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, windowed)
-    held, (query,) = drained.holds(), bench.queries
+def test_a_held_query_reads_nothing_until_it_is_released(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, windowed)
+    held, (query,) = drained.holds(), either.queries
     before = drained.committed
-    bench.feed(more_events(5, first=1025), batch=1)
+    either.feed(more_events(5, first=1025), batch=1)
     assert held.gate.asked.wait(SOON.total_seconds())
     assert drained.committed == before
     held.release()
     query.processAllAvailable()
     assert drained.committed > before
-    assert bench.stop(query)
+    assert either.stop(query)
     drained.flusher().flush()
     assert drained.counted() == 30
 
 
-def test_a_drain_runs_its_batches_in_the_held_query(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, windowed, max_rows=10)
-    held, (query,) = drained.holds(), bench.queries
+def test_a_drain_runs_its_batches_in_the_held_query(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, windowed, max_rows=10)
+    held, (query,) = drained.holds(), either.queries
     before = drained.committed
-    bench.feed([*more_events(10, first=9000), *more_events(10, first=1025)], batch=1)
+    either.feed([*more_events(10, first=9000), *more_events(10, first=1025)], batch=1)
     ends = drained.ends()
-    bench.feed(more_events(7, first=9000), batch=2)
+    either.feed(more_events(7, first=9000), batch=2)
     flusher = drained.flusher(held=held)
     assert not flusher.finish_interrupted()
     assert flusher.advance(ends) == 2
@@ -65,19 +65,19 @@ def test_a_drain_runs_its_batches_in_the_held_query(bench: Bench) -> None:
     assert drained.writers == 0
 
 
-def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, windowed).runs()
+def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, windowed).runs()
     held = drained.holds()
     assert drained.flusher(held=held).flush().rows_left == 0
     assert held.end(SOON, Event())
     assert drained.counted() == 25
 
 
-def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(bench: Bench) -> None:
-    drained = Drained(bench, windowed)
+def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -> None:
+    drained = Drained(either, windowed)
     held = drained.holds()  # with nothing to read it has planned nothing
-    bench.feed(EVENTS, batch=0)
+    either.feed(EVENTS, batch=0)
     flusher = drained.flusher(held=held)
     assert flusher.advance(drained.ends()) == 1
     assert flusher.flush().rows_left == 0
@@ -85,9 +85,9 @@ def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(bench: Bench) ->
     assert drained.counted() == 25
 
 
-def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, windowed)
+def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, windowed)
     held = drained.holds()
     flushed = drained.flusher(held=held).flush()
     assert held.end(SOON, Event())
@@ -97,11 +97,11 @@ def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(bench:
     assert drained.counted() == 25
 
 
-def test_a_query_with_two_sources_is_held_at_both(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, joined("left_outer"))
+def test_a_query_with_two_sources_is_held_at_both(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, joined("left_outer"))
     held = drained.holds()
-    bench.feed(more_events(4, first=1025), batch=1)
+    either.feed(more_events(4, first=1025), batch=1)
     flusher = drained.flusher(held=held)
     flusher.advance(drained.ends())
     assert flusher.flush().rows_left == 0
@@ -109,13 +109,13 @@ def test_a_query_with_two_sources_is_held_at_both(bench: Bench) -> None:
     assert len(drained.output()) == 15
 
 
-def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(bench: Bench) -> None:
-    bench.feed(EVENTS, batch=0)
-    drained = Drained(bench, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
-    query = bench.start(drained.grant, drained.stage)
-    held = hold(bench.spark, query, SOON, Event())
+def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(either: Bench) -> None:
+    either.feed(EVENTS, batch=0)
+    drained = Drained(either, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
+    query = either.start(drained.grant, drained.stage)
+    held = hold(either.spark, query, SOON, Event())
     assert held is not None
-    bench.endings.callback(held.end, SOON, Event())
+    either.endings.callback(held.end, SOON, Event())
     assert drained.flusher(held=held).flush().rows_left == 0
     assert held.end(SOON, Event())
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
@@ -138,14 +138,14 @@ class Sink:
         return task.read(IN).select(F.col("value")).writeStream.foreachBatch(self)
 
 
-def test_a_query_is_held_after_its_running_batch(bench: Bench) -> None:
+def test_a_query_is_held_after_its_running_batch(either: Bench) -> None:
     sink = Sink()
-    drained = Drained(bench, sink.stage)
-    bench.feed(EVENTS, batch=0)
-    query = bench.start(drained.grant, sink.stage)
+    drained = Drained(either, sink.stage)
+    either.feed(EVENTS, batch=0)
+    query = either.start(drained.grant, sink.stage)
     assert sink.begun.wait(60)
     Timer(0.5, sink.go.set).start()
-    held = hold(bench.spark, query, SOON, Event())
+    held = hold(either.spark, query, SOON, Event())
     assert held is not None
     assert drained.committed == 0
     assert sink.rows == 25
@@ -153,29 +153,29 @@ def test_a_query_is_held_after_its_running_batch(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("hurry", ["the deadline", "forced"])
-def test_a_query_that_cannot_be_held_in_time_goes_on(bench: Bench, hurry: str) -> None:
+def test_a_query_that_cannot_be_held_in_time_goes_on(either: Bench, hurry: str) -> None:
     sink, forced = Sink(), Event()
-    drained = Drained(bench, sink.stage)
-    bench.feed(EVENTS, batch=0)
-    query = bench.start(drained.grant, sink.stage)
+    drained = Drained(either, sink.stage)
+    either.feed(EVENTS, batch=0)
+    query = either.start(drained.grant, sink.stage)
     assert sink.begun.wait(60)
     if hurry == "forced":
         forced.set()
-    assert hold(bench.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
+    assert hold(either.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
     sink.go.set()
-    bench.feed(more_events(5, first=2000), batch=1)
+    either.feed(more_events(5, first=2000), batch=1)
     query.processAllAvailable()
     assert sink.rows == 30
-    assert bench.stop(query)
+    assert either.stop(query)
 
 
-def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(bench: Bench) -> None:
+def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(either: Bench) -> None:
     sink = Sink()
     sink.go.set()
-    drained = Drained(bench, sink.stage)
-    bench.feed(EVENTS, batch=0)
+    drained = Drained(either, sink.stage)
+    either.feed(EVENTS, batch=0)
     held = drained.holds()
-    bench.feed(more_events(5, first=2000), batch=1)
+    either.feed(more_events(5, first=2000), batch=1)
     sink.fails = True
     with pytest.raises(StreamingQueryException, match="the sink is full"):
         drained.flusher(held=held).advance(drained.ends())
