@@ -151,7 +151,7 @@ def plain(made: Place) -> Measured:
                 found.millis.append(batch["millis"])
             if rows >= backlog and not trickle.ident:
                 trickle.start()
-            if trickle.ident and not trickle.is_alive() and rows >= made.fed:
+            if rows >= backlog + TRICKLE_SECONDS * ROWS_A_SECOND:  # no line follows the last batch
                 break
         else:
             raise BenchFailed(f"the plain query ended: {(made.directory / 'plain' / 'stderr').read_text()[-500:]}")
@@ -159,6 +159,7 @@ def plain(made: Place) -> Measured:
         guard.cancel()
         process.kill()
         process.wait()
+    trickle.join()
     return found
 
 
@@ -212,10 +213,10 @@ def run() -> Result:
             figures |= {f"{system}_plain_rows_s": speed, f"{system}_plain_batch_p50_ms": p50}
         for tasks in TASKS:
             with place(system, flights) as made:
-                note(f"{system}: {tasks} tasks")
                 found = sluice(made, tasks)
-                figures[f"{system}_{tasks}_rows_s"] = found.rows_a_second(len(flights))
-                figures[f"{system}_{tasks}_batch_p50_ms"] = statistics.median(found.millis)
+                mine, mine_p50 = found.rows_a_second(len(flights)), statistics.median(found.millis)
+                figures |= {f"{system}_{tasks}_rows_s": mine, f"{system}_{tasks}_batch_p50_ms": mine_p50}
+                note(f"{system}: {tasks} tasks: {mine:,.0f} rows/s of {speed:,.0f}, batch p50 {mine_p50:g} ms of {p50:g}")
         speeds.append(figures[f"{system}_4_rows_s"] / speed)
         waits.append(figures[f"{system}_4_batch_p50_ms"] / p50)
     return Result(
