@@ -1,9 +1,10 @@
-"""The pipeline of `bench/flights_job.py` as one plain Spark query: no tasks, no intermediate stream, no coordinator.
+"""The pipeline of `bench/flights_job.py` as plain Spark queries: no tasks and no coordinator.
 
-    python -m bench.flights_plain SYSTEM WHERE DIRECTORY
+    python -m bench.flights_plain SYSTEM WHERE DIRECTORY one|two
 
-It reads all partitions of `flights`, counts by hour and carrier behind Spark's own shuffle, writes to `delays`, and prints a JSON line for
-each batch: rows, milliseconds, and when it ended on the monotonic clock. It ends when its standard input does.
+One query reads all partitions of `flights`, counts by hour and carrier behind Spark's own shuffle, and writes to `delays`. With two, the
+first writes every row into `by-carrier`, and the second counts what comes from there, as the stages of the job do. A JSON line is printed
+for each batch: of which query, rows, milliseconds, and when it ended on the monotonic clock. It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from containers.tasksystem import Grant, TaskSystem
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from coordinator.streams.kafka_properties import KafkaProperties
-from examples.flights.job import count_by_hour, parse
+from examples.flights.job import carrier, count_by_hour, parse
 
 MAX_ROWS = 100_000
+BETWEEN = "by-carrier"
 GRANT = Grant("plain", TaskName("all"), StageName("plain"), Generation(1), Lineage("plain"), RunId("plain"), {})
 
 
-def main(system: str, where: str, directory: Path) -> None:
+def main(system: str, where: str, directory: Path, queries: str) -> None:
     jars = {"spark.jars": ",".join(map(str, connector_jars()))} if system == "kafka" else {}
     spark = start_session("plain", "local[2]", directory / "spark", {"spark.sql.shuffle.partitions": "2", **jars})
     streams: TaskSystem
@@ -41,20 +43,32 @@ def main(system: str, where: str, directory: Path) -> None:
     else:
         streams = LogTaskSystem(spark, Path(where), SystemClock(), print)
     spark.streams.addListener(Listener(tell, lambda ended: None))
-    rows = parse(streams.read(GRANT, "flights", dict.fromkeys(range(PARTITIONS), 0), MAX_ROWS))
-    counted = count_by_hour(rows.withWatermark("scheduled", WATERMARK))
-    records = counted.select(F.col("carrier").cast("binary").alias("key"), F.to_json(F.struct("*")).cast("binary").alias("value"))
 
-    def append(batch: DataFrame, batch_id: int) -> None:
-        streams.append(GRANT, batch, batch_id, "delays", {})
+    def start(name: str, records: DataFrame, to: str) -> None:
+        def append(batch: DataFrame, batch_id: int) -> None:
+            streams.append(GRANT, batch, batch_id, to, {})
 
-    start_query(spark, records.writeStream.foreachBatch(append), "plain", directory / "checkpoint", timedelta(seconds=1))
+        start_query(spark, records.writeStream.foreachBatch(append), name, directory / name, timedelta(seconds=1))
+
+    def read(stream: str) -> DataFrame:
+        return streams.read(GRANT, stream, dict.fromkeys(range(PARTITIONS), 0), MAX_ROWS)
+
+    source = "flights"
+    if queries == "two":
+        start("route", read(source).select(carrier().cast("binary").alias("key"), "value"), BETWEEN)
+        source = BETWEEN
+    counted = count_by_hour(parse(read(source)).withWatermark("scheduled", WATERMARK))
+    start(
+        "count",
+        counted.select(F.col("carrier").cast("binary").alias("key"), F.to_json(F.struct("*")).cast("binary").alias("value")),
+        "delays",
+    )
     sys.stdin.read()
 
 
 def tell(done: BatchDone) -> None:
-    print(json.dumps({"rows": done.rows, "millis": done.duration_ms, "at": time.monotonic()}), flush=True)
+    print(json.dumps({"query": done.query, "rows": done.rows, "millis": done.duration_ms, "at": time.monotonic()}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4])

@@ -87,8 +87,10 @@ class Coordinator:
         query = {"job": job, "limit": limit} | ({"before": before} if before else {})
         return await self._read(wire.RunsReply, "GET", "/runs", params=query)
 
-    async def deploy(self, request: wire.RunRequest) -> wire.RunReply:
-        return await self._read(wire.RunReply, "POST", "/runs", request)
+    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None) -> wire.RunReply:
+        """With `replaces`, only while that is the job's current run: else refused as `NotTheCurrentRun`."""
+        headers = {} if replaces is None else {wire.REPLACES_HEADER: str(replaces)}
+        return await self._read(wire.RunReply, "POST", "/runs", request, headers=headers)
 
     async def plan_run(self, request: wire.RunRequest) -> wire.RunPlanReply:
         """What deploying this would make. Changes nothing."""

@@ -22,7 +22,7 @@ from coordinator import wire
 from coordinator import wire_drain as bodies
 from coordinator.clock import SystemClock
 from coordinator.core.drain import Phase
-from coordinator.core.errors import CoordinatorUnreachable, RunIsDraining, YourRequest
+from coordinator.core.errors import CoordinatorUnreachable, NotTheCurrentRun, RunIsDraining, YourRequest
 from coordinator.core.ids import RunId
 
 T = TypeVar("T")
@@ -139,15 +139,18 @@ class Upgrade:
         if left:
             say(left)
         try:
-            await self._client.deploy(upgraded(request, former, self._job.code))
+            await self._client.deploy(upgraded(request, former, self._job.code), seen.run_id)
         except CoordinatorUnreachable as error:  # it may have been made
             say(f"the coordinator does not answer: {error}")
             await asyncio.sleep(RETRY.total_seconds())
             return None
         except Refused as refused:
+            if refused.refused_as == NotTheCurrentRun.slug:
+                say(f"somebody else has deployed the job meanwhile: {refused}")
+                return None
             if refused.refused_as == RunIsDraining.slug or not self._wish.back:
                 raise
-            return await self._old_again(None, former, f"the coordinator refused it: {refused}")
+            return await self._old_again(None, former, seen.run_id, f"the coordinator refused it: {refused}")
         return None
 
     def _tell_run(self, run_id: RunId, containers: int, version: str) -> None:
@@ -207,7 +210,7 @@ class Upgrade:
         if self._local is not None and self._local.has(failed):
             await self._local.see_out()
         await self._see_end(failed)
-        return await self._old_again(failed, former, why)
+        return await self._old_again(failed, former, failed, why)
 
     async def _see_end(self, run_id: RunId) -> None:
         say(f"waiting for the end of run {run_id}")
@@ -216,10 +219,10 @@ class Upgrade:
             heard = await patiently(partial(self._client.notices, run_id, seq, POLL))
             seq = heard[-1].seq if heard else seq
 
-    async def _old_again(self, failed: RunId | None, former: RunId, why: str) -> UpgradeReply:
-        """Deploy the old version at the drained offsets."""
+    async def _old_again(self, failed: RunId | None, former: RunId, present: RunId, why: str) -> UpgradeReply:
+        """Deploy the old version at the drained offsets, in the place of the job's `present` run."""
         request = gone_back(await patiently(lambda: self._client.request_of(former)), failed)
-        run_id = await self._deploy_surely(request, {former, failed})
+        run_id = await self._deploy_surely(request, present)
         self._tell_run(run_id, request.containers, "the old version")
         stays = "" if failed is None else "; what the new one has written stays, and its records are processed again"
         told = f"the new version failed: {why}; the old one is back as run {run_id} at the drained offsets{stays}"
@@ -228,14 +231,17 @@ class Upgrade:
             self._stays = True
         return self._reply(Outcome.WENT_BACK, told, former, failed, run_id)
 
-    async def _deploy_surely(self, request: wire.RunRequest, known: set[RunId | None]) -> RunId:
-        """A run that is there and not known is the one whose answer was lost."""
+    async def _deploy_surely(self, request: wire.RunRequest, present: RunId) -> RunId:
+        """A run in the place of the present one that we know nothing of is one whose answer was lost, or another command's that went back
+        as well."""
         while True:
             try:
-                return RunId((await self._client.deploy(request)).run_id)
-            except CoordinatorUnreachable:
+                return RunId((await self._client.deploy(request, present)).run_id)
+            except (CoordinatorUnreachable, Refused) as error:
+                if isinstance(error, Refused) and error.refused_as != NotTheCurrentRun.slug:
+                    raise
                 current = await patiently(lambda: the_job(self._client, request.job))
-                if current.current_run not in known:
+                if current.current_run != present:
                     return RunId(current.current_run)
 
     # --- afterwards ------------------------------------------------------------------------------------------------

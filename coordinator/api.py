@@ -81,10 +81,16 @@ router = APIRouter(responses=PROBLEMS)
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
+Replaces = Annotated[
+    str | None, Header(alias=wire.REPLACES_HEADER, max_length=300, description="a run's id: only while that is the job's current run")
+]
+
+
 @router.post("/runs", status_code=201)
-async def deploy_run(body: wire.RunRequest, parts: Ours) -> wire.RunReply:
+async def deploy_run(body: wire.RunRequest, parts: Ours, sluice_replaces: Replaces = None) -> wire.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
-    return run_reply(await parts.runs.deploy(body), parts.connections)
+    replaces = None if sluice_replaces is None else RunId(sluice_replaces)
+    return run_reply(await parts.runs.deploy(body, replaces), parts.connections)
 
 
 @router.post("/runs/plan")

@@ -14,6 +14,7 @@ from coordinator.core.drain import DrainId
 from coordinator.core.errors import (
     BadGrouping,
     NeverDrained,
+    NotTheCurrentRun,
     RunIsDraining,
     StateUnregistered,
     StreamConflict,
@@ -105,11 +106,12 @@ class Runs:
         self._plan_within = plan_within
         self._deploying = asyncio.Lock()
 
-    async def deploy(self, request: wire.RunRequest) -> RunRow:
-        """Make a run. Everything is checked before anything is created; streams come before the run that needs them, so that a crash
-        leaves at most an empty stream, which the next try finds and uses. A run deployed over a live one asks that one to stop.
+    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None) -> RunRow:
+        """Make a run; with `replaces`, only while that is the job's current one. Everything is checked before anything is created; streams
+        come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and uses. A run
+        deployed over a live one asks that one to stop.
 
-        Raises the errors of graph, streams, grouping and placement; RunIsDraining; BlobStoreUnusable; StateUnregistered.
+        Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; StateUnregistered.
         """
         bindings = self._checked(request)
         async with self._deploying:
@@ -117,6 +119,7 @@ class Runs:
             job = JobName(request.job)
             async with self._store.read() as tx:
                 before = await self._before(tx, job, request.start)
+            _check_current(job, before.run, replaces)
             if before.run is not None:
                 _not_draining(before.run)
             if before.unheard_of and request.start == "checkpoint":
@@ -348,6 +351,12 @@ class Runs:
         self._show_drain(containers, None)
         self._notices.ring(run_id)
         return run
+
+
+def _check_current(job: JobName, current: RunRow | None, replaces: RunId | None) -> None:
+    if replaces is not None and (current is None or current.run_id != replaces):
+        present = f"its current run is {current.run_id}" if current else "it has no run"
+        raise NotTheCurrentRun(f"{replaces} is not to be replaced as the run of job {job}: {present}; look again, and decide anew")
 
 
 def _not_draining(run: RunRow) -> RunRow:

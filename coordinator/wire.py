@@ -25,6 +25,7 @@ MODEL_VERSION_HEADER = "Sluice-Job-Model-Version"
 RUN_HEADER = "Sluice-Run-Id"
 DRAIN_HEADER = "Sluice-Drain"
 RUN_STATE_HEADER = "Sluice-Run-State"
+REPLACES_HEADER = "Sluice-Replaces"
 
 RUN_RECORD_HEADER = "sluice-run"
 """On every record of an intermediate stream: the origin of the run that wrote it. Readers drop records of other origins."""

@@ -151,6 +151,13 @@ class RunIsDraining(YourRequest):
     status = 409
 
 
+class NotTheCurrentRun(YourRequest):
+    """The run that was to be replaced is not the job's current one."""
+
+    slug = "not-the-current-run"
+    status = 412
+
+
 class UnknownDrain(YourRequest):
     """There is no such drain."""
 

@@ -115,6 +115,20 @@ async def test_a_deployment_over_a_live_run_asks_that_one_to_stop(caller: Caller
     assert (await state(caller, run_id), await state(caller, second["runId"])) == ("STOPPED", "CREATED")
 
 
+async def test_a_run_replaces_only_the_one_that_it_is_said_to(caller: Caller) -> None:
+    first = await caller.deploy()
+    second = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": first["runId"]})
+    assert second.status_code == 201
+    for gone in (first["runId"], "never-was"):
+        answer = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": gone})
+        assert problem_slug(answer) == (412, "not-the-current-run")
+        assert second.json()["runId"] in answer.json()["detail"]
+    answer = await caller.http.post("/runs", json=run_body(job="another"), headers={"Sluice-Replaces": first["runId"]})
+    assert (problem_slug(answer), "it has no run" in answer.json()["detail"]) == ((412, "not-the-current-run"), True)
+    runs = (await caller.http.get("/runs")).json()["runs"]
+    assert [each["runId"] for each in runs] == [second.json()["runId"], first["runId"]]
+
+
 async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(caller: Caller) -> None:
     runs = await asyncio.gather(*(caller.deploy() for _ in range(4)))
     (job,) = (await caller.http.get("/jobs")).json()["jobs"]

@@ -286,6 +286,17 @@ def test_a_new_version_that_cannot_be_deployed_any_more_after_the_drain_leads_ba
 # --- the same command again ---
 
 
+def test_two_at_once_bring_one_new_version_between_them(there: World, new: Path) -> None:
+    first, second = there.upgrade(new), there.upgrade(new)
+    second.until("is being drained")
+    drained(there, first)
+    run_id, same = deployed(first), deployed(second)
+    assert run_id == same
+    there.works(run_id, "c2")
+    assert (first.ends()[0], second.ends()[0]) == (0, 0)
+    assert sorted(there.runs) == sorted([there.run_id, run_id])
+
+
 def test_interrupted_in_the_drain_it_joins_the_drain(there: World, new: Path) -> None:
     command = there.upgrade(new)
     command.until("STOPPING")
