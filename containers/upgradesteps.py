@@ -232,17 +232,19 @@ class Upgrade:
         return self._reply(Outcome.WENT_BACK, told, former, failed, run_id)
 
     async def _deploy_surely(self, request: wire.RunRequest, present: RunId) -> RunId:
-        """A run in the place of the present one that we know nothing of is one whose answer was lost, or another command's that went back
-        as well."""
+        """In the place of the present run there may be one by this very request already: the answer was lost, or another command went back
+        as well. Raises Refused also when it is somebody's other run."""
         while True:
             try:
                 return RunId((await self._client.deploy(request, present)).run_id)
             except (CoordinatorUnreachable, Refused) as error:
                 if isinstance(error, Refused) and error.refused_as != NotTheCurrentRun.slug:
                     raise
-                current = await patiently(lambda: the_job(self._client, request.job))
-                if current.current_run != present:
-                    return RunId(current.current_run)
+                current = RunId((await patiently(lambda: the_job(self._client, request.job))).current_run)
+                if current != present and await patiently(partial(self._client.request_of, current)) == request:
+                    return current
+                if isinstance(error, Refused):
+                    raise
 
     # --- afterwards ------------------------------------------------------------------------------------------------
 

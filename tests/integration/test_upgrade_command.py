@@ -252,6 +252,18 @@ def test_going_back_waits_for_the_new_version_s_containers(there: World, new: Pa
     went_back(there, command, run_id)
 
 
+def test_what_somebody_else_deploys_meanwhile_is_not_taken_for_the_way_back(there: World, new: Path) -> None:
+    command, run_id = upgraded(there, new, "--watch", "1")
+    there.come(run_id, "c2")
+    command.until("waiting for the end of run")
+    other = str(there.post("/runs", {**there.get(f"/runs/{run_id}/request"), "start": "drained"})["runId"])
+    there.exits("c2")
+    code, last = command.ends()
+    assert code == 1
+    assert f"its current run is {other}" in last
+    assert there.current == other
+
+
 def test_a_failing_version_is_left_as_it_is_when_there_is_to_be_no_way_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, "--watch", "1", "--no-back")
     code, last = command.ends()
