@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -73,8 +74,10 @@ def note(text: str) -> None:
     print(f"# {text}", file=sys.stderr, flush=True)
 
 
+@cache
 def cores() -> tuple[set[int], set[int]]:
-    """The server's cores and the load generator's: the first and the second that we may use; one for both where there is no other."""
+    """The server's cores and the load generator's: the first and the second that we may use; one for both where there is no other.
+    Found out once: asked again by a load generator that is pinned already, they would be one and the same."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
     mine = sorted(os.sched_getaffinity(0))

@@ -102,8 +102,8 @@ class Beats:
 
 class Fleet:
     """`stream` is a stream of the embedded log with a partition for every slot of a run; it need not hold anything. `name` begins the
-    names of the jobs. `fresh`: each heartbeat has a connection of its own, as those of real containers have, whose clients give idle
-    connections up sooner than the interval."""
+    names of the jobs. `fresh`: each heartbeat has a connection of its own, as those of real containers have where the interval is longer
+    than an idle connection is kept."""
 
     def __init__(self, url: str, name: str = "fleet", stream: str = "fleet", *, fresh: bool = True) -> None:
         self.url = url.rstrip("/")
@@ -182,7 +182,8 @@ class Fleet:
     def _enlist(self, swarm: Swarm[Token], container: Container, reply: Mapping[str, Any], sent: float) -> None:
         self.beats.interval, self.beats.lease, self.margin = reply["heartbeatSeconds"], reply["leaseSeconds"], reply["marginSeconds"]
         target = b"/containerHeartbeat?executionContainerId=" + container.execution_id.encode()
-        container.beat = swarm.request(b"GET", target, b"Sluice-Epoch: %d\r\n" % reply["epoch"])
+        own = b"Connection: close\r\n" if self.fresh else b""
+        container.beat = swarm.request(b"GET", target, b"%sSluice-Epoch: %d\r\n" % (own, reply["epoch"]))
         container.sent = sent
         self._again(container, self._pause())
 
@@ -214,7 +215,7 @@ class Fleet:
         began = perf_counter()
         with self._swarm(CONNECTIONS) as swarm:
             for each in self.containers:
-                swarm.send(each.beat, (answered, each))
+                swarm.send(each.beat, (answered, each), fresh=self.fresh)
             swarm.finish(within)
         return perf_counter() - began
 

@@ -22,6 +22,9 @@ R = TypeVar("R", bound=BaseModel)
 
 TIMEOUT = timedelta(seconds=10)
 
+KEPT = timedelta(seconds=5)
+"""How long the coordinator keeps a connection on which nothing comes (uvicorn's default, as httpx's)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alive:
@@ -52,6 +55,7 @@ class Coordinator:
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.url = url
         self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport)
+        self._beats_every = timedelta(0)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -120,22 +124,27 @@ class Coordinator:
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
         """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached. `within` is for the whole
-        answer: the client's own time-out begins anew with every byte."""
+        answer: the client's own time-out begins anew with every byte.
+
+        A connection that would be given up before the next heartbeat is closed with the answer: the coordinator of a large fleet would
+        hold thousands that nobody uses."""
+        headers = {wire.EPOCH_HEADER: str(epoch)} | ({"Connection": "close"} if self._beats_every > KEPT else {})
         try:
             async with asyncio.timeout(within.total_seconds()):
                 answer = await self._ask(
                     "GET",
                     "/containerHeartbeat",
                     params={"executionContainerId": execution_id},
-                    headers={wire.EPOCH_HEADER: str(epoch)},
+                    headers=headers,
                 )
             alive = wire.HeartbeatReply.model_validate_json(answer.content, strict=True).alive
             if not alive:
                 state = answer.headers.get(wire.RUN_STATE_HEADER)
                 return NotValid(RunState(state) if state else None)
+            self._beats_every = timedelta(seconds=float(answer.headers[wire.NEXT_HEADER]))
             return Alive(
                 lease=timedelta(seconds=float(answer.headers[wire.LEASE_HEADER])),
-                interval=timedelta(seconds=float(answer.headers[wire.NEXT_HEADER])),
+                interval=self._beats_every,
                 model_version=int(answer.headers[wire.MODEL_VERSION_HEADER]),
             )
         except TimeoutError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import socket
 from pathlib import Path
@@ -12,10 +11,18 @@ import uvicorn
 
 from coordinator.app import Coordinator, build
 from coordinator.core.errors import CannotListen, HomeInUse, SluiceError
+from coordinator.heap import StillHeap
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
 
 log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+"""Connections that wait to be accepted; the kernel drops what comes beyond, and the asker tries again after 1, 3, 7, 15… seconds."""
+
+ACCEPTS = 16
+"""Connections that are accepted in one turn of the event loop. libuv accepts one for each socket that it listens on, whatever else a
+turn has to do: with a single one, a burst of slow requests lets connections wait until they are dropped, heartbeats among them."""
 
 
 class Server(uvicorn.Server):
@@ -27,17 +34,17 @@ class Server(uvicorn.Server):
         self._coordinator = coordinator
         self._settings = settings
         self._lock: IO[bytes] | None = None
+        self._heap = StillHeap()
         self.failure: SluiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Raises StoreUnavailable, StreamUnavailable, DatabaseInUse, HomeInUse or CannotListen."""
         await self._coordinator.prepare()
         self._lock = only_one(self._settings.home)
-        listening = sockets or [listen(self._settings.host, self._settings.port)]
+        listening = shared(sockets or [listen(self._settings.host, self._settings.port)])
         await super().startup(listening)
         if self.started:
-            gc.collect()
-            gc.freeze()  # what was imported and recovered stays: without it every full collection, a tenth of a second, holds heartbeats up
+            self._heap.start()
             host, port, *_ = listening[0].getsockname()
             where = f"[{host}]" if ":" in host else host
             database, directory = self._settings.database_shown, self._settings.log_directory
@@ -51,6 +58,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._coordinator.notices.close()
+        self._heap.stop()
         await super().shutdown(sockets)
 
 
@@ -63,10 +71,15 @@ def only_one(home: Path) -> IO[bytes]:
     return lock
 
 
+def shared(listening: list[socket.socket]) -> list[socket.socket]:
+    """The listening sockets, each ACCEPTS times."""
+    return [each for one in listening for each in (one, *(one.dup() for _ in range(ACCEPTS - 1)))]
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Raises CannotListen, naming the address."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
     except OSError as error:
         raise CannotListen(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
 
@@ -85,6 +98,7 @@ def server(settings: Settings) -> Server:
         lifespan="on",
         access_log=False,
         log_config=None,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=5,
         server_header=False,
     )

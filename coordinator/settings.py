@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     heartbeat_seconds: float = 5
     margin_seconds: float = Field(3, description="how much before its lease's end a container stops")
     grace_seconds: float = Field(5, description="how long after a lease's end its tasks are kept back")
-    heartbeat_max_rate: float = Field(5000, description="heartbeats per second over all containers; a larger fleet beats more slowly")
+    heartbeat_max_rate: float = Field(2500, description="heartbeats per second over all containers; a larger fleet beats more slowly")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="the longest that a poll for notices is held")
     log_keep_seconds: float = Field(3600, ge=0, description="how long records of intermediate streams are kept at least")

@@ -23,8 +23,8 @@ from coordinator.streams.port import Offsets, StreamSystem
 
 OLD = timedelta(minutes=1)
 
-AT_ONCE = 200
-"""Tasks that are looked at before others get their turn on the event loop."""
+AT_ONCE = 500
+"""Readings that are looked at before others get their turn on the event loop: about a millisecond."""
 
 Behind = Mapping[tuple[TaskName, StageName], int]
 """Records that each stage of each task has still to read."""
@@ -44,14 +44,24 @@ class JobSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class _Positions:
-    """Of a run: what each stage reads, where it starts, and where its tasks were when this was read; `alone`: with no other run of the job
-    going on beside it, that might still have moved them."""
+class _Reading:
+    """A stage of a task: what it reads with where that starts, and where it was when this was read."""
 
+    of: tuple[TaskName, StageName]
+    starts: Sequence[tuple[StreamId, Ssp, int]]
+    stored: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Of a run, kept while its `model` stays: a fleet has a hundred thousand readings, and objects made anew at every turn would be
+    another tenth of a core for the garbage collector. `alone`: with no other run of the job going on beside it, that might still have
+    moved its tasks."""
+
+    model: JobModel
     alone: bool
-    reads: Mapping[StageName, frozenset[StreamId]]
-    starts: Mapping[Ssp, int]
-    stored: Mapping[tuple[TaskName, StageName], Mapping[Ssp, int]]
+    streams: frozenset[StreamId]
+    readings: Sequence[_Reading]
 
 
 class Survey:
@@ -100,28 +110,28 @@ class Survey:
             runs = {run.run_id: run for run in await tx.active_runs()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
             tallies = {run_id: await tx.tally(run_id, run.job) for run_id, run in runs.items()}
-            await self._find_positions(tx, runs)
+            await self._find_positions(tx, runs, models)
         self._measures.keep_only(runs.keys())
-        ends = await self._ends({stream for each in self._positions.values() for reads in each.reads.values() for stream in reads})
-        behind = {run_id: await self._behind_of(run_id, model, ends) for run_id, model in models.items()}
+        ends = await self._ends({stream for each in self._positions.values() for stream in each.streams})
+        behind = {run_id: await self._behind_of(run_id, ends) for run_id in runs}
 
         def seen(job: JobRow) -> JobSeen:
             run = runs.get(job.current_run)
             if run is None:
                 return JobSeen(job.job, job.state)
             tally, slots = tallies[run.run_id], int(run.spec["containers"])
-            unheld = len(models[run.run_id].tasks) - tally.held if run.stop_requested_at is None else 0
+            unheld = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
             return JobSeen(job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]))
 
         self._jobs, self._behind, self._made_at = [seen(job) for job in jobs], behind, self._clock.elapsed()
         return {}
 
-    async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow]) -> None:
+    async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
         of_job = Counter(run.job for run in runs.values())
         known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
         for run_id, run in runs.items():
-            if run_id not in known or not known[run_id].alone:
-                known[run_id] = await _positions(tx, run, alone=of_job[run.job] == 1)
+            if run_id not in known or not known[run_id].alone or known[run_id].model is not models[run_id]:
+                known[run_id] = await _positions(tx, run, models[run_id], alone=of_job[run.job] == 1)
         self._positions = known
 
     async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
@@ -133,24 +143,28 @@ class Survey:
                 raise each
         return {stream: ends for stream, ends in zip(asked, found, strict=True) if not isinstance(ends, BaseException)}
 
-    async def _behind_of(self, run_id: RunId, model: JobModel, ends: Mapping[StreamId, Offsets]) -> Behind:
-        known, told = self._positions[run_id], self._measures.of_run(run_id)
+    async def _behind_of(self, run_id: RunId, ends: Mapping[StreamId, Offsets]) -> Behind:
+        told = self._measures.of_run(run_id)
         found: dict[tuple[TaskName, StageName], int] = {}
-        for number, (name, task) in enumerate(model.tasks.items(), 1):
-            for stage, reads in known.reads.items():
-                ssps = [ssp for ssp in task.ssps if ssp.stream_id in reads]
-                if not ssps or not all(ssp.stream_id in ends for ssp in ssps):
-                    continue
-                reported = told.get((name, stage))
-                at = reported.offsets if reported is not None else known.stored.get((name, stage), {})
-                found[name, stage] = sum(_left(ends, ssp, at.get(ssp, known.starts.get(ssp, 0))) for ssp in ssps)
+        for number, reading in enumerate(self._positions[run_id].readings, 1):
+            reported = told.get(reading.of)
+            left = _left(ends, reading.starts, reading.stored if reported is None else reported.offsets)
+            if left is not None:
+                found[reading.of] = left
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
         return found
 
 
-def _left(ends: Mapping[StreamId, Offsets], ssp: Ssp, position: int) -> int:
-    return max(0, ends[ssp.stream_id].get(ssp.partition, 0) - position)
+def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> int | None:
+    """Records from there to the ends; None without one of the ends."""
+    left = 0
+    for stream_id, ssp, start in starts:
+        end = ends.get(stream_id)
+        if end is None:
+            return None
+        left += max(0, end.get(ssp.partition, 0) - at.get(ssp, start))
+    return left
 
 
 def _by_stage(behind: Behind) -> Mapping[StageName, int]:
@@ -160,8 +174,16 @@ def _by_stage(behind: Behind) -> Mapping[StageName, int]:
     return dict(sums)
 
 
-async def _positions(tx: Reading, run: RunRow, *, alone: bool) -> _Positions:
+async def _positions(tx: Reading, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
     ids = {each["name"]: StreamId(str(each["system"]), str(each["stream"])) for each in run.streams}
     reads = {StageName(stage["name"]): frozenset(ids[name] for name in stage["reads"]) for stage in run.spec["stages"]}
     stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.stores(run.job)}
-    return _Positions(alone, reads, await tx.starts(run.run_id), stored)
+    starts = await tx.starts(run.run_id)
+    readings = []
+    for number, (task, stage) in enumerate(((task, stage) for task in model.tasks.values() for stage in reads), 1):
+        ssps = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in task.ssps if ssp.stream_id in reads[stage]]
+        if ssps:
+            readings.append(_Reading((task.name, stage), ssps, stored.get((task.name, stage), {})))
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return _Positions(model, alone, frozenset(stream for each in reads.values() for stream in each), readings)

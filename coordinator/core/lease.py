@@ -50,7 +50,7 @@ class LeasePolicy:
     interval: timedelta = timedelta(seconds=5)
     margin: timedelta = timedelta(seconds=3)
     grace: timedelta = timedelta(seconds=5)
-    max_rate: float = 5000.0
+    max_rate: float = 2500.0
 
     def __post_init__(self) -> None:
         wrong = self.problems()

@@ -45,6 +45,10 @@ class JobModel:
         return {name: task for container in self.containers.values() for name, task in container.tasks.items()}
 
     @property
+    def task_count(self) -> int:
+        return sum(len(container.tasks) for container in self.containers.values())
+
+    @property
     def placement(self) -> Mapping[TaskName, ProcessorId]:
         return {name: pid for pid, container in self.containers.items() for name in container.tasks}
 

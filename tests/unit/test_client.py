@@ -37,6 +37,20 @@ async def test_a_heartbeat_that_is_answered_as_alive_brings_the_terms() -> None:
     assert await beat(coordinator) == Alive(timedelta(seconds=30), timedelta(seconds=2.5), 7)
 
 
+@pytest.mark.parametrize(("interval", "closed"), [("5", False), ("5.25", True)])
+async def test_a_connection_that_would_be_given_up_before_the_next_heartbeat_is_closed_with_the_answer(interval: str, closed: bool) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json={"alive": True}, headers=TERMS | {"Sluice-Next-Heartbeat-Seconds": interval})
+
+    coordinator = Coordinator("http://c", httpx.MockTransport(answer))
+    for _ in range(2):
+        await beat(coordinator)
+    assert [each.headers["Connection"] == "close" for each in asked] == [False, closed]
+
+
 async def test_a_heartbeat_that_is_not_valid_tells_whether_the_run_is_over() -> None:
     assert await beat(answering(200, json={"alive": False})) == NotValid(None)
     over = answering(200, json={"alive": False}, headers={"Sluice-Run-State": "STOPPED"})

@@ -1,0 +1,111 @@
+"""What the coordinator's process does for a fleet that the requests themselves do not show."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import threading
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvloop
+
+from coordinator.heap import StillHeap
+from coordinator.server import ACCEPTS, listen, server, shared
+from coordinator.settings import read_settings
+
+CONNECTIONS = 64
+
+
+async def _turns_to_accept(listening: list[socket.socket]) -> int:
+    """Turns of the event loop until as many connections were accepted as had come while it was busy."""
+    loop = asyncio.get_running_loop()
+    made: list[asyncio.BaseTransport] = []
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    for each in listening:
+        await loop.create_server(Accepted, sock=each, backlog=2 * CONNECTIONS)
+    clients = [socket.create_connection(listening[0].getsockname()) for _ in range(CONNECTIONS)]
+    turns = 0
+    while len(made) < CONNECTIONS:
+        await asyncio.sleep(0)
+        turns += 1
+    for each in [*clients, *made]:
+        each.close()
+    return turns
+
+
+def test_connections_that_came_meanwhile_are_accepted_in_few_turns_of_the_event_loop() -> None:
+    turns = uvloop.run(_turns_to_accept(shared([listen("127.0.0.1", 0)])))
+    assert turns <= CONNECTIONS / ACCEPTS + 4
+
+
+def test_from_a_socket_that_is_not_shared_one_connection_is_accepted_a_turn() -> None:
+    """Why it is shared. When this fails, libuv has changed, and `shared` can go."""
+    assert uvloop.run(_turns_to_accept([listen("127.0.0.1", 0)])) >= CONNECTIONS
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[tuple[str, socket.socket]]:
+    listening = listen("127.0.0.1", 0)
+    coordinator = server(read_settings(home=home))
+    thread = threading.Thread(target=coordinator.run, args=([listening],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", listening
+    finally:
+        coordinator.should_exit = True
+        thread.join()
+
+
+def test_a_coordinator_that_has_ended_has_left_its_address_and_the_heap(tmp_path: Path) -> None:
+    callbacks = list(gc.callbacks)
+    with serving(tmp_path) as (url, listening):
+        httpx.get(f"{url}/readyz", timeout=30).raise_for_status()
+        port = listening.getsockname()[1]
+        assert gc.get_freeze_count() > 0
+    with closing(listen("127.0.0.1", port)):
+        assert (gc.get_freeze_count(), gc.callbacks) == (0, callbacks)
+
+
+class Link:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+async def heap() -> AsyncIterator[StillHeap]:
+    made = StillHeap()
+    made.start()
+    yield made
+    made.stop()
+    made.stop()
+
+
+async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: StillHeap) -> None:
+    kept = [Link() for _ in range(1000)]
+    before = gc.get_freeze_count()
+    gc.collect()
+    assert gc.get_freeze_count() >= before + len(kept)
+    assert not any(isinstance(each, Link) for each in gc.get_objects())
+
+
+async def test_garbage_of_what_was_looked_at_long_ago_goes_with_a_collection_of_everything(heap: StillHeap) -> None:
+    link = Link()
+    gone = weakref.ref(link)
+    gc.collect()
+    del link
+    gc.collect()
+    assert gone() is not None
+    heap.collect_everything()
+    assert gone() is None
