@@ -1,9 +1,9 @@
 """The backup of a store of 2 GiB in 2,000 files (1,900 of 16 KiB, 100 of 21 MB) to an S3 server on loopback, beside rclone, restic and bare
 obstore.
 
-Each backs up everything, then what is left to do when 1 % of the files have changed (19 small ones and a large one, as new files in the
-place of the old), then restores all of it into an empty directory; every file that is restored is compared with the original. They take
-turns; Sluice and obstore have two, of which the faster counts. Before each turn the disk is idle and the bucket is empty.
+Each backs up everything, then what is left to do when 1 % of the files have changed (19 small ones and a large one have made room for as
+many of other names), then restores all of it into an empty directory; every file that is restored is compared with the original. They
+take turns; Sluice and obstore have two, of which the faster counts. Before each turn the disk is idle and the bucket is empty.
 
 Sluice's backup is what an agent does: hard links, what changed, hashes, packs and chunks, an index; its restore verifies every byte by
 SHA-256 and is on the disk (fsync) when it ends. obstore's is the least that can be done: an object for each file, not looked at and not
@@ -171,13 +171,11 @@ def write(stage: Path, chance: random.Random) -> None:
 
 
 def change(stage: Path, chance: random.Random) -> None:
-    """Other contents for 1 % of the files, each a new file, as Spark replaces them."""
-    for kind, count, changed, size in (("small", SMALL, SMALL_CHANGED, SMALL_BYTES), ("large", LARGE, LARGE_CHANGED, LARGE_BYTES)):
-        for number in chance.sample(range(count), changed):
-            path = _path(stage, kind, number)
-            draft = path.with_suffix(".draft")
-            draft.write_bytes(chance.randbytes(size))
-            draft.rename(path)
+    """1 % of the files go, and as many come under new names, as when RocksDB merges its files; Spark never writes to a file again."""
+    for kind, changed, size in (("small", SMALL_CHANGED, SMALL_BYTES), ("large", LARGE_CHANGED, LARGE_BYTES)):
+        for path in chance.sample(sorted(stage.rglob(f"{kind}-*.sst")), changed):
+            (path.parent / f"{kind}-{chance.getrandbits(64):016x}.sst").write_bytes(chance.randbytes(size))
+            path.unlink()
 
 
 def check(stage: Path, restored: Path, name: str) -> None:

@@ -115,9 +115,16 @@ class Bare:
             client_options={"allow_http": True},
         )
         self._directory = directory
+        self._names: set[str] = set()
 
     async def backup(self) -> None:
-        await in_parallel((partial(self._put, path) for path in files(self._directory)), AT_ONCE)
+        names = set(files(self._directory))
+        await in_parallel((partial(self._put, name) for name in sorted(names)), AT_ONCE)
+        await in_parallel((partial(self._delete, name) for name in sorted(self._names - names)), AT_ONCE)
+        self._names = names
+
+    async def _delete(self, name: str) -> None:
+        await obstore.delete_async(self._store, name)
 
     async def _put(self, name: str) -> None:
         body = await asyncio.to_thread((self._directory / name).read_bytes)

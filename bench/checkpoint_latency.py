@@ -40,6 +40,8 @@ NAME = "checkpoint-latency"
 AWAY = timedelta(milliseconds=20)
 SECONDS = float(os.environ.get("BENCH_SECONDS", "45"))
 WARM_BATCHES = 8
+WARM_SECONDS = 60.0
+"""At least, until the JVM has compiled what runs at every batch: such a query runs for days."""
 PATIENCE = 240.0
 """Seconds within which a query must have done its first batches."""
 LOOK_SECONDS = 0.4
@@ -216,9 +218,9 @@ def through_sluice(place: Path, server: Gateway, address: str, interval: str) ->
 
 def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:
     """Look at it for a while once it is warm. `batches` tells of those so far, and raises when there will be no more."""
-    deadline = time.monotonic() + PATIENCE
-    while len(batches()) < WARM_BATCHES:
-        if time.monotonic() > deadline:
+    warm, deadline = time.monotonic() + WARM_SECONDS, time.monotonic() + PATIENCE
+    while (done := len(batches())) < WARM_BATCHES or time.monotonic() < warm:
+        if done < WARM_BATCHES and time.monotonic() > deadline:
             raise BenchFailed(f"{WARM_BATCHES} batches were not done within {PATIENCE:g} s")
         time.sleep(LOOK_SECONDS)
     before, asked, end = batches(), server.requests().total(), time.monotonic() + SECONDS

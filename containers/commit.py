@@ -239,11 +239,21 @@ class _Upload:
             part, file.fingerprint = await self._of._thread(lambda: self._read_whole(chunk))
         else:
             part = await self._of._thread(lambda: self._read(chunk.path, chunk.offset, chunk.length))
-            await file.order.turn(chunk.offset)
-            await self._of._thread(lambda: file.hashes.update(part))
-            file.order.passed(chunk.offset + chunk.length)
-        file.parts.append(FileBlob(await self._put_blob(part, Purpose.DATA), chunk.offset))
+        put = asyncio.create_task(self._put_blob(part, Purpose.DATA))
+        try:
+            if not chunk.whole:
+                await self._hash(file, chunk, part)
+            file.parts.append(FileBlob(await put, chunk.offset))
+        finally:
+            put.cancel()
+            await asyncio.gather(put, return_exceptions=True)
         self._of._progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
+
+    async def _hash(self, file: _Progressing, chunk: PutChunk, part: bytes) -> None:
+        """While it is put, and after the chunks before it."""
+        await file.order.turn(chunk.offset)
+        await self._of._thread(lambda: file.hashes.update(part))
+        file.order.passed(chunk.offset + chunk.length)
 
     def _read_whole(self, chunk: PutChunk) -> tuple[bytes, Fingerprint]:
         part = self._read(chunk.path, 0, chunk.length)

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ COLUMNS = (
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MAX_ROWS_A_SLICE = 50_000
+
+_READS_THAT_IMPORT = 3
 
 Positions = dict[str, dict[str, int]]
 
@@ -108,11 +110,14 @@ class LogStreamReader(DataSourceStreamReader):
             raise self._trimmed(partition.partition, next_, partition.end)
 
 
-@cache
+_reads = count()
+
+
 def _keep_imports() -> None:
-    """PySpark's daemon collects garbage after every task that a worker has run, by looking at all that was ever imported: three quarters of
-    the CPU that a small batch costs the worker. From now on it looks at what has come since."""
-    gc.freeze()
+    """PySpark's daemon collects garbage after every task that a worker has run, by looking at all that was ever imported: most of the CPU
+    that a small batch costs the worker. From now on it looks at what has come since. The first reads import more."""
+    if next(_reads) < _READS_THAT_IMPORT:
+        gc.freeze()
 
 
 def _record_batch(stream: str, partition: int, rows: Sequence[Row], headers: Mapping[int, Mapping[str, str]]) -> pa.RecordBatch:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NoReturn, TypeVar
 
 from coordinator.core.blobids import checked_blob_id
@@ -51,14 +52,15 @@ def encoded(index: SnapshotIndex) -> bytes:
             "task-name": metadata.task,
             "store-name": metadata.store,
         },
-        "dir-index": _directory(index.root),
         "prev-snapshot-index-blob-id": index.previous,
         "schema-version": SCHEMA_VERSION,
         "generation": index.generation,
         "lineage": index.lineage,
         "batch-id": index.batch,
     }
-    body = _canonical(document)
+    spelled = {key: json.dumps(value, sort_keys=True, separators=(",", ":")) for key, value in document.items()}
+    spelled["dir-index"] = _directory(index.root)
+    body = _object(sorted(spelled.items())).encode()
     return body[:-1] + _checksum_of(body)
 
 
@@ -71,43 +73,42 @@ def _canonical(document: object) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _directory(directory: DirIndex) -> dict[str, object]:
-    return {
-        "dir-name": directory.name,
-        "files-present": [_file(file) for file in directory.files],
-        "files-removed": [_file(file) for file in directory.files_removed],
-        "sub-dirs-present": [_directory(each) for each in directory.dirs],
-        "sub-dirs-removed": [_directory(each) for each in directory.dirs_removed],
-    }
+def _object(items: Iterable[tuple[str, str]]) -> str:
+    """An object of values that are spelled already, with their keys in order."""
+    return "{" + ",".join(f'"{key}":{value}' for key, value in items) + "}"
 
 
-def _file(file: FileIndex) -> dict[str, object]:
-    metadata = file.metadata
-    document: dict[str, object] = {
-        "file-name": file.name,
-        "blobs": [_part(part) for part in file.blobs],
-        "file-metadata": {
-            "creation-time-millis": metadata.created_millis,
-            "last-modified-time-millis": metadata.modified_millis,
-            "size": metadata.size,
-            "owner": metadata.owner,
-            "group": metadata.group,
-            "permissions": permissions(metadata.mode),
-        },
-        "checksum": file.checksum,
-    }
-    if file.digest is not None:
-        document["sha256"] = file.digest
-    return document
+def _array(items: Iterable[str]) -> str:
+    return "[" + ",".join(items) + "]"
 
 
-def _part(part: FileBlob) -> dict[str, object]:
-    document: dict[str, object] = {"blob-id": part.blob, "offset": part.offset}
-    if part.length is not None:
-        document |= {"length": part.length, "blob-offset": part.at}
-        if part.blob_size is not None:
-            document["blob-size"] = part.blob_size
-    return document
+# A commit spells thousands of files anew: as text at once, since dictionaries take three times as long and call the garbage collector.
+
+
+def _directory(directory: DirIndex) -> str:
+    return (
+        f'{{"dir-name":{_quoted(directory.name)},"files-present":{_array(map(_file, directory.files))},'
+        f'"files-removed":{_array(map(_file, directory.files_removed))},'
+        f'"sub-dirs-present":{_array(map(_directory, directory.dirs))},'
+        f'"sub-dirs-removed":{_array(map(_directory, directory.dirs_removed))}}}'
+    )
+
+
+def _file(file: FileIndex) -> str:
+    of = file.metadata
+    digest = f',"sha256":"{file.digest}"' if file.digest is not None else ""
+    return (
+        f'{{"blobs":{_array(map(_part, file.blobs))},"checksum":{file.checksum},"file-metadata":{{'
+        f'"creation-time-millis":{of.created_millis},"group":{_quoted(of.group)},"last-modified-time-millis":{of.modified_millis},'
+        f'"owner":{_quoted(of.owner)},"permissions":"{permissions(of.mode)}","size":{of.size}}},"file-name":{_quoted(file.name)}{digest}}}'
+    )
+
+
+def _part(part: FileBlob) -> str:
+    if part.length is None:
+        return f'{{"blob-id":{_quoted(part.blob)},"offset":{part.offset}}}'
+    size = f'"blob-size":{part.blob_size},' if part.blob_size is not None else ""
+    return f'{{"blob-id":{_quoted(part.blob)},"blob-offset":{part.at},{size}"length":{part.length},"offset":{part.offset}}}'
 
 
 @lru_cache(maxsize=512)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 from typing import TypeAlias
 
 from coordinator.core.errors import BadSettings
@@ -93,8 +94,10 @@ def plan_puts(files: Iterable[tuple[str, int]], packing: Packing) -> list[Put]:
 
 
 def _chunks(path: str, size: int, chunk_bytes: int) -> list[PutChunk]:
-    offsets = range(0, max(1, size), chunk_bytes)
-    return [PutChunk(path, offset, min(chunk_bytes, size - offset), len(offsets) == 1) for offset in offsets]
+    """As few as there can be and of one length, since they are put at once: the longest decides."""
+    length = ceil(size / ceil(size / chunk_bytes)) if size else chunk_bytes
+    offsets = range(0, max(1, size), length)
+    return [PutChunk(path, offset, min(length, size - offset), len(offsets) == 1) for offset in offsets]
 
 
 def _packs(files: Iterable[tuple[str, int]], pack_bytes: int) -> list[PutPack]:

@@ -330,7 +330,7 @@ async def test_without_packing_samza_finds_a_blob_for_every_file_or_chunk(tmp_pa
     assert [(path, [part.offset for part in file.blobs]) for path, file in index.root.walk()] == [
         ("a", [0]),
         ("empty", [0]),
-        ("large", [0, 64, 128]),
+        ("large", [0, 50, 100]),
     ]
     await place.restorer().restore(marker.index, tmp_path / "other", None)
     assert read(tmp_path / "other") == tree

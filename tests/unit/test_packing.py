@@ -23,9 +23,9 @@ def test_small_files_go_together_into_packs_and_large_ones_into_chunks() -> None
         PutPack((Packed("a", 49, 0), Packed("c", 30, 49))),
         PutPack((Packed("e", 30, 0),)),
         PutChunk("b", 0, 50, whole=True),
-        PutChunk("d", 0, 100, whole=False),
-        PutChunk("d", 100, 100, whole=False),
-        PutChunk("d", 200, 50, whole=False),
+        PutChunk("d", 0, 84, whole=False),
+        PutChunk("d", 84, 84, whole=False),
+        PutChunk("d", 168, 82, whole=False),
     ]
 
 
@@ -38,8 +38,8 @@ def test_without_packs_each_file_has_blobs_of_its_own() -> None:
     assert plan_puts([("a", 1), ("b", 100), ("c", 101)], PLAIN) == [
         PutChunk("a", 0, 1, whole=True),
         PutChunk("b", 0, 100, whole=True),
-        PutChunk("c", 0, 100, whole=False),
-        PutChunk("c", 100, 1, whole=False),
+        PutChunk("c", 0, 51, whole=False),
+        PutChunk("c", 51, 50, whole=False),
     ]
 
 
