@@ -1,8 +1,8 @@
 """A fleet of 100,000 containers at one coordinator, and how soon 10,000 are back after it was killed.
 
 The containers are simulated (`bench/simulated.py`): they register over HTTP, in ten runs of 10,000 slots, and then heartbeat for a minute
-at the rate that the coordinator dictates, each heartbeat on a connection of its own. With the default cap of 5,000 heartbeats per second
-the interval is stretched to 20 s and the lease to 160 s. Afterwards a second coordinator, with 10,000 registered containers, gets a
+at the rate that the coordinator dictates, each heartbeat on a connection of its own. With the default cap of 2,500 heartbeats per second
+the interval is stretched to 40 s and the lease to 320 s. Afterwards a second coordinator, with 10,000 registered containers, gets a
 SIGKILL and is started again.
 
 What is asked, and why:
