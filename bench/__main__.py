@@ -15,13 +15,16 @@ from importlib import import_module
 from bench.harness import ROOT, BenchFailed, Result, note, report, shown
 
 BENCHMARKS: Mapping[str, str] = {
+    "assignment": "bench.assignment",
     "backup": "bench.backup",
     "checkpoint-latency": "bench.checkpoint_latency",
     "collection": "bench.collection",
     "diff": "bench.diff",
     "drain": "bench.drain",
+    "failover": "bench.failover",
     "fleet": "bench.fleet",
     "flights": "bench.flights",
+    "growth": "bench.growth",
     "heartbeats": "bench.heartbeats",
     "job-model": "bench.job_model",
 }

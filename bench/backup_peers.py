@@ -56,6 +56,7 @@ class Sluice:
         self._requests = requests
         self._directory = directory
         self._scratch = scratch
+        self._clearing: asyncio.Task[None] | None = None
 
     @property
     def puts(self) -> int:
@@ -64,13 +65,17 @@ class Sluice:
     async def backup(self) -> None:
         checkpoint = checkpoint_id(SystemClock().now(), 0)
         into = self._scratch / checkpoint
-        try:
-            cut = await asyncio.to_thread(freeze, self._directory, into)
-            marker, index = await self._committer.upload(cut, checkpoint, Generation(1))
-        finally:
-            await asyncio.to_thread(shutil.rmtree, into, ignore_errors=True)
+        await self.cleared()
+        cut = await asyncio.to_thread(freeze, self._directory, into)
+        marker, index = await self._committer.upload(cut, checkpoint, Generation(1))
+        self._clearing = asyncio.create_task(asyncio.to_thread(shutil.rmtree, into, ignore_errors=True))
         self._committer.committed(marker, index)
         self.marker = marker
+
+    async def cleared(self) -> None:
+        """A cut is removed when nobody waits for it any more, and before the next is made."""
+        if self._clearing is not None:
+            await self._clearing
 
     async def restore(self, into: Path) -> Path:
         assert self.marker is not None
@@ -95,7 +100,9 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
             committer = Committer(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
             await committer.begin(None)
             restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), NoProgress(), in_thread=in_thread)
-            yield Sluice(committer, restorer, requests, directory, scratch)
+            made = Sluice(committer, restorer, requests, directory, scratch)
+            yield made
+            await made.cleared()
         finally:
             await blobs.close()
             threads.shutdown(wait=False)

@@ -105,6 +105,8 @@ def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
         state=ContainerState.LIVE,
         registered_at=now,
         last_seen_at=now,
+        model_version=run.model_version,
+        adopted_at=now,
     )
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -119,14 +120,16 @@ class Server:
 
 
 @contextmanager
-def running(command: Sequence[str], port: int) -> Iterator[Server]:
-    """A server process on the server's core, from its first answer to /livez until the block is left.
+def running(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server process on the server's core, with `environment` beside ours, from its first answer to /livez until the block is left.
 
     Only this process is ended, whatever happens. Raises BenchFailed with the end of what it logged when it does not come up.
     """
     with tempfile.TemporaryFile("w+") as said:
         with pinned(cores()[0]):
-            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, **(environment or {})}
+            )
         try:
             server = Server(f"http://127.0.0.1:{port}", process.pid)
             if not _answers(f"{server.url}/livez", process):
@@ -162,7 +165,7 @@ def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """Ask it to end, and kill it if it does not."""
     if process.poll() is None:
         process.terminate()

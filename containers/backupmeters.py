@@ -52,3 +52,12 @@ class BackupMeter:
     durable_batch: int | None = None
     replayed: int = 0
     replaced: int = 0
+
+
+@dataclass
+class CopyMeter:
+    """Of one copy: what was fetched for it, and which batch it has since when."""
+
+    transfers: Transfers = field(default_factory=Transfers)
+    batch: int | None = None
+    at: datetime | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from containers.backupmeters import BackupMeter, Transfers
+from containers.backupmeters import BackupMeter, CopyMeter, Transfers
 from coordinator.blobs.counted import Requests
 from coordinator.core.ids import StageName, TaskName
 
@@ -16,9 +16,14 @@ LABELS = ["task", "stage"]
 Meters = Mapping[tuple[TaskName, StageName], BackupMeter]
 
 
-def backup_metrics(meters: Meters, requests: Requests) -> Iterable[Metric]:
+Copies = Mapping[tuple[TaskName, StageName], CopyMeter]
+
+
+def backup_metrics(meters: Meters, requests: Requests, copies: Copies) -> Iterable[Metric]:
     yield from _of_transfers("backup", "uploaded", {key: meter.backup for key, meter in meters.items()})
     yield from _of_transfers("restore", "restored", {key: meter.restore for key, meter in meters.items()})
+    yield from _of_transfers("standby", "copied", {key: meter.transfers for key, meter in copies.items()})
+    yield from _of_copies(copies)
     yield from _durability(meters)
     yield from _requests(requests)
 
@@ -43,6 +48,18 @@ def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfer
         failed.add_metric(key, each.failed)
         took.add_metric(key, each.seconds.buckets(), each.seconds.total)
     return files, size, kept_files, kept_size, left_files, left_size, failed, took
+
+
+def _of_copies(copies: Copies) -> Iterable[Metric]:
+    at = GaugeMetricFamily(
+        "sluice_stage_standby_timestamp_seconds", "When the copy of another slot's state was changed last.", labels=LABELS
+    )
+    batch = GaugeMetricFamily("sluice_stage_standby_batch", "The last batch in the copy of another slot's state.", labels=LABELS)
+    for key, each in copies.items():
+        if each.at is not None and each.batch is not None:
+            at.add_metric(key, each.at.timestamp())
+            batch.add_metric(key, each.batch)
+    return at, batch
 
 
 def _durability(meters: Meters) -> Iterable[Metric]:

@@ -16,12 +16,14 @@ from containers.backupmeters import BackupMeter
 from containers.client import Coordinator
 from containers.commit import CommitSettings, Committer
 from containers.commitpolicy import CommitPolicy
+from containers.copies import Copies
 from containers.engine import Start
+from containers.filecontents import LocalFiles
 from containers.job import Job
 from containers.localstate import Stores
 from containers.restore import Restorer, RestoreSettings
 from containers.settings import ContainerSettings
-from containers.transfer import StoreKey
+from containers.transfer import Progress, StoreKey
 from coordinator import wire
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
@@ -93,6 +95,7 @@ class BackupPlace:
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
+        self.copies = Copies(self.stores, settings.processor_id, self.in_thread)
 
     async def adopt(self, run: wire.RunDetail) -> None:
         """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also when a commit may last until its blobs are collected
@@ -123,18 +126,26 @@ class BackupPlace:
         )
 
     def restorer(self, blobs: BlobStore, start: Start) -> Restorer:
+        return self.restorer_of(blobs, self._key(start), self.meter(start).restore)
+
+    def restorer_of(self, blobs: BlobStore, key: StoreKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
         settings = RestoreSettings(concurrency=self._settings.backup_concurrency)
-        return Restorer(blobs, self._key(start), settings, self.meter(start).restore, in_thread=self.in_thread)
+        return Restorer(blobs, key, settings, progress, files=files, in_thread=self.in_thread)
 
     def meter(self, start: Start) -> BackupMeter:
-        """Of that stage, for as long as the container lives."""
+        """Of that stage, for as long as the container has it."""
         return self.meters.setdefault((start.task, start.declared.stage.name), BackupMeter())
+
+    def forget(self, start: Start) -> None:
+        """The container does not run that stage any more."""
+        self.meters.pop((start.task, start.declared.stage.name), None)
 
     def _key(self, start: Start) -> StoreKey:
         return StoreKey(self.job, start.task, start.declared.stage.name)
 
     async def close(self) -> None:
         await self.destinations.close()
+        self.copies.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

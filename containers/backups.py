@@ -90,6 +90,7 @@ class Backup:
         self._abandoned = False
         self._fatal: asyncio.Future[None] = self._loop.create_future()
         self._background: set[asyncio.Task[None]] = set()
+        self._clearing: asyncio.Task[None] | None = None
 
     # --- before the query starts -----------------------------------------------------------------------------------
 
@@ -303,13 +304,23 @@ class Backup:
         checkpoint = place.new_checkpoint_id()
         cut_at = place.stores.cuts(start.task, start.declared.stage.name) / checkpoint
         began = place.clock.elapsed()
+        await self._cleared()
         try:
             cut = await to_its_end(place.in_thread(lambda: _frozen(self._directory, cut_at)))
             if cut.batch is not None and cut.batch > self._durable and place.destinations.to:
                 self._now_durable(await self._delivery.deliver(cut, checkpoint, began))
         finally:
             self._meter.backup.over()
-            await place.in_thread(lambda: shutil.rmtree(cut_at, ignore_errors=True))
+            self._clearing = self._loop.create_task(self._clear(cut_at))
+
+    async def _clear(self, cut: Path) -> None:
+        """Nobody waits for that but the next commit."""
+        with suppress(RuntimeError):  # the container ends, and its threads have: the next start of the stage removes it
+            await self._place.in_thread(lambda: shutil.rmtree(cut, ignore_errors=True))
+
+    async def _cleared(self) -> None:
+        if self._clearing is not None:
+            await asyncio.wait({self._clearing})
 
     def _now_durable(self, reported: Delivered) -> None:
         self._durable, self._checkpoint = reported.batch, reported.checkpoint
@@ -318,11 +329,16 @@ class Backup:
         self._last = max(self._last, reported.batch)
         self._undurable_since = reported.frozen_at if self._last > reported.batch else None
 
+    def forget(self) -> None:
+        """The container has given the stage up: nothing more is told of it."""
+        self._place.forget(self._start)
+
     async def finish(self) -> None:
         """The last commit, once the query has ended. Raises what `commit` raises."""
         found = await self._place.in_thread(lambda: inspect(self._directory))
         if found is not None and found.committed > self._durable:
             await self.commit()
+        await self._cleared()
 
 
 def _frozen(directory: Path, into: Path) -> Cut:

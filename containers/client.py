@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +14,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from coordinator import wire, wire_drain, wire_snapshots
+from coordinator import wire, wire_drain, wire_snapshots, wire_versions
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from coordinator.core.lifecycle import RunState
@@ -24,6 +26,14 @@ TIMEOUT = timedelta(seconds=10)
 
 KEPT = timedelta(seconds=5)
 """How long the coordinator keeps a connection on which nothing comes (uvicorn's default, as httpx's)."""
+
+
+def whoever() -> str:
+    """The user of this process, as the header that says who asks takes him; "" where there is no telling."""
+    try:
+        return re.sub(r"[^\x20-\x7e]", "?", getpass.getuser())[:200].strip()
+    except (OSError, KeyError):
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,15 @@ class Refused(YourRequest):
     def __init__(self, slug: str, detail: str) -> None:
         super().__init__(detail)
         self.refused_as = slug
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A job's current model, its version, and the run that it is for."""
+
+    run_id: RunId
+    version: int
+    model: JobModel
 
 
 class Coordinator:
@@ -93,7 +112,7 @@ class Coordinator:
 
     async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None) -> wire.RunReply:
         """With `replaces`, only while that is the job's current run: else refused as `NotTheCurrentRun`."""
-        headers = {} if replaces is None else {wire.REPLACES_HEADER: str(replaces)}
+        headers = {wire_versions.WHO_HEADER: whoever()} | ({} if replaces is None else {wire.REPLACES_HEADER: str(replaces)})
         return await self._read(wire.RunReply, "POST", "/runs", request, headers=headers)
 
     async def plan_run(self, request: wire.RunRequest) -> wire.RunPlanReply:
@@ -152,17 +171,33 @@ class Coordinator:
         except (Refused, ValidationError, ValueError, KeyError) as error:
             raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
 
-    async def job_model(self, job: str) -> tuple[RunId, JobModel]:
-        """The job's current model, and the run that it is for."""
+    async def job_model(self, job: str) -> Served:
         answer = await self._ask("GET", "/jobModel", params={"job": job})
-        document: Mapping[str, Any] = answer.json()
-        return RunId(answer.headers[wire.RUN_HEADER]), wire.parse_job_model(document)
+        try:
+            document: Mapping[str, Any] = answer.json()
+            version = int(answer.headers[wire.MODEL_VERSION_HEADER])
+            return Served(RunId(answer.headers[wire.RUN_HEADER]), version, wire.parse_job_model(document))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Refused("not-sluice", f"{self.url}/jobModel does not answer as a coordinator does: {error!r}") from error
+
+    async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_versions.AdoptedReply:
+        """Tell that the container runs this version of its run's job model. May be told twice."""
+        body = wire_versions.AdoptedRequest(version=version, epoch=epoch)
+        path = f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/adopted"
+        return await self._read(wire_versions.AdoptedReply, "POST", path, body)
+
+    async def standby(self, run_id: RunId, execution_id: ExecutionContainerId) -> wire_versions.StandbyReply:
+        """The snapshots that the container keeps copies of."""
+        return await self._read(wire_versions.StandbyReply, "GET", f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/standby")
 
     async def acquire(
-        self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
+        self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> wire.AcquireReply | wire.WaitReply:
+        """The task may still become free within `wait`."""
         body = wire.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
-        answer = await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire", body)
+        timeout = (wait + TIMEOUT).total_seconds()
+        path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire"
+        answer = await self._ask("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
         model = wire.WaitReply if answer.status_code == 202 else wire.AcquireReply
         return model.model_validate_json(answer.content)
 

@@ -17,10 +17,11 @@ from select import PIPE_BUF
 from types import FrameType
 from typing import NoReturn
 
-from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, Agent, Ending
+from containers.agent import Agent
 from containers.client import Coordinator
 from containers.engine import Engine
 from containers.job import Job, load_job
+from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.settings import ContainerSettings, read_container_settings
 from coordinator import logs, wire
 from coordinator.clock import SystemClock

@@ -56,7 +56,8 @@ Verdict = Replaced | RunOver | LeaseRanOut
 
 
 class Heart:
-    """Beats until the verdict that ends the container. `chance` gives uniform numbers in [0, 1) for the jitter."""
+    """Beats until the verdict that ends the container. `chance` gives uniform numbers in [0, 1) for the jitter; `on_version` hears with
+    each renewal at which version the run's job model is."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Heart:
         chance: Callable[[], float],
         on_renewed: Callable[[Instant], None],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        on_version: Callable[[int], None] = lambda version: None,
     ) -> None:
         self.trust = trust
         self._coordinator = coordinator
@@ -79,6 +81,7 @@ class Heart:
         self._chance = chance
         self._on_renewed = on_renewed
         self._sleep = sleep
+        self._on_version = on_version
         on_renewed(trust.ends_at)
 
     @property
@@ -107,7 +110,8 @@ class Heart:
                     return Replaced()
                 case NotValid(ended=RunState() as state):
                     return RunOver(state)
-                case Alive(lease=lease, interval=interval):
+                case Alive(lease=lease, interval=interval, model_version=version):
                     self.trust = Trust(sent, lease, self.trust.margin)
                     self._on_renewed(self.trust.ends_at)
+                    self._on_version(version)
                     pause = next_heartbeat(interval, self._chance())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
-_SOURCE_OPTIONS: Mapping[str, str] = {
+SOURCE_OPTIONS: Mapping[str, str] = {
     "includeHeaders": "true",
     "failOnDataLoss": "true",
     "kafka.fetch.max.wait.ms": "10",
@@ -43,7 +43,7 @@ class KafkaTaskSystem:
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
         rows = (
             self._spark.readStream.format("kafka")
-            .options(**{**_SOURCE_OPTIONS, **self._options})
+            .options(**{**SOURCE_OPTIONS, **self._options, **({"failOnDataLoss": "false"} if grant.opening else {})})
             .option("assign", json.dumps({stream: sorted(starts)}))
             .option("startingOffsets", json.dumps({stream: {str(p): offset for p, offset in sorted(starts.items())}}))
             .option("maxOffsetsPerTrigger", str(max_rows))

@@ -193,14 +193,15 @@ class LocalRun:
         assert self._containers is not None
         while not self._stopping.is_set():
             await self._keep_coordinator()
-            await self._containers.keep_up()
             with suppress(SluiceError):
                 run = await self._client.run(self._run_id)
+                self._containers.scale(run.containers)
                 if run.state.ended:
                     self._failure = self._failure or (f"the run failed: {run.reason}" if run.state is RunState.FAILED else "")
                     return run.state
                 if run.stop_requested_at is not None and not self._containers.up:
                     return None
+            await self._containers.keep_up()
             await self._pause(TICK)
         return None
 

@@ -58,10 +58,21 @@ class LocalContainers:
         self._processes = processes
         self._client = client
         self._run_id = run_id
-        command = [sys.executable, "-m", "coordinator.cli", "container", str(launch.job_file)]
-        self.slots: Sequence[Slot] = [
-            Slot(f"container-{slot}", command, container_environment(launch, run_id, slot), slot) for slot in slots(containers)
-        ]
+        self._launch = launch
+        self._wanted = slots(containers)
+        self._slots: dict[str, Slot] = {}
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        return list(self._slots.values())
+
+    def scale(self, containers: int) -> None:
+        """The run has so many slots. The container of one that is no more ends by itself, and is not started again."""
+        self._wanted = slots(containers)
+
+    def _slot(self, slot: str) -> Slot:
+        command = [sys.executable, "-m", "coordinator.cli", "container", str(self._launch.job_file)]
+        return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot)
 
     @property
     def up(self) -> Sequence[Slot]:
@@ -69,7 +80,8 @@ class LocalContainers:
 
     async def keep_up(self) -> None:
         """Start those that are down and may be started. Raises EndedTooOften."""
-        for slot in self.slots:
+        self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
+        for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
             if not slot.up and self._processes.due(slot):
                 slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{uuid4().hex[:8]}"
                 await self._processes.start(slot)

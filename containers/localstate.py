@@ -4,6 +4,7 @@
   .drafts/ .given-up/            what `prepare` is just doing; no store is named like them
   .cuts/<stage>/<checkpoint>/    a cut of a store that is being uploaded (`containers/freeze.py`)
   .staging/<stage>/              what a restore has brought so far; .replaced/<stage>/ the former store, while it is swapped for that
+<root>/<job>/.standby/<slot>/    copies of stores of other tasks (`containers/copies.py`)
 <root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
   metadata                       {"id": lineage}, written by us before Spark first sees the directory
   drain.json                     {"uuid": drain, "batch": last}, written before a drain empties the store, which must not go on then
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from containers.relocating import relocate
 from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
 from coordinator.core.ids import Lineage, directory_name
 from coordinator.core.recovery import LocalStore
@@ -156,6 +158,10 @@ class Stores:
     def directory(self, task: str, stage: str) -> Path:
         return self.root / self.job / directory_name(task) / stage
 
+    def copies(self, slot: str) -> Path:
+        """What the slot keeps of tasks that other slots run: <task>/<stage>/ under it."""
+        return self.root / self.job / ".standby" / directory_name(slot)
+
     def cuts(self, task: str, stage: str) -> Path:
         return self.root / self.job / directory_name(task) / ".cuts" / stage
 
@@ -177,6 +183,7 @@ class Stores:
         if found is not None and found.lineage == lineage:
             if reported is not None and found.committed < reported:
                 raise StateElsewhere(_elsewhere(task, stage, directory, f"ends at batch {found.committed}", reported))
+            relocate(directory)
             return directory
         if reported is not None:
             has = "is not there" if found is None else f"is of another lineage ({found.lineage})"

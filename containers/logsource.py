@@ -83,11 +83,15 @@ class LogStreamReader(DataSourceStreamReader):
         earliest = self._log.earliest(self._stream)
         slices = []
         for name, high in end[self._stream].items():
-            partition, low = int(name), start[self._stream].get(name, earliest.get(int(name), 0))
+            partition, low = int(name), start[self._stream].get(name, self._first(int(name), earliest))
             if low < high and low < earliest.get(partition, 0):
                 raise self._trimmed(partition, low, earliest[partition])
             slices += [Slice(partition, at, min(at + _MAX_ROWS_A_SLICE, high)) for at in range(low, high, _MAX_ROWS_A_SLICE)]
         return slices
+
+    def _first(self, partition: int, earliest: Mapping[int, int]) -> int:
+        """Where a partition begins that the batch before had not: the stream grew, and the start that the run knows stays the same."""
+        return self._starts.get(partition, earliest.get(partition, 0))
 
     def _trimmed(self, partition: int, low: int, high: int) -> OffsetsTrimmed:
         return OffsetsTrimmed(

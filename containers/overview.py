@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from coordinator import wire
+from coordinator.core.expansion import Verdict
 from coordinator.core.lifecycle import RunState
 
 N = TypeVar("N", int, float)
@@ -172,9 +173,25 @@ def _troubles(run: wire.RunDetail, at: datetime, old_report: timedelta) -> Itera
     if live < run.containers:
         yield f"{live} of {run.containers} containers are live"
     yield from _counted("without a holder", [task.task for task in run.tasks if not task.holder])
+    yield from _of_its_model(run, at - old_report)
     for stage in run.stages:
         late = [task.task for task in run.tasks if task.holder and _is_late(task, stage.name, run, at - old_report)]
         yield from _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
+
+
+def _of_its_model(run: wire.RunDetail, before: datetime) -> Iterable[str]:
+    """What keeps the run from going along with its streams and its containers."""
+    for each in run.watched:
+        if each.verdict is Verdict.REFUSED:
+            yield f"{each.system}.{each.stream} is not followed: {each.reason}"
+    for slot in run.held_back:
+        yield f"slot {slot.processor_id} is held back until {slot.until:%H:%M:%S}: it has failed {slot.failures} times at once"
+    if run.given_away:
+        yield f"{len(run.given_away)} of {run.containers} slots have had no container, and their tasks are with others"
+    if run.adoption is not None and run.adoption.since < before:
+        late = sorted(each.processor_id for each in run.adoption.behind if each.since < before)
+        if late:
+            yield f"not at version {run.adoption.version} of the job model for long: slot {', '.join(late[:NAMED])}"
 
 
 def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from containers.backups import Backup
 from containers.engine import STARTING, Batch, Callbacks, Engine, Start
@@ -21,6 +21,7 @@ from containers.pacing import Pacer
 from containers.pulse import Pulse
 from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
+from containers.stopping import Patience, Quieten, finished, quietened
 from coordinator import wire
 from coordinator.clock import Clock
 from coordinator.core.errors import LeaseLost
@@ -30,19 +31,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Quieten: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
-"""`StageRunner.hold` or `stop`."""
-
 
 class UserCodeEnded(Exception):
     """User code raised what is no error but the end of something: SystemExit, KeyboardInterrupt, StopIteration."""
-
-
-HURRY = timedelta(seconds=3)
-"""How long a stop still waits once it was told to hurry: user code that blocks cannot be interrupted."""
-
-BEYOND_TIME_OUT = timedelta(seconds=10)
-"""How long a stop waits for Spark after a batch was interrupted at its time-out."""
 
 
 class Queries:
@@ -70,19 +61,19 @@ class Queries:
         self._last: dict[str, Report] = {}
         self._pacers: dict[str, Pacer] = {}
         self._backups: dict[str, Backup] = {}
-        self._preparing: set[asyncio.Future[Start]] = set()
+        self._preparing: dict[asyncio.Future[Start], str] = {}
         self._at_work: dict[asyncio.Future[Any], TaskName] = {}
         self._stopping = False
         self._pauses = 0
+        self._stops: Counter[str] = Counter()
+        self._begun: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
-        self._forced = threading.Event()
-        self._hurry = asyncio.Event()
+        self._patience = Patience()
         self._starting = asyncio.Semaphore(STARTING)
         self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
         self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
-        self._gone = False
 
     async def open(self) -> None:
         """Start the engine; seconds."""
@@ -97,14 +88,18 @@ class Queries:
     async def run(self, starts: Sequence[Start]) -> None:
         """Start these, or let them go on that a pause has held, and keep them running until `stop` or `pause`. Raises what
         `StageRunner.run` raises."""
-        await asyncio.gather(*(self._keep(start) for start in starts))
+        await asyncio.gather(*(self._keep(start, self._quiets(start.query)) for start in starts))
 
-    async def _keep(self, start: Start) -> None:
+    def _quiets(self, query: str) -> tuple[int, int]:
+        """What changes with each pause, and each stop of the query."""
+        return self._pauses, self._stops[query]
+
+    async def _keep(self, start: Start, quiets: tuple[int, int]) -> None:
         """Keep one running, in step with the same stage of other tasks where that is asked for."""
-        pauses, runner = self._pauses, self._runners.get(start.query)
+        runner = self._runners.get(start.query)
         if runner is None or not runner.held:
-            runner = await self._new_runner(start, pauses)
-        if runner is None:
+            runner = await self._new_runner(start, quiets)
+        if runner is None or self._quiets(start.query) != quiets:
             return
         pacer, backup = self._pacers.get(start.query), self._backups.get(start.query)
         if pacer is not None:
@@ -116,15 +111,24 @@ class Queries:
         finally:
             self._meters.forget(runner.start)
 
-    async def _new_runner(self, start: Start, pauses: int) -> StageRunner | None:
-        """None when the container stops meanwhile, or all was paused: another `run` then begins anew, with all stages of the task."""
+    async def _new_runner(self, start: Start, quiets: tuple[int, int]) -> StageRunner | None:
+        """None when it was stopped meanwhile, or all was paused: another `run` then begins anew."""
         pacer = self._pacer_of(start)
         prepared = await self._ready(start if pacer is None else replace(start, around=(*start.around, pacer)))
-        if prepared is None or self._pauses != pauses:
+        if prepared is None or self._stopping or self._quiets(start.query) != quiets:
             return None
         if pacer is not None:
             self._pacers[start.query] = pacer
-        runner = StageRunner(self._engine, prepared, self._policy, self._clock, self._call, self._end_of, self._starting)
+        runner = StageRunner(
+            self._engine,
+            prepared,
+            self._policy,
+            self._clock,
+            self._call,
+            self._end_of,
+            self._starting,
+            on_begun=self._begun[start.query].set,
+        )
         self._runners[start.query] = runner
         return runner
 
@@ -136,34 +140,34 @@ class Queries:
     async def _ready(self, start: Start) -> Start | None:
         """The start with its store made ready, which is done once in a container's life."""
         if (known := self._backups.get(start.query)) is not None:
-            return replace(known.ready, around=(*start.around, known))
+            return replace(known.ready, starts=start.starts, around=(*start.around, known))
         backup = self._backup_of(start)
         if backup is None:
             return start
-        prepared = await self._prepared(backup)
+        prepared = await self._prepared(backup, start.query)
         if prepared is not None:
             self._backups[start.query] = backup
         return prepared
 
-    async def _prepared(self, backup: Backup) -> Start | None:
-        """How to start a stage whose store was made ready; None when the container stops meanwhile, and the store is left alone."""
+    async def _prepared(self, backup: Backup, query: str) -> Start | None:
+        """How to start a stage whose store was made ready; None when it is stopped meanwhile, and the store is left alone."""
         if self._stopping:
             return None
         preparing = asyncio.ensure_future(backup.prepare())
-        self._preparing.add(preparing)
+        self._preparing[preparing] = query
         try:
             await asyncio.wait({preparing})
             return None if preparing.cancelled() else preparing.result()
         finally:
             preparing.cancel()
-            self._preparing.discard(preparing)
+            self._preparing.pop(preparing, None)
 
-    async def _stop_preparing(self) -> None:
-        self._stopping = True
-        for preparing in self._preparing:
+    async def _stop_preparing(self, queries: Collection[str]) -> None:
+        stopped = [preparing for preparing, query in self._preparing.items() if query in queries]
+        for preparing in stopped:
             preparing.cancel()
-        if self._preparing:
-            await asyncio.wait(set(self._preparing))
+        if stopped:
+            await asyncio.wait(stopped)
 
     def backup(self, start: Start) -> Backup | None:
         """Of a stage whose store was made ready."""
@@ -184,7 +188,7 @@ class Queries:
     async def until_spark_is_gone(self, patience: timedelta) -> str:
         """Returns why, once Spark has not answered for that long or has ended. From then on `stop` waits for nothing."""
         why = await Pulse(lambda: self._loop.run_in_executor(self._pulse_thread, self._engine.check), patience).run()
-        self._gone = True
+        self._patience.spark_is_gone = True
         self.hurry()
         return why
 
@@ -231,14 +235,13 @@ class Queries:
 
     def hurry(self) -> None:
         """Interrupt running batches instead of waiting for them."""
-        self._forced.set()
         self._abandon(self._backups)
-        self._hurry.set()
+        self._patience.hurry()
 
     async def pause(self, deadline: timedelta) -> None:
         """Have every query wait between two batches, or stop it there, so that `run` returns. The container goes on."""
         self._pauses += 1
-        await self._each(StageRunner.hold, deadline)
+        await self._each(StageRunner.hold, self._runners, deadline)
 
     async def beside_backups(self, starts: Sequence[Start], work: Awaitable[T]) -> T:
         """Do the work while the stores of these are backed up as ever: batches wait for overdue commits. Raises what the work and
@@ -250,18 +253,47 @@ class Queries:
         return doing.result()
 
     async def stop(self, deadline: timedelta) -> set[TaskName]:
-        """Stop every query between batches; the tasks of which one has not ended in time, and may still act."""
-        await self._stop_preparing()
-        if self._gone:
+        """Stop every query between batches, for good; the tasks of which one has not ended in time, and may still act."""
+        self._stopping = True
+        await self._stop_preparing(set(self._preparing.values()))
+        if self._patience.spark_is_gone:
             return {runner.start.task for runner in self._runners.values()}
-        acting = await self._each(StageRunner.stop, deadline) | await self._await_works(deadline)
-        await self._finish_backups(acting, deadline)
+        tasks = {query: runner.start.task for query, runner in self._runners.items()}
+        acting = {tasks[query] for query in await self._each(StageRunner.stop, tasks, deadline)} | await self._await_works(deadline)
+        ended = [backup for backup in self._backups.values() if backup.ready.task not in acting]
+        await finished(ended, deadline, self._patience)
         return acting
+
+    # --- some of them ----------------------------------------------------------------------------------------------
+
+    async def begun(self, queries: Collection[str]) -> None:
+        """Wait until these have started, since they were stopped last."""
+        for query in queries:
+            await self._begun[query].wait()
+
+    async def stop_some(self, queries: Collection[str], deadline: timedelta) -> Collection[str]:
+        """Stop these between batches, so that their `run` returns; those that have not ended in time, and may still act. They may be run
+        again, with more to read."""
+        for query in queries:
+            self._stops[query] += 1
+            self._begun[query].clear()
+        await self._stop_preparing(queries)
+        return await self._each(StageRunner.stop, queries, deadline)
+
+    async def give_up(self, queries: Collection[str], deadline: timedelta) -> None:
+        """Make the last commits of these, which have ended, and forget them: another container is to run them."""
+        backups = [self._backups[query] for query in queries if query in self._backups]
+        await finished(backups, deadline, self._patience)
+        for backup in backups:
+            backup.forget()
+        for query in queries:
+            for known in (self._runners, self._backups, self._pacers, self._last, self._begun):
+                known.pop(query, None)
 
     def _revive(self, queries: Iterable[str]) -> None:
         """Not once the container was told to hurry: that stands."""
         for query in queries:
-            if (backup := self._backups.get(query)) is not None and not self._forced.is_set():
+            if (backup := self._backups.get(query)) is not None and not self._patience.forced.is_set():
                 backup.revive()
 
     def _abandon(self, queries: Iterable[str]) -> None:
@@ -269,57 +301,20 @@ class Queries:
             if (backup := self._backups.get(query)) is not None:
                 backup.abandon()
 
-    async def _finish_backups(self, acting: set[TaskName], within: timedelta) -> None:
-        """The last commits, of the tasks whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
-        ended = [backup for backup in self._backups.values() if backup.ready.task not in acting]
-        finishing = [asyncio.create_task(backup.finish()) for backup in ended]
-        hurried = asyncio.create_task(self._hurried(within))
-        while finishing and not hurried.done() and not all(each.done() for each in finishing):
-            await asyncio.wait({hurried, *(each for each in finishing if not each.done())}, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        for each in finishing:
-            error = each.exception() if each.done() else TimeoutError("it took too long")
-            each.cancel()
-            if error is not None:
-                log.warning("the last commit failed: %s", error)
-
-    async def _each(self, quieten: Quieten, deadline: timedelta) -> set[TaskName]:
-        """Stop or hold all; the tasks of which a query has not ended in time. A batch that runs at the deadline waits for nothing more."""
-        for pacer in self._pacers.values():
-            pacer.open()
-        stopping = {
-            asyncio.create_task(quieten(runner, deadline, self._forced), name=name): runner.start.task
-            for name, runner in self._runners.items()
-        }
-        stops, ended = set(stopping), set[asyncio.Task[bool]]()
-        late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon([stop.get_name() for stop in stops]))
-        hurried = asyncio.create_task(self._hurried(deadline))
-        while stops and not hurried.done():
-            stopped, _ = await asyncio.wait({*stops, hurried}, return_when=asyncio.FIRST_COMPLETED)
-            ended |= {stop for stop in stops & stopped if _has_ended(stop)}
-            stops -= stopped
-        late.cancel()
-        hurried.cancel()
-        for stop in stops:
-            log.warning("%s did not stop in time", stop.get_name())
-        return {stopping[stop] for stop in stopping.keys() - ended}
+    async def _each(self, quieten: Quieten, queries: Collection[str], deadline: timedelta) -> Collection[str]:
+        """Stop or hold these; those that have not ended in time."""
+        for query in queries:
+            if (pacer := self._pacers.get(query)) is not None:
+                pacer.open()
+        runners = {query: self._runners[query] for query in queries if query in self._runners}
+        return await quietened(runners, quieten, deadline, self._patience, self._abandon)
 
     async def _await_works(self, deadline: timedelta) -> set[TaskName]:
         """The tasks for which the engine is still at work after that. A batch that runs at the deadline waits for nothing more."""
         late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon(self._backups))
-        hurried = asyncio.create_task(self._hurried(deadline))
-        while self._at_work and not hurried.done():
-            await asyncio.wait({hurried, *self._at_work}, return_when=asyncio.FIRST_COMPLETED)
+        await self._patience.wait(lambda: self._at_work, deadline)
         late.cancel()
-        hurried.cancel()
         return set(self._at_work.values())
-
-    async def _hurried(self, deadline: timedelta) -> None:
-        """Returns when stopping has taken as long as it may: the deadline and a little, or a moment after it was told to hurry."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
-                await self._hurry.wait()
-                await asyncio.sleep(0 if self._gone else HURRY.total_seconds())
 
 
 async def _first(*works: Awaitable[object]) -> None:
@@ -331,16 +326,6 @@ async def _first(*works: Awaitable[object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _has_ended(stop: asyncio.Task[bool]) -> bool:
-    """Whether a query has ended, as its stop tells. One whose stop failed may still act."""
-    error = stop.exception()
-    if error is not None:
-        log.warning("%s: %s", stop.get_name(), error)
-    elif not stop.result():
-        log.warning("%s: its batch was interrupted and runs again at the next start", stop.get_name())
-    return error is None
 
 
 def _contained(blocking: Callable[[], T]) -> T:

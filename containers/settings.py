@@ -56,6 +56,9 @@ class ContainerSettings(BaseSettings):
     commit_timeout_seconds: float = Field(
         1800, gt=0, description="how long batches wait for a backup before the container ends; mind the coordinator's gc_grace_seconds"
     )
+    standby_seconds: float = Field(
+        5, gt=0, description="with standby.replicas: how often copies of other tasks' state are brought up to date"
+    )
     backup_packing: bool = Field(True, description="put small files into one blob; without, Samza's own code can restore snapshots")
     backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run at a time, for each stage")
     blob_ttl_days: float = Field(30, ge=1, le=3650, description="when blobs go that were uploaded and never became part of a snapshot")

@@ -19,6 +19,7 @@ from containers.gate import Held, hold
 from containers.job import Job
 from containers.localstate import Stores, check_not_emptied, check_writable, inspect, mark_emptied, write_plan
 from containers.masters import executors_asked, is_local
+from containers.opening import Opening
 from containers.operators import unflushable
 from containers.positions import positions_of
 from containers.settings import ContainerSettings
@@ -30,7 +31,6 @@ from containers.spark import (
     await_initialised,
     check_alive,
     pickle_whole,
-    run_planned_batch,
     start_query,
     start_session,
     stop_between_batches,
@@ -143,10 +143,10 @@ class SparkEngine:
         self._names.pop(ended.run_id, None)
         self._callbacks.on_end(ended.run_id, ended.error)
 
-    def _task(self, start: Start) -> StageTask:
+    def _task(self, start: Start, *, opening: bool = False) -> StageTask:
         assert self._spark is not None
         stage = start.declared.stage
-        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts)
+        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts, opening)
         self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
         max_rows = self._settings.max_rows
         return StageTask(
@@ -167,7 +167,7 @@ class SparkEngine:
                 f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
                 "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
             )
-        self._replay(start, task, directory)
+        self._replay(start, directory)
         writer = self._writer(start, task)
         self._unflushable[start.query] = unflushable(writer)
         query = start_query(self._spark, writer, start.query, directory, self._settings.trigger)
@@ -227,7 +227,7 @@ class SparkEngine:
         task.fence(start.declared.stage.writes)
         directory = self._stores.prepare(start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported)
         check_not_emptied(directory, start.drain)
-        self._replay(start, task, directory)
+        self._replay(start, directory)
         return self._flusher_on(start, task, directory)
 
     def _flusher_of(self, start: Start, held: Held) -> Flusher:
@@ -256,10 +256,11 @@ class SparkEngine:
             raise BadJobFile(f"stage {name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
         return writer
 
-    def _replay(self, start: Start, task: StageTask, directory: Path) -> None:
+    def _replay(self, start: Start, directory: Path) -> None:
         """Run the plans that the store has not committed, one at a time; the last of them is left to the query itself, which begins with
-        it. May be interrupted anywhere and run again."""
+        it. Then make new partitions known that the query itself could not begin with. May be interrupted anywhere and run again."""
         assert self._spark is not None
+        opening = self._opening(start, directory)
         for batch, plan in sorted(start.replay.items()):
             found = inspect(directory)
             if found is not None and batch <= found.committed:
@@ -267,7 +268,17 @@ class SparkEngine:
             write_plan(directory, batch, plan)
             if batch < max(start.replay):
                 log.info("%s runs batch %d again", start.query, batch)
-                run_planned_batch(self._spark, self._writer(start, task), start.query, directory)
+                opening.run(batch)
+        opening.open(self._clock.now())
+
+    def _opening(self, start: Start, directory: Path) -> Opening:
+        """The log's source begins with any partition."""
+        assert self._spark is not None
+        reads = [stream for stream in self._reads[start.query] if self._connections.get(stream.system, {}).get("type") == "kafka"]
+        return Opening(
+            *(self._spark, directory, start.query, start.starts, reads),
+            lambda opening: self._writer(start, self._task(start, opening=opening)),
+        )
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         assert self._spark is not None

@@ -113,6 +113,23 @@ def tail(last: BatchPlan, ends: Mapping[Ssp, int], reads: Sequence[StreamId], ma
         yield replace(last, sources=tuple(_moved(line, at, reads) for line in last.sources)).at(now)
 
 
+def widened(last: BatchPlan, starts: Mapping[Ssp, int], reads: Sequence[StreamId], now: datetime) -> BatchPlan | None:
+    """The plan that reads nothing, and knows the partitions of `starts` that `last` does not know: they begin there. None when there are no
+    such, or all of them begin at 0."""
+    at = last.positions(reads)
+    streams = {ssp.stream_id for ssp in at}
+    new = {ssp: offset for ssp, offset in starts.items() if ssp not in at and ssp.stream_id in streams}
+    if not any(new.values()):
+        return None
+    return replace(last, sources=tuple(_moved(line, at | new, reads) for line in last.sources)).at(now)
+
+
+def widens(before: BatchPlan, plan: BatchPlan, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
+    """Whether the plan knows partitions that the one before it does not know, and that begin after 0."""
+    new = plan.positions(reads).keys() - before.positions(reads).keys()
+    return any(starts.get(ssp, 0) for ssp in new)
+
+
 def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
     """The source's line with these offsets. One that says the same is left as it is: Spark compares the texts."""
     ours = positions_of([line], reads)

@@ -54,7 +54,7 @@ class Call(Protocol):
 
 class StageRunner:
     """`call` runs a blocking function of the engine on the engine's threads; `end_of` gives the future that the end of a query sets;
-    `starting` bounds how many queries of the container start at a time."""
+    `starting` bounds how many queries of the container start at a time; `on_begun` is called when the query has started."""
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class StageRunner:
         call: Call,
         end_of: Callable[[str], asyncio.Future[str | None]],
         starting: asyncio.Semaphore | None = None,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         self.start = start
         self._starting = starting or asyncio.Semaphore()
@@ -73,6 +74,7 @@ class StageRunner:
         self._clock = clock
         self._call = call
         self._end_of = end_of
+        self._on_begun = on_begun
         self._query: Any = None
         self._token = ""
         self._changing = asyncio.Lock()
@@ -118,6 +120,7 @@ class StageRunner:
                 log.warning("%s does not start", self.start.query, exc_info=error)
                 return f"{type(error).__name__}: {error}{in_job_file(error)}"
         log.info("%s runs under generation %d", self.start.query, self.start.generation)
+        self._on_begun()
         return await self._end()
 
     async def _go_on(self) -> str | None:
@@ -169,10 +172,11 @@ class StageRunner:
         self._stopping.set()
         async with self._changing:
             self._held.clear()
-            query, self._query = self._query, None
+            query = self._query
             if query is None:
                 return True
             orderly = await self._call(lambda: self._engine.stop(query, deadline, forced))
+            self._query = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS.total_seconds()):
                     await asyncio.shield(self._end_of(self._token))

@@ -26,6 +26,8 @@ class Grant:
     lineage: Lineage
     origin: RunId
     starts: Mapping[Ssp, int]
+    opening: bool = False
+    """The query runs the one batch that makes new partitions known (`containers/opening.py`), and reads nothing."""
 
     @property
     def owner(self) -> str:
@@ -36,8 +38,8 @@ class TaskSystem(Protocol):
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
         """The records of the partitions that are keys of `starts`, as a streaming DataFrame of the columns of `Task.read`.
 
-        A query without a checkpoint begins at these offsets; one with a checkpoint goes on where that ends, and reads partitions that it
-        does not know from their beginning. A batch has about `max_rows` records at most. Progress spells offsets as
+        A query without a checkpoint begins at these offsets; one with a checkpoint goes on where that ends, and begins partitions that it
+        does not know there, or at their first record. A batch has about `max_rows` records at most. Progress spells offsets as
         {"stream": {"partition": next offset}}.
         """
         ...

@@ -113,16 +113,17 @@ class LocalUpgrade:
 
     async def _until_the_end(self, containers: LocalContainers, run_id: RunId, stopping: asyncio.Event) -> str:
         while not stopping.is_set():
-            try:
-                await containers.keep_up()
-            except EndedTooOften as often:
-                return await containers.told(often)
             with suppress(SluiceError):
                 run = await self._client.run(run_id)
+                containers.scale(run.containers)
                 if run.state.ended:
                     return f"the run failed: {run.reason}" if run.state is RunState.FAILED else ""
                 if run.stop_requested_at is not None and not containers.up:
                     return ""
+            try:
+                await containers.keep_up()
+            except EndedTooOften as often:
+                return await containers.told(often)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK.total_seconds()):
                     await stopping.wait()

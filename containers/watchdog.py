@@ -18,9 +18,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.client import Coordinator
 from containers.driver import WATCHDOG_FD
+from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.processes import kill_session
 from containers.settings import ContainerSettings
 from coordinator.clock import Clock

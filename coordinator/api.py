@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from coordinator import api_drain, api_snapshots, metrics, wire
+from coordinator import api_drain, api_snapshots, api_versions, metrics, wire
 from coordinator.blobstores import BlobStores
 from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
@@ -87,10 +87,12 @@ Replaces = Annotated[
 
 
 @router.post("/runs", status_code=201)
-async def deploy_run(body: wire.RunRequest, parts: Ours, sluice_replaces: Replaces = None) -> wire.RunReply:
+async def deploy_run(
+    body: wire.RunRequest, parts: Ours, sluice_replaces: Replaces = None, sluice_who: api_versions.Who = ""
+) -> wire.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
-    return run_reply(await parts.runs.deploy(body, replaces), parts.connections)
+    return run_reply(await parts.runs.deploy(body, replaces, sluice_who), parts.connections)
 
 
 @router.post("/runs/plan")
@@ -113,9 +115,10 @@ async def get_runs(
 
 
 @router.get("/runs/{runId}")
-async def get_run(run_id: RunIdPath, parts: Ours) -> wire.RunDetail:
-    """A run with its containers and tasks, and what each task has committed."""
+async def get_run(run_id: RunIdPath, parts: Ours, response: Response) -> wire.RunDetail:
+    """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model: see `PATCH`."""
     described = await parts.runs.describe(RunId(run_id))
+    response.headers["ETag"] = f'"{described.run.model_version}"'
     memory = InMemory(
         lease_left=parts.leases.left,
         paces=parts.paces.of_run(RunId(run_id)),
@@ -210,13 +213,23 @@ async def container_heartbeat(
 
 
 @router.post("/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire.AcquireReply}, 202: {"model": wire.WaitReply}})
-async def acquire_task(run_id: RunIdPath, task: TaskPath, body: wire.AcquireRequest, parts: Ours) -> Response:
-    """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act."""
-    found = await parts.tasks.acquire(RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch))
+async def acquire_task(
+    run_id: RunIdPath,
+    task: TaskPath,
+    body: wire.AcquireRequest,
+    parts: Ours,
+    wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
+) -> Response:
+    """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act. The holder itself
+    gets the same generation again, with the starts of all partitions that are its by now."""
+    held = min(timedelta(seconds=wait), parts.notices_wait)
+    found = await parts.tasks.acquire(
+        RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), held
+    )
     if isinstance(found, Wait):
         seconds = found.delay.total_seconds()
-        wait = wire.WaitReply(wait_seconds=seconds, former=found.former)
-        return JSONResponse(wait.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
+        told = wire.WaitReply(wait_seconds=seconds, former=found.former)
+        return JSONResponse(told.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
     reply = wire.AcquireReply(
         task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
     )
@@ -322,4 +335,5 @@ def new_api(**kwargs: Any) -> FastAPI:
     api.include_router(router)
     api.include_router(api_snapshots.router)
     api.include_router(api_drain.router)
+    api.include_router(api_versions.router)
     return api

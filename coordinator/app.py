@@ -12,10 +12,12 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 
-from coordinator import metrics, metrics_of_backups, metrics_of_drains, problems
+from coordinator import metrics, metrics_of_backups, metrics_of_drains, metrics_of_versions, problems
+from coordinator.adoptions import Adoptions
 from coordinator.api import Parts, new_api
 from coordinator.api_drain import Draining
 from coordinator.api_snapshots import Backups
+from coordinator.api_versions import Versioning
 from coordinator.audits import Audits
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
@@ -26,13 +28,16 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.collection import Collection
 from coordinator.core.drain import DrainId, Phase, Times
 from coordinator.core.errors import DatabaseInUse, StreamUnavailable
+from coordinator.core.holdback import HoldBack
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.core.retention import Retention
 from coordinator.core.snapshot import BlobStoreName
 from coordinator.drains import Drains
 from coordinator.drainwatch import DrainWatch
 from coordinator.errands import Errands
+from coordinator.failover import GiveTasksAway
 from coordinator.fastpaths import App, fast_paths
+from coordinator.freed import Freed
 from coordinator.groupers import Groupers
 from coordinator.head import with_head
 from coordinator.health import Health
@@ -42,13 +47,16 @@ from coordinator.leases import Leases
 from coordinator.maintenance import ExpireLeases, FlushLastSeen, KeepClaim, Maintenance, TrimStreams
 from coordinator.measures import Measures
 from coordinator.metrics import new_registry
+from coordinator.modelhistory import ModelHistory
 from coordinator.notices import Notices
 from coordinator.ourplaces import is_ours
 from coordinator.paces import Paces
+from coordinator.partitionwatch import PartitionWatch
 from coordinator.registry import Registry
 from coordinator.runs import Runs
 from coordinator.settings import Settings
 from coordinator.snapshots import Snapshots
+from coordinator.standbys import Standbys
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.streams.kafka import KafkaSystem
@@ -58,6 +66,7 @@ from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 from coordinator.traffic import Traffic
+from coordinator.versions import Versions
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
@@ -89,6 +98,7 @@ class Coordinator:
     asgi: App
     api: FastAPI
     notices: Notices
+    freed: Freed
     prepare: Callable[[], Awaitable[None]]
 
 
@@ -125,7 +135,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     to have the database: this one must end, since what it knows is out of date."""
     clock = clock or SystemClock()
     store = open_store(settings.database)
-    leases = Leases(settings.lease_policy, clock)
+    leases, freed = Leases(settings.lease_policy, clock), Freed()
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings)
@@ -147,9 +157,15 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     errands = Errands(clock, lambda: uuid4().hex)
     drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.show_drain, new_drain_id)
     drain_watch = DrainWatch(store, drains, clock)
+    groupers, hold_back = Groupers(settings.groupers), HoldBack(timedelta(seconds=settings.hold_back_seconds))
+    runs = Runs(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, leases.show_drain, hold_back)
+    versions = Versions(store, systems, models, notices, clock, groupers, leases.show_model)
+    partition_watch = PartitionWatch(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     maintenance = Maintenance(
         [
-            ExpireLeases(store, leases, notices, clock),
+            partition_watch,
+            GiveTasksAway(store, versions, models, blob_stores, clock, settings.fail_over),
+            ExpireLeases(store, leases, notices, clock, freed),
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
             drain_watch,
@@ -164,9 +180,9 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         clock,
     )
     parts = Parts(
-        runs=Runs(store, systems, models, notices, clock, new_run_id, Groupers(settings.groupers), blob_stores, leases.show_drain),
-        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures),
-        heartbeats=Heartbeats(store, leases, notices, clock),
+        runs=runs,
+        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures, freed),
+        heartbeats=Heartbeats(store, leases, notices, clock, hold_back, freed),
         paces=Paces(store, systems, clock, models.decoded),
         models=models,
         leases=leases,
@@ -178,6 +194,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             [
                 partial(metrics.of_leases, leases),
                 partial(metrics.of_jobs, survey),
+                partial(metrics_of_versions.of_versions, survey),
+                partial(metrics_of_versions.of_streams, partition_watch, clock),
                 partial(metrics.of_chores, maintenance),
                 partial(metrics.of_traffic, traffic, models, notices),
                 partial(metrics.of_database, lambda: store.failures),
@@ -220,10 +238,19 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         collection=collection,
         errands=errands,
     )
+    api.state.versioning = Versioning(
+        runs=runs,
+        versions=versions,
+        history=ModelHistory(store, models, clock, versions.in_force),
+        adoptions=Adoptions(store, clock),
+        watch=partition_watch,
+        blob_stores=blob_stores,
+        standbys=Standbys(store, models, blob_stores),
+    )
     api.state.draining = Draining(drains, drain_times(settings))
     problems.install(api)
     asgi = fast_paths(with_head(traffic.counted(problems.limited(api, settings.max_body_bytes))), leases, models)
-    return Coordinator(asgi, api, notices, partial(take, settings, store))
+    return Coordinator(asgi, api, notices, freed, partial(take, settings, store))
 
 
 async def take(settings: Settings, store: SqlStore) -> None:

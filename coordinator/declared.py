@@ -14,6 +14,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         400: "The body cannot be read",
         404: "Unknown",
         409: "Stale, in use, or lease lost",
+        412: "Another version of the job model is in force",
         413: "Body too large",
         422: "Refused",
         500: "Stored data is not what was written",

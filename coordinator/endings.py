@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from coordinator.core.errors import UnknownRun
+from coordinator.core.holdback import HeldUntil, HoldBack, Incarnation, held_until
 from coordinator.core.ids import RunId
 from coordinator.core.lifecycle import RunState, moved
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Writing
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Writing
 
 
 async def the_run(tx: Reading, run_id: RunId) -> RunRow:
@@ -21,8 +23,9 @@ async def the_run(tx: Reading, run_id: RunId) -> RunRow:
 
 async def end_container(
     tx: Writing, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
-) -> ContainerRow:
-    """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice."""
+) -> tuple[ContainerRow, Sequence[HoldRow]]:
+    """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice. The container, and the tasks
+    that it held: ring for them (`Freed`) when the transaction has ended."""
     gone = replace(
         container,
         state=container.state if container.ended_at else state,
@@ -31,9 +34,26 @@ async def end_container(
         reason=container.reason or reason,
     )
     await tx.put_container(gone)
-    for held in await tx.holds_of(container.execution_id):
+    holds = await tx.holds_of(container.execution_id)
+    for held in holds:
         await tx.put_hold(replace(held, hold=replace(held.hold, released=True)))
-    return gone
+    return gone, holds
+
+
+def held_back(containers: Sequence[ContainerRow], rule: HoldBack) -> HeldUntil | None:
+    """Until when the slot with these incarnations, by epoch, is held back. Not while one of them may still act, nor for one that was
+    replaced, or ended since its time was up: that was no failure of its own."""
+    if any(each.ended_at is None for each in containers[-1:]):
+        return None
+    ended = [
+        Incarnation(each.registered_at, each.ended_at, each.state is ContainerState.LOST or each.exit_code not in _NO_FAILURES)
+        for each in containers
+        if each.ended_at is not None
+    ]
+    return held_until(ended, rule)
+
+
+_NO_FAILURES = (None, 0, 3)
 
 
 async def settle_run(tx: Writing, run: RunRow, now: datetime) -> RunRow:

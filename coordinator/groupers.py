@@ -24,11 +24,24 @@ from coordinator.core.grouping import Grouper, grouper_named
 _Result = TypeVar("_Result")
 
 
-class Groupers:
-    """`allowed`: what may be imported."""
+PLAN_WITHIN = timedelta(seconds=30)
+"""How long the making of a job model may take, its grouper included."""
 
-    def __init__(self, allowed: Collection[str] = ()) -> None:
+
+class Groupers:
+    """`allowed`: what may be imported; `plan_within` bounds what is asked of a grouper."""
+
+    def __init__(self, allowed: Collection[str] = (), plan_within: timedelta = PLAN_WITHIN) -> None:
         self._allowed = frozenset(allowed)
+        self._plan_within = plan_within
+
+    async def asked(self, name: str, max_tasks: int | None, work: Callable[[Grouper], _Result]) -> _Result:
+        """What `work` makes of the grouper of that name. Beside the event loop: ten thousand tasks take a while, and a grouper may be
+        anybody's code. Raises BadGrouping, also when it takes too long, and what `work` raises."""
+        try:
+            return await apart(lambda: work(self.named(name, max_tasks)), self._plan_within)
+        except TimeoutError as error:
+            raise BadGrouping(f"the grouper {name} has not answered within {self._plan_within.total_seconds():g} s") from error
 
     def named(self, name: str, max_tasks: int | None) -> Grouper:
         """The grouper of that name. A class is made anew for every answer: with `max_tasks=N` if the run asks for it, else without

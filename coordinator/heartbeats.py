@@ -9,15 +9,17 @@ from datetime import datetime, timedelta
 
 from coordinator.clock import Clock
 from coordinator.core.drain import DrainId, Phase
-from coordinator.core.errors import IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
+from coordinator.core.errors import HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
+from coordinator.core.holdback import USUAL, HoldBack
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from coordinator.core.lifecycle import RunState, moved
 from coordinator.drainsteps import drain_of, enter
-from coordinator.endings import end_container, settle_run, the_run
+from coordinator.endings import end_container, held_back, settle_run, the_run
+from coordinator.freed import Freed
 from coordinator.gathering import Gathering
 from coordinator.leases import Leases
 from coordinator.notices import Notices
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +47,15 @@ class Registered:
 class Heartbeats:
     """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
 
-    def __init__(self, store: Store, leases: Leases, notices: Notices, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, leases: Leases, notices: Notices, clock: Clock, hold_back: HoldBack = USUAL, freed: Freed | None = None
+    ) -> None:
         self._store = store
         self._leases = leases
         self._notices = notices
         self._clock = clock
+        self._hold_back = hold_back
+        self._freed = freed or Freed()
         self._registrations: Gathering[tuple[RunId, Newcomer], Registered] = Gathering(self._register_all)
         self._exits: Gathering[_Exit, ContainerRow] = Gathering(self._exit_all)
 
@@ -75,7 +81,8 @@ class Heartbeats:
 
     async def register(self, run_id: RunId, new: Newcomer) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
-        answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, or LeaseLost for a replaced incarnation."""
+        answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, or LeaseLost for a replaced
+        incarnation."""
         return await self._registrations.ask((run_id, new))
 
     async def _register_all(self, asked: Sequence[tuple[RunId, Newcomer]]) -> Sequence[Registered | SluiceError]:
@@ -95,14 +102,24 @@ class Heartbeats:
             if known is not None:
                 the_same = _the_same(known, run_id, new.processor_id)
                 return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
-        except (YourRequest, LeaseLost) as refusal:
+            former = await tx.containers(run_id, new.processor_id)
+            self._not_held_back(former)
+        except (YourRequest, LeaseLost, HeldBack) as refusal:
             return refusal
-        former = await tx.containers(run_id, new.processor_id)
         container = await self._enrol(tx, run, new, former)
         if run.state is RunState.CREATED:
             await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
         drain = await runs.begun_drain(run, container.registered_at)
         return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id), drain)
+
+    def _not_held_back(self, former: Sequence[ContainerRow]) -> None:
+        """Raises HeldBack."""
+        held, now = held_back(former, self._hold_back), self._clock.now()
+        if held is not None and now < held.until:
+            left = (held.until - now).total_seconds()
+            raise HeldBack(
+                f"slot {former[-1].processor_id} has failed {held.failures} times at once: it may begin again in {left:.0f} s", left
+            )
 
     def _granted(self, enrolled: _Enrolled) -> Registered:
         for each in enrolled.former:
@@ -132,6 +149,8 @@ class Heartbeats:
             registered_at=now,
             last_seen_at=now,
             metrics_address=new.metrics_address,
+            model_version=run.model_version,
+            adopted_at=now,
         )
         await tx.put_container(container)
         return container
@@ -144,24 +163,29 @@ class Heartbeats:
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
         """All in one transaction, one after the other."""
         async with self._store.begin() as tx:
-            found = [await self._exit(tx, each) for each in exits]
+            freed: list[HoldRow] = []
+            found = [await self._exit(tx, each, freed) for each in exits]
             gone = [each for each in found if isinstance(each, ContainerRow)]
             touched = sorted({each.run_id for each in gone})
             for run_id in touched:
                 await settle_run(tx, await the_run(tx, run_id), self._clock.now())
         for each in gone:
             self._leases.drop(each.execution_id)
+        self._freed.ring(freed)
         for run_id in touched:
             self._notices.ring(run_id)
         return found
 
-    async def _exit(self, tx: Writing, told: _Exit) -> ContainerRow | SluiceError:
+    async def _exit(self, tx: Writing, told: _Exit, freed: list[HoldRow]) -> ContainerRow | SluiceError:
+        """What it held is added to `freed`."""
         try:
             container = await _the_container(tx, told.execution_id)
         except UnknownContainer as refusal:
             return refusal
         now = self._clock.now()
-        return await end_container(tx, container, ContainerState.EXITED, now, exit_code=told.exit_code, reason=told.reason)
+        gone, holds = await end_container(tx, container, ContainerState.EXITED, now, exit_code=told.exit_code, reason=told.reason)
+        freed += holds
+        return gone
 
     async def live(self) -> Sequence[ContainerRow]:
         """The valid incarnation of each slot that has one, of all runs."""

@@ -8,19 +8,26 @@ from dataclasses import dataclass
 
 from coordinator import wire
 from coordinator.core.errors import NoJobModel
-from coordinator.core.grouping import Assignment, Grouper, Previous, assign, check_co_partitioned
-from coordinator.core.ids import JobName, RunId, StreamId
-from coordinator.core.model import JobModel, job_model
-from coordinator.core.placement import place, slots
+from coordinator.core.grouping import Grouper, Previous
+from coordinator.core.ids import JobName, RunId, StageName, StreamId
+from coordinator.core.model import JobModel
+from coordinator.core.outline import Outline, Plan
+from coordinator.core.placement import slots
 from coordinator.store.port import Reading, RunRow, Store
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A job model with the assignment to store beside it."""
-
-    model: JobModel
-    assignment: Previous
+def outline_of(request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> Outline:
+    """`bindings` are by the job's names of its streams."""
+    return Outline(
+        job=JobName(request.job),
+        reads={StageName(stage.name): stage.reads for stage in request.stages},
+        bindings=bindings,
+        broadcast=frozenset(each.name for each in request.inputs if each.broadcast),
+        grouping=request.grouper + (f"/{request.max_tasks}" if request.max_tasks else ""),
+        stateful=request.stateful,
+        containers=request.containers,
+        config=request.config,
+    )
 
 
 def plan_model(
@@ -36,20 +43,7 @@ def plan_model(
 
     Raises the errors of grouping, co-partitioning and placement; nothing is changed.
     """
-    read = {name for stage in request.stages for name in stage.reads}
-    streams = {bindings[name]: counts[name] for name in sorted(read)}
-    broadcast = frozenset(bindings[each.name] for each in request.inputs if each.broadcast and each.name in read)
-    grouping = request.grouper + (f"/{request.max_tasks}" if request.max_tasks else "")
-    made: Assignment = assign(grouper, previous, streams, broadcast, grouping=grouping, stateful=request.stateful)
-    for stage in request.stages:
-        check_co_partitioned(stage.name, [bindings[name] for name in stage.reads], made.baselines, made.owners)
-    placement = place(made.tasks.keys(), slots(request.containers), former.placement if former else {})
-    changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
-    config = {**request.config, "job.name": request.job, "job.container.count": str(request.containers)}
-    return Plan(
-        model=job_model(config, made.tasks, placement, changelog),
-        assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=grouping),
-    )
+    return outline_of(request, bindings).planned(grouper, counts, previous, former, slots(request.containers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +109,12 @@ class JobModels:
         """The model of a run."""
         key = (run.job, run.model_version)
         if key not in self._decoded:
-            row = await tx.model(*key)
-            if row is None:
-                raise NoJobModel(f"job {run.job} has no model {run.model_version}")
-            self._decoded[key] = wire.parse_job_model(json.loads(row.document))
+            self._decoded[key] = await self.of_version(tx, *key)
         return self._decoded[key]
+
+    async def of_version(self, tx: Reading, job: JobName, version: int) -> JobModel:
+        """Raises NoJobModel."""
+        row = await tx.model(job, version)
+        if row is None:
+            raise NoJobModel(f"job {job} has no model {version}")
+        return wire.parse_job_model(json.loads(row.document))

@@ -86,6 +86,14 @@ class Leases:
                 entry.drain = drain
                 entry.headers = _headers(entry.epoch, entry.model_version, self.terms, drain)
 
+    def show_model(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
+        """Tell the version of the job model in the answers to these containers. Those that are not valid are passed over."""
+        for execution_id in execution_ids:
+            entry = self._valid.get(execution_id)
+            if entry is not None:
+                entry.model_version = version
+                entry.headers = _headers(entry.epoch, version, self.terms, entry.drain)
+
     def renew_all(self) -> None:
         """Give every valid container a full lease from now: after a restart the terms are known only when the whole fleet is."""
         ends_at = self._clock.elapsed() + self._lease_seconds

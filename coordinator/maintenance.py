@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -14,10 +14,11 @@ from coordinator.clock import Clock
 from coordinator.core.errors import DatabaseInUse, SluiceError
 from coordinator.core.ids import JobName, RunId, Ssp, StreamId
 from coordinator.endings import end_container, settle_run, the_run
+from coordinator.freed import Freed
 from coordinator.leases import Leases
 from coordinator.notices import Notices
 from coordinator.store.backups import StoreKey
-from coordinator.store.port import ContainerState, Reading, Store
+from coordinator.store.port import ContainerState, HoldRow, Reading, Store
 from coordinator.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class ExpireLeases:
     leases: Leases
     notices: Notices
     clock: Clock
+    freed: Freed = field(default_factory=Freed)
     batch: int = 500
     every: timedelta = timedelta(seconds=0.5)
     name: str = "expire_leases"
@@ -51,19 +53,22 @@ class ExpireLeases:
         if not self.leases.overdue(1):
             return {}
         touched: set[RunId] = set()
+        freed: list[HoldRow] = []
         async with self.store.begin() as tx:
             overdue = self.leases.overdue(self.batch)  # while nobody can register
             for execution_id in overdue:
                 container = await tx.container(execution_id)
                 if container is None or container.ended_at is not None:
                     continue
-                await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
+                _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
+                freed += holds
                 touched.add(container.run_id)
             for run_id in touched:
                 await settle_run(tx, await the_run(tx, run_id), self.clock.now())
         for execution_id in overdue:
             log.warning("container %s is lost: its lease and grace have passed", execution_id)
             self.leases.drop(execution_id)
+        self.freed.ring(freed)
         for run_id in touched:
             self.notices.ring(run_id)
         return {"expired": len(overdue)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -29,7 +30,7 @@ def problem(
 
 
 def problem_of(error: SluiceError, instance: str | None = None) -> JSONResponse:
-    headers = {"Retry-After": "1"} if isinstance(error, OurTrouble) else None
+    headers = {"Retry-After": str(ceil(error.retry_after))} if isinstance(error, OurTrouble) else None
     return problem(error.slug, error.title(), error.status, str(error), instance, headers)
 
 

@@ -7,17 +7,20 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 from coordinator import wire
+from coordinator.adoptions import version_of_all
 from coordinator.blobstores import BlobStores
 from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
 from coordinator.core.ownership import Hold
 from coordinator.measures import Stages, Told
 from coordinator.paces import Told as Paced
 from coordinator.runs import Described, Proposed
-from coordinator.store.backups import StoreKey
+from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.drains import DrainRow
-from coordinator.store.port import ContainerRow, JobRow, RunRow, StoreRow
+from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
+from coordinator.store.versions import WatchedRow
 from coordinator.survey import Behind
 from coordinator.tasks import StageStart
+from coordinator.versions import given_away
 
 Connections = dict[str, dict[str, str]]
 
@@ -101,9 +104,49 @@ def run_detail(described: Described, connections: Connections, memory: InMemory,
     fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
+    fields |= {"adoption": _adoption(described), "given_away": tuple(sorted(given_away(described.run, described.model)))}
+    fields |= {"watched": tuple(_watched(row) for row in described.watched)}
+    fields |= {
+        "held_back": tuple(
+            wire.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
+            for pid, held in sorted(described.held_back.items())
+        )
+    }
     fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
     fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
     return wire.RunDetail.model_validate(fields)
+
+
+def _adoption(described: Described) -> wire.Adoption:
+    version, made_at = described.run.model_version, max(described.version.created_at, described.run.created_at)
+    behind = [row for row in described.containers if row.state is ContainerState.LIVE and row.model_version < version]
+    return wire.Adoption(
+        version=version,
+        since=made_at,
+        all_on=version_of_all(described.containers),
+        behind=tuple(
+            wire.NotAdopted(
+                execution_container_id=row.execution_id,
+                processor_id=row.processor_id,
+                version=row.model_version,
+                since=max(made_at, row.registered_at),
+            )
+            for row in behind
+        ),
+    )
+
+
+def _watched(row: WatchedRow) -> wire.WatchedStream:
+    return wire.WatchedStream(
+        name=row.name,
+        system=row.system,
+        stream=row.stream,
+        known=row.known,
+        seen=row.seen,
+        verdict=row.verdict,
+        reason=row.reason,
+        since=row.since,
+    )
 
 
 def drain_of_run(row: DrainRow | None) -> wire.DrainOfRun | None:
@@ -149,6 +192,7 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
     fields = asdict(row)
     fields["lease_seconds_left"] = None if lease_left is None else round(lease_left.total_seconds(), 3)
     fields["execution_container_id"] = fields.pop("execution_id")
+    fields["job_model_version"] = fields.pop("model_version")
     fields["state"] = row.state.value
     return wire.ContainerReply.model_validate(fields)
 
@@ -163,15 +207,18 @@ def job_reply(row: JobRow) -> wire.JobReply:
     return wire.JobReply(job=row.job, current_run=row.current_run, state=row.state, runs=row.runs)
 
 
-def stage_start(start: StageStart) -> wire.StageStart:
-    found = start.snapshot
-    snapshot = found and wire.StageSnapshot(
+def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire.StageSnapshot:
+    return wire.StageSnapshot(
         checkpoint_id=found.checkpoint,
         lineage=found.lineage,
         batch_id=found.batch_id,
         markers={name: marker.index for name, marker in found.markers.items()},
-        chosen=start.store.chosen,
+        chosen=store.chosen,
     )
+
+
+def stage_start(start: StageStart) -> wire.StageStart:
+    snapshot = start.snapshot and stage_snapshot(start.snapshot, start.store)
     return wire.StageStart(
         stage=start.store.stage,
         lineage=start.store.lineage,

@@ -33,7 +33,9 @@ def bindings_of(request: wire.RunRequest) -> Mapping[str, StreamId]:
     return bindings
 
 
-def streams_of(request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int]) -> Sequence[Mapping[str, object]]:
+def streams_of(
+    request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int], identities: Mapping[str, str | None]
+) -> Sequence[Mapping[str, object]]:
     """The streams as resolved, for the run's record (`wire.StreamReply`)."""
 
     def stream(name: str, role: str, *, broadcast: bool = False) -> Mapping[str, object]:
@@ -45,6 +47,7 @@ def streams_of(request: wire.RunRequest, bindings: Mapping[str, StreamId], count
             "stream": bound.stream,
             "partitions": counts[name],
             "broadcast": broadcast,
+            "identity": identities.get(name),
         }
 
     return [

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from coordinator import wire
 from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
 from coordinator.core.drain import DrainId
 from coordinator.core.errors import (
-    BadGrouping,
     NeverDrained,
     NotTheCurrentRun,
     RunIsDraining,
@@ -22,23 +22,26 @@ from coordinator.core.errors import (
     UnknownStream,
     UnknownSystem,
 )
+from coordinator.core.failover import FailOver
 from coordinator.core.graph import chain
-from coordinator.core.grouping import Previous
+from coordinator.core.grouping import Grouper, Previous
+from coordinator.core.holdback import USUAL, HeldUntil, HoldBack
 from coordinator.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import JobModel
+from coordinator.core.outline import Plan
+from coordinator.core.placement import slots
+from coordinator.core.standby import replicas_of
 from coordinator.drainsteps import ShowDrain, containers_of, leave
-from coordinator.endings import ask_to_stop, the_run
-from coordinator.groupers import Groupers, apart
-from coordinator.jobmodels import JobModels, Plan, plan_model
+from coordinator.endings import ask_to_stop, held_back, the_run
+from coordinator.groupers import Groupers
+from coordinator.jobmodels import JobModels, plan_model
 from coordinator.notices import Notices
 from coordinator.requested import bindings_of, graph_of, streams_of
 from coordinator.store.drains import DrainRow
-from coordinator.store.port import ContainerRow, HoldRow, JobRow, ModelRow, Reading, RunRow, Store, StoreRow, Writing
+from coordinator.store.port import ContainerRow, HoldRow, JobRow, Reading, RunRow, Store, StoreRow, Writing
+from coordinator.store.versions import ModelHead, ModelRow, WatchedRow
 from coordinator.streams.port import Offsets, StreamSystem
-
-PLAN_WITHIN = timedelta(seconds=30)
-"""How long the making of a job model may take, its grouper included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,9 @@ class Described:
     stores: Sequence[StoreRow]
     drain: DrainRow | None
     failed_drains: Sequence[DrainId]
+    version: ModelHead
+    watched: Sequence[WatchedRow]
+    held_back: Mapping[ProcessorId, HeldUntil]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ class Proposed:
 
 
 class Runs:
-    """`new_run_id` makes the id of a job's next run at a time; `plan_within` bounds the making of a job model."""
+    """`new_run_id` makes the id of a job's next run at a time."""
 
     def __init__(
         self,
@@ -92,7 +98,7 @@ class Runs:
         groupers: Groupers,
         blob_stores: BlobStores,
         show_drain: ShowDrain,
-        plan_within: timedelta = PLAN_WITHIN,
+        hold_back: HoldBack = USUAL,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -103,34 +109,45 @@ class Runs:
         self._groupers = groupers
         self._blob_stores = blob_stores
         self._show_drain = show_drain
-        self._plan_within = plan_within
+        self._hold_back = hold_back
         self._deploying = asyncio.Lock()
 
-    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None) -> RunRow:
-        """Make a run; with `replaces`, only while that is the job's current one. Everything is checked before anything is created; streams
-        come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and uses. A run
-        deployed over a live one asks that one to stop.
+    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None, who: str = "") -> RunRow:
+        """Make a run, for `who`; with `replaces`, only while that is the job's current one. Everything is checked before anything is
+        created; streams come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and
+        uses. A run deployed over a live one asks that one to stop.
 
-        Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; StateUnregistered.
+        Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
+        StateUnregistered.
         """
         bindings = self._checked(request)
         async with self._deploying:
-            counts, missing = await self._counts(request, bindings)
-            job = JobName(request.job)
-            async with self._store.read() as tx:
-                before = await self._before(tx, job, request.start)
-            _check_current(job, before.run, replaces)
-            if before.run is not None:
-                _not_draining(before.run)
-            if before.unheard_of and request.start == "checkpoint":
-                await self._nothing_backed_up(job)
-            plan = await self._plan(request, bindings, counts, before.previous, before.model)
-            intermediate = {bindings[each.name] for each in request.intermediates}
-            for name, stream in bindings.items():
-                if stream in missing:
-                    await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
-            starts = await self._starts(request, bindings, plan, before.starts)
-            return await self._save(request, streams_of(request, bindings, counts), before.run, before.going_on, plan, starts)
+            while True:
+                run = await self._deployed(request, bindings, replaces, who)
+                if run is not None:
+                    return run
+
+    async def _deployed(
+        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], replaces: RunId | None, who: str
+    ) -> RunRow | None:
+        """None when the job model of the former run has changed meanwhile: what was planned from it is out of date."""
+        counts, missing = await self._counts(request, bindings)
+        job = JobName(request.job)
+        async with self._store.read() as tx:
+            before = await self._before(tx, job, request.start)
+        _check_current(job, before.run, replaces)
+        if before.run is not None:
+            _not_draining(before.run)
+        if before.unheard_of and request.start == "checkpoint":
+            await self._nothing_backed_up(job)
+        plan = await self._plan(request, bindings, counts, before.previous, before.model)
+        intermediate = {bindings[each.name] for each in request.intermediates}
+        for name, stream in bindings.items():
+            if stream in missing:
+                await self._system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
+        starts = await self._starts(request, bindings, plan, before.starts)
+        identities = await self._identities(request, bindings, before.going_on)
+        return await self._save(request, streams_of(request, bindings, counts, identities), before, plan, starts, who)
 
     async def plan(self, request: wire.RunRequest) -> Proposed:
         """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
@@ -147,12 +164,16 @@ class Runs:
         if before.unheard_of and request.start == "checkpoint":
             await self._nothing_backed_up(JobName(request.job))
         plan = await self._plan(request, bindings, counts, before.previous, before.model)
-        return Proposed(before.run, plan.model, streams_of(request, bindings, counts), missing)
+        there = {name: stream for name, stream in bindings.items() if stream not in missing}
+        identities = await self._identities(request, there, before.going_on)
+        return Proposed(before.run, plan.model, streams_of(request, bindings, counts, identities), missing)
 
     def _checked(self, request: wire.RunRequest) -> Mapping[str, StreamId]:
-        """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable."""
+        """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable, BadConfig."""
         chain(graph_of(request))
         self._blob_stores.of_config(request.config, None)
+        FailOver(None, give_back=True).of_config(request.config)
+        replicas_of(request.config)
         return bindings_of(request)
 
     async def _before(self, tx: Reading, job: JobName, start: str | datetime) -> _Before:
@@ -207,6 +228,18 @@ class Runs:
             counts[wanted.name] = present
         return counts, missing
 
+    async def _identities(
+        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], going_on: RunRow | None
+    ) -> Mapping[str, str | None]:
+        """Which stream it is that each input's name stands for: in a history that goes on the one with which it began, as the offsets are
+        that one's."""
+        old = {(each["system"], each["stream"]): each.get("identity") for each in (going_on.streams if going_on else ())}
+
+        async def identity(stream: StreamId) -> str | None:
+            return old.get((stream.system, stream.stream)) or await self._system(stream.system).identity(stream.stream)
+
+        return {each.name: await identity(bindings[each.name]) for each in request.inputs if each.name in bindings}
+
     async def _plan(
         self,
         request: wire.RunRequest,
@@ -215,16 +248,10 @@ class Runs:
         previous: Previous,
         last: JobModel | None,
     ) -> Plan:
-        """Beside the event loop: ten thousand tasks take a while, and a grouper may be anybody's code."""
-
-        def planned() -> Plan:
-            grouper = self._groupers.named(request.grouper, request.max_tasks)
+        def planned(grouper: Grouper) -> Plan:
             return plan_model(request, grouper, bindings, counts, previous, last)
 
-        try:
-            return await apart(planned, self._plan_within)
-        except TimeoutError as error:
-            raise BadGrouping(f"the grouper {request.grouper} has not answered within {self._plan_within.total_seconds():g} s") from error
+        return await self._groupers.asked(request.grouper, request.max_tasks, planned)
 
     async def _starts(
         self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
@@ -255,15 +282,18 @@ class Runs:
         self,
         request: wire.RunRequest,
         streams: Sequence[Mapping[str, object]],
-        former: RunRow | None,
-        going_on: RunRow | None,
+        before: _Before,
         plan: Plan,
         starts: Mapping[Ssp, int],
-    ) -> RunRow:
-        job, now = JobName(request.job), self._clock.now()
+        who: str,
+    ) -> RunRow | None:
+        job, now, former, going_on = JobName(request.job), self._clock.now(), before.run, before.going_on
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
-            version = await self._version(tx, job, run_id, plan.model, now)
+            newest = await tx.models(job, None, 1)
+            if former is not None and newest[0].version != former.model_version:
+                return None
+            version = await self._version(tx, job, run_id, plan.model, now, who)
             run = RunRow(
                 run_id=run_id,
                 job=job,
@@ -287,35 +317,49 @@ class Runs:
             self._notices.ring(former.run_id)
         return run
 
-    async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime) -> int:
+    async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
         """The version of this model: the last one's if it is the same, else the next."""
         last = await tx.model(job)
         if last is not None and last.content_hash == model.content_hash():
             return last.version
         version = last.version + 1 if last else 1
         document = wire.job_model_bytes(model).decode()
-        await tx.add_model(ModelRow(job, version, run_id, document, model.content_hash(), now, f"run {run_id} was deployed"))
+        await tx.add_model(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
         return version
 
     async def describe(self, run_id: RunId) -> Described:
         """Raises UnknownRun."""
         async with self._store.read() as tx:
             run = await the_run(tx, run_id)
+            containers = await tx.containers(run_id)
+            (version,) = await tx.models(run.job, run.model_version + 1, 1)
             return Described(
                 at=self._clock.now(),
                 run=run,
                 model=await self._models.decoded(tx, run),
-                containers=await tx.containers(run_id),
+                containers=containers,
                 holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
                 stores=await tx.stores(run.job),
                 drain=await tx.newest_drain(run_id),
                 failed_drains=await tx.failed_flushes(run.job),
+                version=version,
+                watched=[row for row in await tx.watched(run.job) if row.run_id == run_id],
+                held_back=self._held_back(containers),
             )
 
     async def request_of(self, run_id: RunId) -> wire.RunRequest:
         """The request that made the run. Raises UnknownRun."""
         async with self._store.read() as tx:
             return wire.RunRequest.model_validate((await the_run(tx, run_id)).spec)
+
+    def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, HeldUntil]:
+        """The slots that are, by now."""
+        by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
+        for each in containers:
+            by_slot[each.processor_id].append(each)
+        now = self._clock.now()
+        found = {pid: held_back(rows, self._hold_back) for pid, rows in by_slot.items()}
+        return {pid: held for pid, held in found.items() if held is not None and held.until > now}
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
         """Up to `limit` runs of the job, or of all, newest first, from the one that is next older than `before` on.
@@ -327,6 +371,14 @@ class Runs:
                 raise UnknownJob(f"there is no job {job!r}")
             return await tx.runs(job, await the_run(tx, before) if before is not None else None, limit)
 
+    async def current(self, job: JobName) -> RunRow:
+        """The job's newest run, ended or not. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            run = await tx.current_run(job)
+            if run is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            return run
+
     async def jobs(self) -> Sequence[JobRow]:
         async with self._store.read() as tx:
             return await tx.jobs()
@@ -337,8 +389,8 @@ class Runs:
             run = await tx.current_run(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            hosts = dict.fromkeys((await self._models.decoded(tx, run)).containers, "")
-            return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id)}
+            hosts = dict.fromkeys(slots(int(run.spec["containers"])), "")
+            return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id) if each.processor_id in hosts}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
         """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. A drain that is on is

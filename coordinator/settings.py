@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from coordinator.core.custom_grouping import is_allowance
 from coordinator.core.errors import BadName, BadSettings
+from coordinator.core.failover import FailOver
 from coordinator.core.ids import checked_name
 from coordinator.core.lease import LeasePolicy
 
@@ -64,6 +65,15 @@ class Settings(BaseSettings):
     drain_stopping_seconds: float = Field(60, gt=0, le=1e9, description="the budget of a drain's phase STOPPING: the running batches")
     drain_flushing_seconds: float = Field(300, gt=0, le=1e9, description="the budget of a drain's phase FLUSHING")
     drain_committing_seconds: float = Field(120, gt=0, le=1e9, description="the budget of a drain's phase COMMITTING: the last backup")
+
+    partition_monitor_seconds: float = Field(60, gt=0, le=1e6, description="how often the partition counts of jobs' inputs are looked at")
+    failover_after_seconds: float = Field(
+        300, ge=0, le=1e9, description="how long a slot may have no container before the others get its tasks; 0 = for ever"
+    )
+    failover_give_back: bool = Field(True, description="whether a slot that returns gets tasks again by itself")
+    hold_back_seconds: float = Field(
+        5, ge=0, le=300, description="how long a slot that failed again and again is held back at first; doubled each time; 0 = never"
+    )
 
     @field_validator("groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
@@ -138,6 +148,11 @@ class Settings(BaseSettings):
     def blob_places(self) -> dict[str, str]:
         """Name -> URL."""
         return self.blob_stores or {"local": (self.home / "blobs").absolute().as_uri()}
+
+    @property
+    def fail_over(self) -> FailOver:
+        """What holds for runs whose configuration says nothing."""
+        return FailOver(timedelta(seconds=self.failover_after_seconds) or None, self.failover_give_back)
 
     @property
     def gc_grace(self) -> timedelta:

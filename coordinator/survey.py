@@ -41,6 +41,8 @@ class JobSeen:
     unheld: int = 0
     tally: Tally = field(default_factory=lambda: Tally({}, 0))
     behind: Mapping[StageName, int] = field(default_factory=dict)
+    version: int = 0
+    given_away: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,10 @@ class Survey:
                 return JobSeen(job.job, job.state)
             tally, slots = tallies[run.run_id], int(run.spec["containers"])
             unheld = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
-            return JobSeen(job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]))
+            away = max(0, slots - len(models[run.run_id].containers))
+            return JobSeen(
+                job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]), run.model_version, given_away=away
+            )
 
         self._jobs, self._behind, self._made_at = [seen(job) for job in jobs], behind, self._clock.elapsed()
         return {}

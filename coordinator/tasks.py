@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from coordinator.clock import Clock
 from coordinator.core.drain import Step
@@ -14,6 +15,7 @@ from coordinator.core.model import JobModel, TaskModel
 from coordinator.core.ownership import Hold, Wait, acquire
 from coordinator.drainsteps import drain_of
 from coordinator.endings import the_run
+from coordinator.freed import Freed, rung
 from coordinator.holdings import held
 from coordinator.leases import Leases
 from coordinator.measures import Measures, Told
@@ -51,6 +53,7 @@ class Tasks:
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
         measures: Measures,
+        freed: Freed | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -58,12 +61,29 @@ class Tasks:
         self._model_of = model_of
         self._new_lineage = new_lineage
         self._measures = measures
+        self._freed = freed or Freed()
 
-    async def acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
-        """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act.
+    async def acquire(
+        self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
+    ) -> Acquired | Wait:
+        """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act:
+        when `wait` is over, or at once without one. The holder itself is answered again, with what the model gives it by now.
 
         Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is not valid any more.
         """
+        found = await self._acquire(run_id, task, execution_id, epoch)
+        if not isinstance(found, Wait) or not wait:
+            return found
+        async with self._store.read() as tx:
+            job = (await the_run(tx, run_id)).job
+        with self._freed.bell(job, task) as bell:
+            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been freed before there was a bell
+            if isinstance(found, Wait):
+                await rung(bell, min(wait, found.delay))
+                found = await self._acquire(run_id, task, execution_id, epoch)
+        return found
+
+    async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
         async with self._store.begin() as tx:
             run = await the_run(tx, run_id)
             model = await self._model_of(tx, run)
@@ -156,6 +176,7 @@ class Tasks:
                 return
             row = await held(tx, run, task, generation)
             await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+        self._freed.ring([row])
 
 
 async def _step(tx: Reading, drain: DrainRow, store: StoreRow) -> Step:

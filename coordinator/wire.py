@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from coordinator.core.drain import Phase, Step
+from coordinator.core.expansion import Verdict
 from coordinator.core.ids import ProcessorId, Ssp, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.model import ContainerModel, JobModel, TaskModel
@@ -143,6 +144,7 @@ class StreamReply(Reply):
     stream: str
     partitions: int
     broadcast: bool = False
+    identity: str | None = None
 
 
 class PlannedTask(Reply):
@@ -227,7 +229,8 @@ class TaskReply(Reply):
 
 
 class ContainerReply(Reply):
-    """`lease_seconds_left` is told in the detail of a run, of incarnations that the coordinator holds for valid."""
+    """`jobModelVersion` is the one that the container runs, since `adoptedAt`. `lease_seconds_left` is told in the detail of a run, of
+    incarnations that the coordinator holds for valid."""
 
     execution_container_id: str
     processor_id: str
@@ -240,6 +243,8 @@ class ContainerReply(Reply):
     exit_code: int | None
     reason: str
     metrics_address: str | None = None
+    job_model_version: int = 0
+    adopted_at: datetime | None = None
     lease_seconds_left: float | None = None
 
 
@@ -276,11 +281,52 @@ class DrainOfRun(Reply):
     catch_up: tuple[SspOffset, ...] = ()
 
 
+class NotAdopted(Reply):
+    """A live container that runs an older version of the job model, though there has been a newer one `since` then."""
+
+    execution_container_id: str
+    processor_id: str
+    version: int
+    since: datetime
+
+
+class Adoption(Reply):
+    """The run's `version` of its job model has been in force `since` then. `allOn`: the version that all live containers run, null while
+    they differ or none is alive."""
+
+    version: int
+    since: datetime
+    all_on: int | None
+    behind: tuple[NotAdopted, ...]
+
+
+class WatchedStream(Reply):
+    """An input: `known` partitions by the job model, `seen` by the partition monitor at its last look, null where it could not look."""
+
+    name: str
+    system: str
+    stream: str
+    known: int
+    seen: int | None
+    verdict: Verdict
+    reason: str
+    since: datetime
+
+
+class HeldBackSlot(Reply):
+    """A slot whose containers failed so many times one after the other that the next may not register before `until`."""
+
+    processor_id: str
+    failures: int
+    until: datetime
+
+
 class RunDetail(RunReply):
     """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says. `blobStores`: the
     URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it.
     `garbageGraceSeconds`: how long what no snapshot refers to stays there; a commit must be shorter.
-    `failedDrains`: of the job, those that failed after something was flushed; what they wrote to intermediate streams does not count."""
+    `failedDrains`: of the job, those that failed after something was flushed; what they wrote to intermediate streams does not count.
+    `givenAway`: slots without tasks, since a fail-over gave them to others."""
 
     told_at: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
@@ -289,6 +335,10 @@ class RunDetail(RunReply):
     restore_from: tuple[str, ...] = ()
     drain: DrainOfRun | None = None
     failed_drains: tuple[str, ...] = ()
+    adoption: Adoption | None = None
+    watched: tuple[WatchedStream, ...] = ()
+    given_away: tuple[str, ...] = ()
+    held_back: tuple[HeldBackSlot, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 
@@ -444,7 +494,7 @@ class PaceReply(Reply):
 
 class Notice(Reply):
     seq: int
-    kind: Literal["STOP", "ENDED", "BACKUP", "DRAIN"]
+    kind: Literal["STOP", "ENDED", "BACKUP", "DRAIN", "MODEL"]
     at: datetime
     detail: dict[str, Any]
 

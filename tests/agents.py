@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 
 from containers import Job
-from containers.agent import Agent, Ending
+from containers.agent import Agent
 from containers.client import Coordinator
 from containers.deploy import deploy_request
+from containers.life import Ending
 from containers.settings import ContainerSettings
 from coordinator import wire
 from coordinator.app import build
@@ -28,10 +29,10 @@ from tests.fake_engine import FakeEngine, soon
 from tests.fakes import FakeClock
 
 
-def two_stages(name: str = "delays", *, last: str = "second") -> Job:
+def two_stages(name: str = "delays", *, last: str = "second", streams: tuple[str, str, str] = ("in", "mid", "out")) -> Job:
     """in -> first -> mid -> second -> out, declared against the order of the chain."""
     job = Job(name)
-    read, mid, out = job.input("in"), job.intermediate("mid", partitions=2), job.output("out")
+    read, mid, out = job.input(streams[0]), job.intermediate(streams[1], partitions=2), job.output(streams[2])
     job.stage(reads=mid, writes=out, name=last)(lambda task: None)  # type: ignore[arg-type, return-value]
     job.stage(reads=read, writes=mid, name="first")(lambda task: None)  # type: ignore[arg-type, return-value]
     return job
@@ -62,7 +63,7 @@ class Wire(httpx.AsyncBaseTransport):
                 await self._count("foreign")
                 return answers.pop(0)
         answer = await self.to.handle_async_request(request)
-        for end, go_on in self.holding.items():
+        for end, go_on in list(self.holding.items()):
             if request.url.path.endswith(end):
                 self.held.set()
                 await go_on.wait()
@@ -119,10 +120,14 @@ class Place:
     client: Coordinator
     clock: FakeClock
     log: Log
+    system: str = "log"
+    """Of the streams of the jobs that are deployed."""
     incarnations: list[Incarnation] = field(default_factory=list)
 
-    async def deploy(self, containers: int = 1, job: Job | None = None, start: str = "checkpoint") -> RunId:
-        reply = await self.client.deploy(deploy_request(job or two_stages(), containers, "log", start, {}))
+    async def deploy(
+        self, containers: int = 1, job: Job | None = None, start: str = "checkpoint", config: dict[str, str] | None = None
+    ) -> RunId:
+        reply = await self.client.deploy(deploy_request(job or two_stages(), containers, self.system, start, config or {}))
         return RunId(reply.run_id)
 
     async def run(self, run_id: RunId) -> wire.RunDetail:
@@ -180,9 +185,10 @@ class Place:
 
 @asynccontextmanager
 async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
-    """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so. Containers beat all the time."""
+    """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so, and no slot that fails often is held
+    back. Containers beat all the time."""
     clock = FakeClock()
-    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02}
+    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "hold_back_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
     coordinator = build(read_settings(home=home, **{**terms, **no_backups, **settings}), clock=clock)
     app = httpx.ASGITransport(coordinator.asgi)

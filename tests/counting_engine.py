@@ -1,6 +1,6 @@
-"""An engine without Spark that reads and writes the embedded log for real. Two stages: one sums up the records of each batch by key, keeps
-the sums until its next batch, and writes them then into a stream between the two, where equal keys meet; one counts, and writes its counts
-out when a flush empties its store. So both have state, and both write under a drain.
+"""An engine without Spark that reads and writes the embedded log, or Kafka, for real. Two stages: one sums up the records of each batch by
+key, keeps the sums until its next batch, and writes them then into a stream between the two, where equal keys meet; one counts, and writes
+its counts out when a flush empties its store. So both have state, and both write under a drain.
 
 A batch's plan says where it ends; it begins where the one before ended. A store's state is what each batch added, a file a batch, beside
 the plans. Records are written as `containers/logtask.py` does, and read as `containers/stagetask.py` does.
@@ -31,8 +31,8 @@ from coordinator.wire import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_REC
 from tests.agents import Wire
 from tests.disk_engine import DiskEngine, plan
 from tests.fake_engine import DEADLINE, FakeEngine, FakeQuery
+from tests.topiclog import TopicLog
 
-MID = "mid"
 COUNTS = "second"
 """The stage that counts."""
 
@@ -86,9 +86,11 @@ class TrappedWire(Wire):
 
 @dataclass
 class Ledger:
-    """What all engines of a history have seen. `read`: what each batch of a lineage has read; `faults`: what must never be."""
+    """What all engines of a history have seen. `mid` is the stream between the two stages; `read`: what each batch of a lineage has read;
+    `faults`: what must never be."""
 
-    log: Log
+    log: Log | TopicLog
+    mid: str = "mid"
     read: dict[tuple[Lineage, int], tuple[Ends, Ends]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
@@ -105,17 +107,18 @@ class Ledger:
             raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before is {self.read[lineage, batch - 1]}")
 
 
-def summed(log: Log, stream: str, begin: Mapping[int, int], end: Mapping[int, int], has: Callable[[Headers], bool]) -> Counter[str]:
+def summed(
+    log: Log | TopicLog, stream: str, begin: Mapping[int, int], end: Mapping[int, int], has: Callable[[Headers], bool]
+) -> Counter[str]:
     """The values of records from `begin` to `end`, by key, of those with such headers."""
+    rows = [row for each, upto in end.items() for chunk in log.read(stream, each, begin.get(each, 0), upto) for row in chunk]
     headers = {number: has(found) for number, found in log.headers(stream).items()}
     found: Counter[str] = Counter()
-    for partition, upto in end.items():
-        for chunk in log.read(stream, partition, begin.get(partition, 0), upto):
-            for _, _, key, value, number in chunk:
-                if headers[number]:
-                    assert key is not None
-                    assert value is not None
-                    found[key.decode()] += int(value)
+    for _, _, key, value, number in rows:
+        if headers[number]:
+            assert key is not None
+            assert value is not None
+            found[key.decode()] += int(value)
     return +found
 
 
@@ -214,7 +217,7 @@ class CountingEngine(DiskEngine):
         with self._at_work():
             (stream,) = start.declared.stage.reads
             now = self.ledger.log.latest(stream)
-            return {ssp: now[ssp.partition] for ssp in start.starts} if stream == MID else {}
+            return {ssp: now[ssp.partition] for ssp in start.starts} if stream == self.ledger.mid else {}
 
     def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
         with self._at_work():
@@ -270,7 +273,7 @@ class CountingEngine(DiskEngine):
             raise self.ledger.fault(f"batch {batch} of {start.query} was planned by drain {drain}, and runs under {start.drain!r}")
         before = self._counts(start, batch)
         (stream,) = start.declared.stage.reads
-        takes = of_history(start.origin, start.failed_drains) if stream == MID else lambda headers: True
+        takes = of_history(start.origin, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
         for each in start.around:
@@ -290,7 +293,7 @@ class CountingEngine(DiskEngine):
 
     def _append(self, start: Start, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes
-        headers = {RUN_RECORD_HEADER: str(start.origin)} if stream == MID else {}
+        headers = {RUN_RECORD_HEADER: str(start.origin)} if stream == self.ledger.mid else {}
         headers |= {DRAIN_RECORD_HEADER: start.drain} if start.drain else {}
         records = [Record(str(amount).encode(), key.encode()) for key, amount in sorted(out.items())]
         writer = Writer(start.lineage, f"{self.job}/{start.task}", start.generation)

@@ -12,6 +12,9 @@ class TwoPartitions:
     async def partitions(self, stream: str) -> int:
         return 2
 
+    async def identity(self, stream: str) -> str | None:
+        return None
+
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
         """It is there."""
 

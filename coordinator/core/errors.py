@@ -113,6 +113,12 @@ class BadGraph(YourRequest):
     slug = "bad-graph"
 
 
+class BadConfig(YourRequest):
+    """The job's configuration holds a value that cannot be used."""
+
+    slug = "bad-config"
+
+
 class BadGrouping(YourRequest):
     """The inputs cannot be grouped into tasks this way."""
 
@@ -149,6 +155,27 @@ class RunIsDraining(YourRequest):
 
     slug = "run-is-draining"
     status = 409
+
+
+class VersionConflict(YourRequest):
+    """The job model has changed since."""
+
+    slug = "version-conflict"
+    status = 412
+
+
+class VersionAdopted(YourRequest):
+    """A container runs a later version of the job model."""
+
+    slug = "version-adopted"
+    status = 409
+
+
+class UnknownVersion(YourRequest):
+    """The job has no such version of its model."""
+
+    slug = "unknown-version"
+    status = 404
 
 
 class NotTheCurrentRun(YourRequest):
@@ -339,6 +366,18 @@ class OurTrouble(SluiceError):
 
     slug = "unavailable"
     status = 503
+    retry_after: float = 1
+    """Seconds after which asking again may help."""
+
+
+class HeldBack(OurTrouble):
+    """The slot's containers failed again and again."""
+
+    slug = "held-back"
+
+    def __init__(self, told: str, retry_after: float) -> None:
+        super().__init__(told)
+        self.retry_after = retry_after
 
 
 class StoreUnavailable(OurTrouble):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from coordinator.core.errors import BadPlacement
 from coordinator.core.ids import ProcessorId, TaskName
 
 Placement = Mapping[TaskName, ProcessorId]
+
+Homes = Mapping[TaskName, Collection[ProcessorId]]
+"""The slots on whose hosts a task has run, and may have left its state."""
 
 
 def slots(count: int) -> list[ProcessorId]:
@@ -18,11 +21,13 @@ def slots(count: int) -> list[ProcessorId]:
     return [ProcessorId(str(i)) for i in range(count)]
 
 
-def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previous: Placement) -> Placement:
+def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previous: Placement, homes: Homes | None = None) -> Placement:
     """Spread `tasks` over `processors`, sizes differing by at most one.
 
     Without a usable `previous`, name-sorted round robin (Samza's GroupByContainerCount). Otherwise every processor keeps as many of its
-    tasks as the balance allows; the larger shares go to those that keep most, so that no other balanced placement moves fewer tasks.
+    tasks as the balance allows; the larger shares go to those that keep most, so that no other balanced placement moves fewer tasks,
+    and among them to the homes of tasks that come. Of the tasks that move, those go home that can (`homes`: the first free one of each),
+    and those that are at home move last.
     Raises BadPlacement when a processor would be left without a task.
     """
     if len(tasks) < len(processors):
@@ -35,14 +40,22 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
             held[former].append(name)
     if not held:
         return {name: processors[i % len(processors)] for i, name in enumerate(names)}
+    at_home = {name: [pid for pid in found if pid in order] for name, found in (homes or {}).items()}
     least, larger = divmod(len(names), len(processors))
-    by_held = sorted(processors, key=lambda pid: (-len(held[pid]), order[pid]))
+    coming = Counter(home for name in names if previous.get(name) not in order for home in at_home.get(name, ())[:1])
+    by_held = sorted(processors, key=lambda pid: (-len(held[pid]), -coming[pid], order[pid]))
     room = {pid: least + (1 if rank < larger else 0) for rank, pid in enumerate(by_held)}
     placed: dict[TaskName, ProcessorId] = {}
     for pid in processors:
-        for name in held[pid][: room[pid]]:
+        strangers_last = sorted(held[pid], key=lambda name: bool(at_home.get(name)) and pid not in at_home[name])  # else by name
+        for name in strangers_last[: room[pid]]:
             placed[name] = pid
         room[pid] -= min(room[pid], len(held[pid]))
+    for name in names:
+        home = next((pid for pid in at_home.get(name, ()) if room[pid]), None)
+        if name not in placed and home is not None:
+            placed[name] = home
+            room[home] -= 1
     free = [pid for pid in processors for _ in range(room[pid])]
     placed.update(zip((name for name in names if name not in placed), free, strict=True))
     return placed

@@ -20,7 +20,6 @@ from coordinator.store.port import (
     ContainerState,
     HoldRow,
     JobRow,
-    ModelRow,
     NoticeRow,
     Reading,
     RunRow,
@@ -28,6 +27,7 @@ from coordinator.store.port import (
     Tally,
     Writing,
 )
+from coordinator.store.versions_memory import MemoryVersionReading, MemoryVersionWriting, VersionRows
 
 _STANDING = (ContainerState.LIVE, ContainerState.REPLACED)
 
@@ -38,7 +38,6 @@ class _Rows:
 
     runs: dict[RunId, RunRow] = field(default_factory=dict)
     current: dict[JobName, RunId] = field(default_factory=dict)
-    models: dict[tuple[JobName, int], ModelRow] = field(default_factory=dict)
     assignments: dict[JobName, Previous] = field(default_factory=dict)
     starts: dict[RunId, dict[Ssp, int]] = field(default_factory=dict)
     containers: dict[ExecutionContainerId, ContainerRow] = field(default_factory=dict)
@@ -47,19 +46,22 @@ class _Rows:
     notices: dict[RunId, tuple[NoticeRow, ...]] = field(default_factory=dict)
     backups: BackupRows = field(default_factory=BackupRows)
     drains: DrainRows = field(default_factory=DrainRows)
+    versions: VersionRows = field(default_factory=VersionRows)
 
     def copy(self) -> _Rows:
         """Tables of their own; the rows in them are values and shared."""
-        copied = {name: dict(getattr(self, name)) for name in self.__slots__ if name not in ("backups", "drains")}
-        return _Rows(**copied, backups=self.backups.copy(), drains=self.drains.copy())
+        apart = ("backups", "drains", "versions")
+        copied = {name: dict(getattr(self, name)) for name in self.__slots__ if name not in apart}
+        return _Rows(**copied, backups=self.backups.copy(), drains=self.drains.copy(), versions=self.versions.copy())
 
 
-class MemoryReading(MemoryBackupReading, MemoryDrainReading):
+class MemoryReading(MemoryBackupReading, MemoryDrainReading, MemoryVersionReading):
     """Reads of one transaction."""
 
     def __init__(self, rows: _Rows) -> None:
         super().__init__(rows.backups)
         self._drains = rows.drains
+        self._versions = rows.versions
         self._rows = rows
 
     async def run(self, run_id: RunId) -> RunRow | None:
@@ -86,10 +88,6 @@ class MemoryReading(MemoryBackupReading, MemoryDrainReading):
             JobRow(job, current, runs[current].state, sum(1 for run in runs.values() if run.job == job))
             for job, current in sorted(self._rows.current.items())
         ]
-
-    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
-        newest = max((v for j, v in self._rows.models if j == job), default=0)
-        return self._rows.models.get((job, newest if version is None else version))
 
     async def assignment(self, job: JobName) -> Previous:
         return self._rows.assignments.get(job, Previous())
@@ -126,7 +124,8 @@ class MemoryReading(MemoryBackupReading, MemoryDrainReading):
     async def tally(self, run_id: RunId, job: JobName) -> Tally:
         containers = Counter(row.state for row in self._rows.containers.values() if row.run_id == run_id)
         held = [row for row in await self.holds(job) if row.run_id == run_id and not row.hold.released]
-        return Tally(dict(containers), len(held))
+        live = [row for row in self._rows.containers.values() if row.run_id == run_id and row.state is ContainerState.LIVE]
+        return Tally(dict(containers), len(held), dict(Counter(row.model_version for row in live)))
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
         return [row for key, row in sorted(self._rows.stores.items()) if key[0] == job and task in (None, key[1])]
@@ -138,16 +137,13 @@ class MemoryReading(MemoryBackupReading, MemoryDrainReading):
         return [row for row in self._rows.notices.get(run_id, ()) if row.seq > after]
 
 
-class MemoryWriting(MemoryReading, MemoryBackupWriting, MemoryDrainWriting):
+class MemoryWriting(MemoryReading, MemoryBackupWriting, MemoryDrainWriting, MemoryVersionWriting):
     """Reads and writes of one transaction."""
 
     async def put_run(self, row: RunRow) -> None:
         if row.run_id not in self._rows.runs:
             self._rows.current[row.job] = row.run_id
         self._rows.runs[row.run_id] = in_utc(row)
-
-    async def add_model(self, row: ModelRow) -> None:
-        self._rows.models[row.job, row.version] = in_utc(row)
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
         self._rows.assignments[job] = deepcopy(assignment)

@@ -37,6 +37,7 @@ from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import CheckpointId
 from coordinator.store.backups import BackupReading, BackupWriting
 from coordinator.store.drains import DrainReading, DrainWriting
+from coordinator.store.versions import VersionReading, VersionWriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +70,6 @@ class JobRow:
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRow:
-    """One version of a job's model; `document` is its JSON. Versions of a job are never reused or changed."""
-
-    job: JobName
-    version: int
-    run_id: RunId
-    document: str
-    content_hash: str
-    created_at: datetime
-    why: str
-
-
 class ContainerState(StrEnum):
     LIVE = "LIVE"
     EXITED = "EXITED"
@@ -91,7 +79,8 @@ class ContainerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
-    """One incarnation of a slot."""
+    """One incarnation of a slot. `model_version`: the version of the job model that it runs, by its registration or by its own word at
+    `adopted_at`."""
 
     execution_id: ExecutionContainerId
     run_id: RunId
@@ -107,6 +96,8 @@ class ContainerRow:
     exit_code: int | None = None
     reason: str = ""
     metrics_address: str | None = None
+    model_version: int = 0
+    adopted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +133,11 @@ class StoreRow:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of a run: its incarnations by state, and how many tasks are held under it."""
+    """Of a run: its incarnations by state, how many tasks are held under it, and its live containers by the version that they run."""
 
     containers: Mapping[ContainerState, int]
     held: int
+    versions: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +149,7 @@ class NoticeRow:
     detail: Mapping[str, Any]
 
 
-class Reading(BackupReading, DrainReading, Protocol):
+class Reading(BackupReading, DrainReading, VersionReading, Protocol):
     async def run(self, run_id: RunId) -> RunRow | None: ...
 
     async def current_run(self, job: JobName) -> RunRow | None:
@@ -173,10 +165,6 @@ class Reading(BackupReading, DrainReading, Protocol):
         ...
 
     async def jobs(self) -> Sequence[JobRow]: ...
-
-    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
-        """That version of the model, or the newest."""
-        ...
 
     async def assignment(self, job: JobName) -> Previous:
         """What the last model decided; an empty one before the first."""
@@ -221,12 +209,10 @@ class Reading(BackupReading, DrainReading, Protocol):
         ...
 
 
-class Writing(Reading, BackupWriting, DrainWriting, Protocol):
+class Writing(Reading, BackupWriting, DrainWriting, VersionWriting, Protocol):
     async def put_run(self, row: RunRow) -> None:
         """Write a run; a new one becomes its job's current run."""
         ...
-
-    async def add_model(self, row: ModelRow) -> None: ...
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
         """Replace the job's assignment as a whole: rows of removed streams go."""

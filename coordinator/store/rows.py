@@ -10,13 +10,15 @@ from typing import Any
 from sqlalchemy import Row
 
 from coordinator.core.drain import DrainId, Phase, Step
+from coordinator.core.expansion import Verdict
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, NoticeRow, RunRow, StoreRow
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, NoticeRow, RunRow, StoreRow
+from coordinator.store.versions import ModelRow, WatchedRow
 
 Columns = dict[str, Any]
 
@@ -54,11 +56,20 @@ def model_columns(row: ModelRow) -> Columns:
         "content_hash": row.content_hash,
         "created_at": row.created_at,
         "why": row.why,
+        "who": row.who,
     }
 
 
 def model_row(found: Row[Any]) -> ModelRow:
     return ModelRow(**found._asdict())
+
+
+def watched_columns(row: WatchedRow) -> Columns:
+    return asdict(row) | {"verdict": row.verdict.value}
+
+
+def watched_row(found: Row[Any]) -> WatchedRow:
+    return WatchedRow(**{**found._asdict(), "verdict": Verdict(found.verdict)})
 
 
 def container_columns(row: ContainerRow) -> Columns:
@@ -77,6 +88,8 @@ def container_columns(row: ContainerRow) -> Columns:
         "exit_code": row.exit_code,
         "reason": row.reason,
         "metrics_address": row.metrics_address,
+        "model_version": row.model_version,
+        "adopted_at": row.adopted_at,
     }
 
 

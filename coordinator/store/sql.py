@@ -18,13 +18,11 @@ from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, Run
 from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
-from coordinator.store.drains_sql import SqlDrainReading, SqlDrainWriting
 from coordinator.store.port import (
     ContainerRow,
     ContainerState,
     HoldRow,
     JobRow,
-    ModelRow,
     NoticeRow,
     Reading,
     RunRow,
@@ -33,6 +31,7 @@ from coordinator.store.port import (
     Writing,
 )
 from coordinator.store.sqlite import connect
+from coordinator.store.versions_sql import SqlVersionReading, SqlVersionWriting
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
@@ -45,7 +44,7 @@ _WITHIN = {"sqlite": None, "postgresql": 30.0}
 _ACTIVE = [state.value for state in RunState if not state.ended]
 
 
-class SqlReading(SqlDrainReading):
+class SqlReading(SqlVersionReading):
     """Reads of one transaction."""
 
     async def run(self, run_id: RunId) -> RunRow | None:
@@ -81,13 +80,6 @@ class SqlReading(SqlDrainReading):
             .order_by(tables.jobs.c.job)
         )
         return [JobRow(f.job, f.current_run, RunState(f.state), f.runs) for f in await self._connection.execute(query)]
-
-    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
-        query = select(tables.job_models).where(tables.job_models.c.job == job)
-        if version is not None:
-            query = query.where(tables.job_models.c.version == version)
-        found = (await self._connection.execute(query.order_by(tables.job_models.c.version.desc()).limit(1))).first()
-        return rows.model_row(found) if found else None
 
     async def assignment(self, job: JobName) -> Previous:
         owners, counts = tables.assignments, tables.baselines
@@ -150,8 +142,13 @@ class SqlReading(SqlDrainReading):
         states, holds = tables.containers.c.state, tables.holds.c
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         held = select(func.count()).where(holds.job == job, holds.run_id == run_id, holds.released.is_(False))
-        found = await self._connection.execute(by_state)
-        return Tally({ContainerState(state): count for state, count in found}, int(await self._connection.scalar(held) or 0))
+        version, live = tables.containers.c.model_version, states == ContainerState.LIVE.value
+        by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, live).group_by(version)
+        return Tally(
+            containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
+            held=int(await self._connection.scalar(held) or 0),
+            versions={found.model_version: found[1] for found in await self._connection.execute(by_version)},
+        )
 
     async def stores(self, job: JobName, task: TaskName | None = None) -> Sequence[StoreRow]:
         query = select(tables.stores).where(tables.stores.c.job == job)
@@ -170,7 +167,7 @@ class SqlReading(SqlDrainReading):
         return [rows.notice_row(found) for found in await self._connection.execute(query)]
 
 
-class SqlWriting(SqlReading, SqlDrainWriting):
+class SqlWriting(SqlReading, SqlVersionWriting):
     """Reads and writes of one transaction."""
 
     async def put_run(self, row: RunRow) -> None:
@@ -181,9 +178,6 @@ class SqlWriting(SqlReading, SqlDrainWriting):
         moved = update(tables.jobs).where(tables.jobs.c.job == row.job).values(current_run=row.run_id)
         if (await self._connection.execute(moved)).rowcount == 0:
             await self._connection.execute(insert(tables.jobs).values(job=row.job, current_run=row.run_id, grouping=""))
-
-    async def add_model(self, row: ModelRow) -> None:
-        await self._connection.execute(insert(tables.job_models).values(rows.model_columns(row)))
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
         for table in (tables.assignments, tables.baselines):

@@ -7,6 +7,7 @@ and brings everything along: a registration, with its seven statements, took 24 
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
@@ -67,6 +68,15 @@ class Cursor:
 
 
 class Connection(aiosqlite.Connection):
+    _stopped: asyncio.Future[Any] | None = None
+
+    def stop(self) -> asyncio.Future[Any] | None:
+        """The thread ends after what it was asked before. May come again, and is one and the same end: aiosqlite (0.22) asks a thread that
+        has ended once more, and would wait for ever for a connection that is given up while it is being closed."""
+        if self._stopped is None:
+            self._stopped = super().stop()
+        return None if self._stopped is None else asyncio.shield(self._stopped)
+
     def cursor(self) -> Cursor:  # type: ignore[override]
         return Cursor(self)
 

@@ -99,6 +99,7 @@ job_models = Table(
     Column("content_hash", String(64), nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("why", Text, nullable=False),
+    Column("who", String(200), nullable=False, server_default=""),
 )
 
 assignments = Table(
@@ -119,6 +120,23 @@ baselines = Table(
     Column("stream", String(249), primary_key=True),
     Column("partitions", Integer, nullable=False),
 )
+
+watched_streams = Table(
+    "watched_streams",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("system", String(249), primary_key=True),
+    Column("stream", String(249), primary_key=True),
+    Column("run_id", String(300), nullable=False),
+    Column("name", String(249), nullable=False),
+    Column("known", Integer, nullable=False),
+    Column("seen", Integer),
+    Column("verdict", String(16), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since", Utc, nullable=False),
+    Column("kept_from", Integer),
+)
+"""The inputs of jobs, as the partition monitor found them last."""
 
 starts = Table(
     "starts",
@@ -147,6 +165,8 @@ containers = Table(
     Column("exit_code", Integer),
     Column("reason", Text, nullable=False),
     Column("metrics_address", String(300)),
+    Column("model_version", Integer, nullable=False, server_default=text("0")),
+    Column("adopted_at", Utc),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )

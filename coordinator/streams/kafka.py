@@ -23,6 +23,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from coordinator.core.ids import checked_name
 from coordinator.streams.kafka_properties import KafkaProperties
+from coordinator.streams.kafka_topicids import NO_ID, TopicIdRequest
 from coordinator.streams.port import Offsets
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,6 +61,19 @@ class KafkaSystem:
     async def partitions(self, stream: str) -> int:
         async with self._cluster(stream) as client:
             return len((await self._topic(client, stream)).leaders)
+
+    async def identity(self, stream: str) -> str | None:
+        """The topic's id; None where the brokers are older than topic ids (before Kafka 2.8)."""
+        async with self._cluster(stream) as client:
+            try:
+                reply = await self._send(client, TopicIdRequest(stream))
+            except (NotImplementedError, errors.IncompatibleBrokerVersion):
+                await self._topic(client, stream)
+                return None
+            for each in reply.to_object()["topics"]:
+                _raise(each["error_code"])
+                return None if each["topic_id"] == NO_ID else str(each["topic_id"])
+            raise errors.UnknownTopicOrPartitionError
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
         checked_name("stream", stream)

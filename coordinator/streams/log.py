@@ -5,6 +5,7 @@
       records      id = partition * 2**40 + offset -> timestamp (µs), key, value, headers
       headers      the distinct sets of record headers, as JSON text, each stored once
       writers      lineage -> last batch appended           (exactly once)
+      identity     an id of its own for every stream that was ever made
       fences       owner -> highest generation seen         (no zombie's append counts)
 
 An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and remembers
@@ -25,6 +26,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from coordinator.core.ids import Generation, Lineage, checked_name
@@ -41,6 +43,7 @@ CREATE TABLE records (id INTEGER PRIMARY KEY, timestamp INTEGER NOT NULL, key BL
 CREATE TABLE headers (id INTEGER PRIMARY KEY, entries TEXT NOT NULL UNIQUE);
 CREATE TABLE writers (lineage TEXT PRIMARY KEY, batch INTEGER NOT NULL);
 CREATE TABLE fences (owner TEXT PRIMARY KEY, generation INTEGER NOT NULL);
+CREATE TABLE identity (id TEXT NOT NULL);
 """
 
 Headers = Mapping[str, str]
@@ -137,6 +140,7 @@ class Log:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.executescript(f"BEGIN; {_SCHEMA}")
                 connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
+                connection.execute("INSERT INTO identity VALUES (?)", (str(uuid4()),))
                 connection.execute("COMMIT")
             with suppress(FileExistsError):
                 file.hardlink_to(draft)
@@ -161,6 +165,14 @@ class Log:
         with self._open(stream) as connection:
             (count,) = connection.execute("SELECT count(*) FROM partitions").fetchone()
             return int(count)
+
+    def identity(self, stream: str) -> str | None:
+        """None for a stream of a Sluice that gave streams none."""
+        with self._open(stream) as connection:
+            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'identity'").fetchone() is None:
+                return None
+            (identity,) = connection.execute("SELECT id FROM identity").fetchone()
+            return str(identity)
 
     def earliest(self, stream: str) -> Offsets:
         with self._open(stream) as connection:

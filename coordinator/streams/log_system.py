@@ -22,6 +22,9 @@ class LogSystem:
     async def partitions(self, stream: str) -> int:
         return await asyncio.to_thread(self.log.partitions, stream)
 
+    async def identity(self, stream: str) -> str | None:
+        return await asyncio.to_thread(self.log.identity, stream)
+
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
         """Every stream of the log is kept."""
         await asyncio.to_thread(self.log.create, stream, partitions)

@@ -10,6 +10,8 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
 * `create` may run twice: it is content with a stream that has the same count, raises StreamConflict for another, and changes nothing then.
   The records of a `kept` stream go by `trim` alone; of others a system may let them go by rules of its own.
 * `at_time` gives per partition the offset of the first record that was appended at or after the time, or `latest` where there is none.
+* `identity` is the same for as long as a stream lives, also while it grows, and another one for a stream that was deleted and made again
+  under the same name. A system that cannot tell answers None, then as ever.
 * `trim` may delete records below the given offsets and never one at or above; asked twice, the second finds nothing.
 """
 
@@ -26,6 +28,10 @@ Offsets = Mapping[int, int]
 class StreamSystem(Protocol):
     async def partitions(self, stream: str) -> int:
         """How many partitions the stream has."""
+        ...
+
+    async def identity(self, stream: str) -> str | None:
+        """What tells the stream from another of the same name, before or after it."""
         ...
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None: ...

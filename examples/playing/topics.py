@@ -56,6 +56,14 @@ class Topics:
     def create(self, stream: str, partitions: int) -> None:
         self._run(self._system.create(stream, partitions))
 
+    def grow(self, stream: str, partitions: int) -> None:
+        async def grow() -> None:
+            await self._system.grow(stream, partitions)
+            if self._producer is not None:  # else it goes on for minutes without the new ones
+                await self._producer.client.force_metadata_update()
+
+        self._run(grow())
+
     def partitions(self, stream: str) -> int:
         return self._run(self._system.partitions(stream))
 

@@ -40,6 +40,7 @@ from tests.contracts.rows import (
     run_row,
     snapshot_row,
     store_row,
+    watched_row,
 )
 
 JOBS = 40
@@ -127,6 +128,7 @@ def _everything() -> dict[Table, Iterator[Columns]]:
             {"run_id": f"run-{n:04}", "system": "log", "stream": "s", "partition": p, "offset": p} for n in runs[::20] for p in range(100)
         ),
         tables.job_models: (rows.model_columns(model_row(version, _job(n))) for n in jobs for version in range(1, 101)),
+        tables.watched_streams: (rows.watched_columns(watched_row(f"s{s}", _job(n))) for n in jobs for s in range(50)),
         tables.assignments: (
             {"job": _job(n), "system": "log", "stream": "s", "partition": t, "task": f"t-{t}"} for n in jobs for t in tasks
         ),
@@ -191,6 +193,8 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
     "current_run": [lambda tx: tx.current_run(JOB)],
     "active_runs": [lambda tx: tx.active_runs()],
     "model": [lambda tx: tx.model(JOB), lambda tx: tx.model(JOB, 7)],
+    "models": [lambda tx: tx.models(JOB, None, 20), lambda tx: tx.models(JOB, 50, 20)],
+    "watched": [lambda tx: tx.watched(JOB)],
     "assignment": [lambda tx: tx.assignment(JOB)],
     "starts": [lambda tx: tx.starts(RUN)],
     "container": [lambda tx: tx.container(CONTAINER)],
@@ -235,6 +239,7 @@ READS: dict[str, Sequence[Callable[[Reading], Awaitable[object]]]] = {
 WRITES: dict[str, Sequence[Callable[[Writing], Awaitable[object]]]] = {
     "put_run": [lambda tx: tx.put_run(RUN_ROW), lambda tx: tx.put_run(replace(RUN_ROW, run_id=RunId("new")))],
     "add_model": [lambda tx: tx.add_model(model_row(1_000, JOB))],
+    "put_watched": [lambda tx: tx.put_watched(JOB, [watched_row(job=JOB)])],
     "put_assignment": [lambda tx: tx.put_assignment(JOB, ASSIGNMENT)],
     "put_starts": [lambda tx: tx.put_starts(RUN, {Ssp("log", "s", 1): 5})],
     "put_container": [lambda tx: tx.put_container(container_row(CONTAINER, SLOT, 1, RUN))],

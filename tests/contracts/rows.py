@@ -6,13 +6,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from coordinator.core.drain import DrainId, Phase
+from coordinator.core.expansion import Verdict
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.core.lifecycle import RunState
 from coordinator.core.ownership import Hold
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, ModelRow, RunRow, StoreRow
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, RunRow, StoreRow
+from coordinator.store.versions import ModelRow, WatchedRow
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")
@@ -60,7 +62,12 @@ def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JO
 
 
 def model_row(version: int = 1, job: JobName = JOB) -> ModelRow:
-    return ModelRow(job, version, RunId("r1"), '{"é":1}', "hash", NOON, "because")
+    return ModelRow(job, version, RunId("r1"), "hash", NOON, "because", "somebody", '{"é":1}')
+
+
+def watched_row(stream: str = "ads.clicks", job: JobName = JOB, **changes: object) -> WatchedRow:
+    row = WatchedRow(job, "kafka", stream, RunId("r1"), "clicks", 2, 4, Verdict.SAFE, "é", NOON)
+    return replace(row, **changes)  # type: ignore[arg-type]
 
 
 def checkpoint_of(number: int) -> CheckpointId:

@@ -23,12 +23,13 @@ from coordinator.core.ids import (
 )
 from coordinator.core.lifecycle import RunState
 from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store, Tally
-from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, model_row, run_row, store_row
+from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, run_row, store_row
 from tests.contracts.store_backups import StoreBackupsContract
 from tests.contracts.store_drains import StoreDrainsContract
+from tests.contracts.store_versions import StoreVersionsContract
 
 
-class StoreContract(StoreBackupsContract, StoreDrainsContract):
+class StoreContract(StoreBackupsContract, StoreDrainsContract, StoreVersionsContract):
     async def test_an_empty_store_knows_nothing(self, store: Store) -> None:
         async with store.read() as tx:
             assert await tx.run(RunId("r1")) is None
@@ -202,16 +203,6 @@ class StoreContract(StoreBackupsContract, StoreDrainsContract):
                 last = page[-1]
         assert pages == [["r6", "r5"], ["r4", "r3"], ["r2", "r1"], ["r0"]]
 
-    async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
-        async with store.begin() as tx:
-            for version in (1, 2, 10):
-                await tx.add_model(model_row(version))
-        async with store.read() as tx:
-            assert await tx.model(JOB) == model_row(10)
-            assert await tx.model(JOB, 2) == model_row(2)
-            assert await tx.model(JOB, 3) is None
-            assert await tx.model(OTHER) is None
-
     async def test_an_assignment_replaces_the_last_as_a_whole(self, store: Store) -> None:
         first = Previous({SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g")
         second = Previous({SSP: TaskName("v")}, {SSP.stream_id: 8}, "h")
@@ -236,7 +227,16 @@ class StoreContract(StoreBackupsContract, StoreDrainsContract):
     # --- containers ---
 
     async def test_every_field_of_a_container_comes_back(self, store: Store) -> None:
-        full = container_row(bare=True, state=ContainerState.EXITED, ended_at=NOON, exit_code=-9, reason="killed", metrics_address="h:1")
+        full = container_row(
+            bare=True,
+            state=ContainerState.EXITED,
+            ended_at=NOON,
+            exit_code=-9,
+            reason="killed",
+            metrics_address="h:1",
+            model_version=7,
+            adopted_at=NOON,
+        )
         async with store.begin() as tx:
             await tx.put_container(container_row())
             await tx.put_container(full)
@@ -306,14 +306,14 @@ class StoreContract(StoreBackupsContract, StoreDrainsContract):
             await tx.put_container(container_row("c1", state=ContainerState.REPLACED))
             await tx.put_container(container_row("c2", epoch=2, state=ContainerState.EXITED, ended_at=NOON))
             await tx.put_container(container_row("c3", epoch=3))
-            await tx.put_container(container_row("c4", "1"))
+            await tx.put_container(container_row("c4", "1", model_version=2))
             await tx.put_container(container_row("c5", run_id="r2"))
             for row in (hold_row("a"), hold_row("b"), hold_row("c", released=True), hold_row("d", job=OTHER)):
                 await tx.put_hold(row)
             await tx.put_hold(replace(hold_row("e"), run_id=RunId("r2")))
         async with store.read() as tx:
             counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 2}
-            assert await tx.tally(RunId("r1"), JOB) == Tally(counts, 2)
+            assert await tx.tally(RunId("r1"), JOB) == Tally(counts, 2, {0: 1, 2: 1})
             assert await tx.tally(RunId("nobody's"), JOB) == Tally({}, 0)
 
     async def test_stores_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:

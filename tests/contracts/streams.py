@@ -1,7 +1,7 @@
 """What every `StreamSystem` must do: the promises of `coordinator/streams/port.py`, as tests.
 
-A test of an implementation inherits `StreamSystemContract` and provides two fixtures: `system`, and `append`, which adds records to one
-partition at a given time by the implementation's own means.
+A test of an implementation inherits `StreamSystemContract` and provides four fixtures: `system`, and, by the implementation's own means,
+`append`, which adds records to one partition at a given time, `grow`, which adds partitions, and `delete`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from coordinator.streams.port import StreamSystem
 
 Append = Callable[[str, int, int, datetime], Awaitable[None]]
 """stream, partition, how many records, when."""
+
+Grow = Callable[[str, int], Awaitable[None]]
+"""stream, up to how many partitions."""
+
+Delete = Callable[[str], Awaitable[None]]
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -69,6 +74,7 @@ class StreamSystemContract:
     async def test_whatever_is_asked_about_a_stream_that_does_not_exist_it_is_unknown(self, system: StreamSystem) -> None:
         questions: list[Callable[[], Awaitable[object]]] = [
             lambda: system.partitions("lost"),
+            lambda: system.identity("lost"),
             lambda: system.earliest("lost"),
             lambda: system.latest("lost"),
             lambda: system.at_time("lost", NOON),
@@ -77,6 +83,37 @@ class StreamSystemContract:
         for question in questions:
             with pytest.raises(UnknownStream):
                 await question()
+
+    async def test_a_grown_stream_has_more_partitions_and_what_is_new_is_empty(
+        self, system: StreamSystem, append: Append, grow: Grow
+    ) -> None:
+        await system.create("flights", 2)
+        await append("flights", 1, 3, NOON)
+        await grow("flights", 4)
+        assert await system.partitions("flights") == 4
+        earliest, latest = await system.earliest("flights"), await system.latest("flights")
+        assert earliest.keys() == latest.keys() == {0, 1, 2, 3}
+        assert {p: latest[p] - earliest[p] for p in latest} == {0: 0, 1: 3, 2: 0, 3: 0}
+
+    async def test_a_stream_has_one_identity_whatever_happens_to_it(self, system: StreamSystem, append: Append, grow: Grow) -> None:
+        await system.create("flights", 1)
+        await system.create("weather", 1)
+        identity = await system.identity("flights")
+        assert identity is not None
+        assert identity != await system.identity("weather")
+        await append("flights", 0, 3, NOON)
+        await grow("flights", 2)
+        await system.trim("flights", {0: 2})
+        assert await system.identity("flights") == identity
+
+    async def test_a_stream_that_was_deleted_and_made_anew_is_another(self, system: StreamSystem, delete: Delete) -> None:
+        await system.create("flights", 2)
+        identity = await system.identity("flights")
+        await delete("flights")
+        with pytest.raises(UnknownStream):
+            await system.identity("flights")
+        await system.create("flights", 2)
+        assert await system.identity("flights") not in (identity, None)
 
     async def test_streams_whose_names_have_dots_are_told_apart(self, system: StreamSystem) -> None:
         await system.create("ads.clicks", 1)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from containers import Job
-from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.backups import Backup, BatchInterrupted, PlanReplaced
+from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.planlog import PlanLog
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobs.locations import open_blob_store
@@ -107,6 +107,17 @@ async def test_with_no_interval_a_batch_begins_when_the_one_before_is_durable(th
     for batch in range(3):
         await disk.runs(query, batch, {0: batch + 1, 1: 0})
         assert list(range(batch - 1, -1, -1)) == [each["batchId"] for each in await snapshots(there) if each["batchId"] < batch]
+
+
+async def test_a_container_that_has_ended_in_order_leaves_no_cut(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(container)
+    for batch in range(2):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+    await stopped(container)
+    cuts = disk.directory(query.start).parent / ".cuts" / "only"
+    assert list(cuts.iterdir()) == []
 
 
 async def test_with_no_interval_the_last_batch_is_durable_though_no_other_follows(there: Place) -> None:

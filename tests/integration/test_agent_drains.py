@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from containers import Job
-from containers.agent import EXIT_FAILED, EXIT_OK
 from containers.engine import Start
+from containers.life import EXIT_FAILED, EXIT_OK
 from coordinator.core.ids import RunId
 from tests.agents import Place, place
 from tests.disk_engine import DiskEngine
@@ -116,8 +116,9 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: P
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    held = first.wire.hold("/stages/only/drain")
+    held = first.wire.hold(f"/runs/{run_id}")  # what it asks for when it hears of the drain
     uuid = (await drained(there, run_id))["uuid"]
+    await soon(first.wire.held.wait())
     await ask(there, "DELETE", f"/drain/{uuid}")
     held.set()
     assert await disk.released() is query

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from containers.agent import EXIT_OK
 from containers.engine import Batch, StateSize
+from containers.life import EXIT_OK
 from coordinator import wire
 from coordinator.core.ids import RunId, Ssp
 from tests.agents import Incarnation, Place, place

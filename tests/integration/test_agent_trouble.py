@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.agent import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import Start
+from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from coordinator.core.errors import BadJobFile, SluiceError, SparkGone, StateElsewhere
 from tests.agents import Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon

@@ -133,9 +133,9 @@ async def test_heartbeats_go_on_while_a_grouper_thinks(caller: Caller) -> None:
 async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, caller: Caller, clock: FakeClock) -> None:
     store, systems = MemoryStore(), {"log": LogSystem(home / "log")}
     within = timedelta(seconds=0.05)
-    names = Groupers(["tests.custom_groupers:*"])
+    names = Groupers(["tests.custom_groupers:*"], within)
     models, notices = JobModels(store), Notices(store)
-    runs = Runs(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores(), lambda *_: None, within)
+    runs = Runs(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores(), lambda *_: None)
     Endless.released.clear()
     with pytest.raises(BadGrouping, match=r"tests\.custom_groupers:Endless has not answered within 0\.05 s"):
         await runs.deploy(wire.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))

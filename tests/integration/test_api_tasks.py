@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
+from coordinator.core.ids import JobName, TaskName
+from coordinator.maintenance import ExpireLeases
 from tests.caller import Caller, chained_body, problem_slug, run_body
 from tests.fakes import FakeClock
 
@@ -181,3 +184,68 @@ async def test_a_heartbeat_after_lease_and_grace_does_not_bring_a_container_back
 async def test_a_task_of_a_run_that_is_to_end_is_given_to_nobody(caller: Caller, run_id: str) -> None:
     await caller.stop(run_id)
     assert problem_slug(await caller.acquire(run_id, "c1", 1)) == (409, "stale-run")
+
+
+# --- waiting for a task ----------------------------------------------------------------------------------------------
+
+
+async def waiting(caller: Caller, run_id: str, execution_id: str = "c2", epoch: int = 2) -> asyncio.Task[httpx.Response]:
+    """An acquire of the task that c1 holds, which waits."""
+    body = {"executionContainerId": execution_id, "epoch": epoch}
+    asking = asyncio.create_task(caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=body, params={"wait": 30}))
+    freed = caller.coordinator.freed
+    while not freed.waiting(JobName("flight-delays"), TaskName("Partition 0")):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+        await asyncio.sleep(0)
+    return asking
+
+
+async def soon(asking: asyncio.Task[httpx.Response]) -> httpx.Response:
+    """Long before it would give up waiting."""
+    return await asyncio.wait_for(asking, 10)
+
+
+async def test_who_waits_for_a_task_has_it_as_soon_as_it_is_released(caller: Caller, run_id: str) -> None:
+    await caller.acquired(run_id, "c1")
+    await caller.registered(run_id, "c2")
+    asking = await waiting(caller, run_id)
+    await caller.release(run_id, 1)
+    assert (await soon(asking)).json()["generation"] == 2
+
+
+async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_exit_is_told(caller: Caller, run_id: str) -> None:
+    await caller.acquired(run_id, "c1")
+    await caller.registered(run_id, "c2")
+    asking = await waiting(caller, run_id)
+    await caller.exited("c1")
+    assert (await soon(asking)).json()["generation"] == 2
+
+
+async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_lease_and_grace_have_passed(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
+    await caller.acquired(run_id, "c1")
+    second = (await caller.deploy())["runId"]
+    clock.advance(30)
+    await caller.registered(second, "d1")
+    asking = await waiting(caller, second, "d1", 1)
+    clock.advance(5)
+    parts = caller.coordinator.api.state.parts
+    await ExpireLeases(parts.health.store, parts.leases, parts.notices, clock, caller.coordinator.freed).run_once()
+    assert (await soon(asking)).json()["generation"] == 2
+
+
+async def test_who_waits_for_a_task_is_told_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:
+    await caller.acquired(run_id, "c1")
+    await caller.registered(run_id, "c2")
+    asking = await waiting(caller, run_id)
+    caller.coordinator.freed.close()
+    assert (await soon(asking)).status_code == 202
+
+
+async def test_who_waits_in_vain_is_told_how_long_it_may_still_take(caller: Caller, run_id: str) -> None:
+    await caller.acquired(run_id, "c1")
+    await caller.registered(run_id, "c2")
+    body = {"executionContainerId": "c2", "epoch": 2}
+    answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=body, params={"wait": 0.01})
+    assert (answer.status_code, answer.json()) == (202, {"waitSeconds": 35.0, "former": "c1"})
+    assert not caller.coordinator.freed.waiting(JobName("flight-delays"), TaskName("Partition 0"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -149,3 +150,29 @@ async def test_a_file_that_may_not_be_opened_is_trouble(file: Path, nobodys: Non
     with pytest.raises(StoreUnavailable, match="unable to open"):
         await upgrade(store)
     await store.close()
+
+
+async def reads_and_writes(store: SqlStore) -> None:
+    while True:
+        async with store.begin() as tx:
+            await tx.jobs()
+        async with store.read() as tx:
+            await tx.jobs()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migrated: SqlStore, turns: int) -> None:
+    """As at the end of an event loop: also those tasks that close the connections which the first cancel has made useless."""
+    asked = [asyncio.create_task(reads_and_writes(migrated)) for _ in range(6)]
+    await asyncio.sleep(0.01)
+    for each in asked:
+        each.cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in left:
+        each.cancel()
+    _, pending = await asyncio.wait({*asked, *left}, timeout=20)
+    assert not pending
+    async with migrated.begin() as tx:
+        await tx.put_run(run_row())

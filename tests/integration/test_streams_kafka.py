@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream
 from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.port import Offsets
-from tests.contracts.streams import Append, StreamSystemContract
+from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 from tests.servers import free_port
 
 SOON = timedelta(seconds=20)
@@ -33,6 +36,9 @@ class Prefixed:
 
     async def partitions(self, stream: str) -> int:
         return await self.system.partitions(self.named(stream))
+
+    async def identity(self, stream: str) -> str | None:
+        return await self.system.identity(self.named(stream))
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
         await self.system.create(self.named(stream), partitions, kept=kept)
@@ -73,6 +79,29 @@ class TestKafkaSystem(StreamSystemContract):
                     await producer.send_and_wait(system.named(stream), b"x", partition=partition, timestamp_ms=millis)
 
             yield append
+
+    @pytest.fixture
+    def grow(self, system: Prefixed) -> Grow:
+        async def grow(stream: str, partitions: int) -> None:
+            await system.system.grow(system.named(stream), partitions)
+
+        return grow
+
+    @pytest.fixture
+    async def delete(self, system: Prefixed, kafka_server: str) -> AsyncIterator[Delete]:
+        """Until nobody finds the topic any more: the broker answers before it has gone everywhere."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka_server)
+        await admin.start()
+
+        async def delete(stream: str) -> None:
+            await admin.delete_topics([system.named(stream)])
+            async with asyncio.timeout(SOON.total_seconds()):
+                with suppress(UnknownStream):
+                    while True:
+                        await system.partitions(stream)
+
+        yield delete
+        await admin.close()
 
 
 @pytest.fixture

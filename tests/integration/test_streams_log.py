@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -12,7 +13,7 @@ from coordinator.core.errors import BadName, LeaseLost, StreamConflict, UnknownS
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer, partition_of
 from coordinator.streams.log_system import LogSystem
-from tests.contracts.streams import Append, StreamSystemContract
+from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 
 T0 = 1_772_366_400_000_000
 
@@ -51,6 +52,30 @@ class TestLogSystem(StreamSystemContract):
             )
 
         return append
+
+    @pytest.fixture
+    def grow(self, system: LogSystem) -> Grow:
+        async def grow(stream: str, partitions: int) -> None:
+            await asyncio.to_thread(system.log.grow, stream, partitions)
+
+        return grow
+
+    @pytest.fixture
+    def delete(self, system: LogSystem) -> Delete:
+        async def delete(stream: str) -> None:
+            for file in system.log.directory.glob(f"{stream}.db*"):
+                file.unlink()
+
+        return delete
+
+
+def test_a_stream_of_an_older_sluice_has_no_identity(log: Log) -> None:
+    assert log.identity("s") is not None
+    with sqlite3.connect(log.directory / "s.db") as connection:
+        connection.execute("DROP TABLE identity")
+    connection.close()
+    assert log.identity("s") is None
+    assert log.partitions("s") == 2
 
 
 @pytest.fixture

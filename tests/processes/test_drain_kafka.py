@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -13,17 +12,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from containers.kafkabroker import Broker
 from coordinator.core.ids import Generation, Lineage
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log import Record, Writer
 from coordinator.streams.port import Offsets
 from examples.playing.topics import Topics
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.kafkastage import stage_on_kafka
+from tests.processes.stage import Stage, wait_for
 from tests.processes.test_drain import WINDOWS, drain, phase
 from tests.processes.test_drain_crashes import HALVES
-from tests.servers import needs_kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -88,21 +84,8 @@ class KafkaScene:
 
 @pytest.fixture
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaScene]:
-    needs_kafka()
-    root = tmp_path_factory.mktemp("drain-kafka")
-    broker = Broker(root / "broker")
-    with stage(root, WINDOWS) as made:
-        process = asyncio.run(broker.up())
-        topics = Topics(process.bootstrap)
-        try:
-            made.system = "kafka"
-            made.environment = {"SLUICE_KAFKA_BOOTSTRAP": process.bootstrap}
-            for name, partitions in (("numbers", 2), ("out", 1)):
-                topics.create(name, partitions)
-            yield KafkaScene(made, topics)
-        finally:
-            topics.close()
-            asyncio.run(broker.down())
+    with stage_on_kafka(tmp_path_factory.mktemp("drain-kafka"), WINDOWS) as (made, topics):
+        yield KafkaScene(made, topics)
 
 
 def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_version(scene: KafkaScene) -> None:
@@ -133,10 +116,4 @@ def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_ve
 
 def grow(scene: KafkaScene) -> None:
     """Between drain and next run the input gets two more partitions, which are read from their beginning."""
-
-    async def more() -> None:
-        system = KafkaSystem(scene.topics.bootstrap, KafkaProperties({}))
-        await system.grow("numbers", 4)
-        await system.close()
-
-    asyncio.run(more())
+    scene.topics.grow("numbers", 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import sqlite3
@@ -10,14 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.kafkabroker import Broker
 from containers.processes import session_members
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics
+from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage, stage, wait_for
 from tests.s3servers import S3_CREDENTIALS, versitygw
-from tests.servers import needs_kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -121,27 +119,15 @@ KAFKA_ROUNDS, MAX_REPLAY, MAX_ROWS, TASKS, STAGES = 1, 3, 50, 2, 2
 
 @pytest.fixture
 def on_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Topics]]:
-    needs_kafka()
     root = tmp_path_factory.mktemp("kafka-disks")
-    broker = Broker(root / "broker")
     (root / "s3").mkdir()
-    with versitygw(root / "s3") as s3, stage(root) as made:
-        process = asyncio.run(broker.up())
-        topics = Topics(process.bootstrap)
-        try:
-            made.system = "kafka"
-            bucket = s3.new_bucket()
-            made.environment = {
-                **S3_CREDENTIALS,
-                "SLUICE_KAFKA_BOOTSTRAP": process.bootstrap,
-                "SLUICE_BLOB_STORES": json.dumps({"s3": f"s3://{bucket}/state?endpoint={s3.endpoint}&region=us-east-1"}),
-            }
-            for name, partitions in (("numbers", 2), ("out", 1)):
-                topics.create(name, partitions)
-            yield made, topics
-        finally:
-            topics.close()
-            asyncio.run(broker.down())
+    with versitygw(root / "s3") as s3, stage_on_kafka(root) as (made, topics):
+        bucket = s3.new_bucket()
+        made.environment |= {
+            **S3_CREDENTIALS,
+            "SLUICE_BLOB_STORES": json.dumps({"s3": f"s3://{bucket}/state?endpoint={s3.endpoint}&region=us-east-1"}),
+        }
+        yield made, topics
 
 
 def test_on_kafka_and_s3_nothing_is_lost_and_only_batches_after_the_last_snapshot_are_repeated(on_kafka: tuple[Stage, Topics]) -> None:

@@ -11,6 +11,7 @@ from threading import Event
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -21,10 +22,12 @@ from containers.gate import hold
 from containers.job import Input, Intermediate, Output
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
+from containers.opening import Opening
 from containers.positions import positions_of
 from containers.spark import start_query, stop_between_batches
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
+from coordinator.clock import SystemClock
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.log import Record, Writer
@@ -81,6 +84,12 @@ class KafkaBench:
         system = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
         return StageTask(self.spark, grant, streams, {"kafka": system}, {}, self.max_rows)
 
+    def opening(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> Opening:
+        directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        reads = sorted({ssp.stream_id for ssp in grant.starts})
+        name = f"{self.name}/opening"
+        return Opening(self.spark, directory, name, grant.starts, reads, lambda opening: stage(self.task(replace(grant, opening=opening))))
+
     def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> StreamingQuery:
         """Start the stage, let it read all that is there, and stop it between batches."""
         directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
@@ -130,6 +139,33 @@ def test_a_topic_that_grew_is_read_from_the_beginning_of_its_new_partitions(benc
     bench.run_until_read(bench.grant("in", partitions=[0]), copy)
     bench.run_until_read(bench.grant("in", partitions=[0, 1]), copy)
     assert bench.numbers("out") == list(range(100))
+
+
+def test_a_new_partition_that_has_lost_its_first_records_is_read_from_where_it_is_told(bench: KafkaBench) -> None:
+    bench.feed(range(100))
+    bench.run_until_read(bench.grant("in", partitions=[0]), copy)
+    bench.topics._run(bench.topics._system.trim(bench.topic("in"), {1: 10}))
+    longer = bench.grant("in", partitions=[0, 1], start=10)
+    with pytest.raises(StreamingQueryException, match=r"Added partition .*in-1 starts from 10 instead of 0"):
+        bench.run_until_read(longer, copy)
+    bench.queries[-1].stop()
+    for _ in range(2):
+        bench.opening(longer, copy).open(SystemClock().now())
+    bench.run_until_read(longer, copy)
+    assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
+
+
+def test_a_batch_that_made_partitions_known_and_was_interrupted_is_run_again(bench: KafkaBench) -> None:
+    bench.feed(range(100))
+    bench.run_until_read(bench.grant("in", partitions=[0]), copy)
+    bench.topics._run(bench.topics._system.trim(bench.topic("in"), {1: 10}))
+    longer = bench.grant("in", partitions=[0, 1], start=10)
+    bench.opening(longer, copy).open(SystemClock().now())
+    commits = bench.stores.directory(longer.task, longer.stage) / "commits"
+    max(commits.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
+    bench.opening(longer, copy).open(SystemClock().now())
+    bench.run_until_read(longer, copy)
+    assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
 
 
 def test_no_batch_reads_more_than_max_rows(bench: KafkaBench) -> None:

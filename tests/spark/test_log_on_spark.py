@@ -13,8 +13,8 @@ from containers import logsource
 from containers.job import Input, Intermediate, Output
 from containers.stagetask import StageTask
 from coordinator.core.errors import StateElsewhere
-from coordinator.core.ids import Generation, Lineage
-from coordinator.streams.log import partition_of
+from coordinator.core.ids import Generation, Lineage, Ssp
+from coordinator.streams.log import Record, Writer, partition_of
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark
@@ -38,6 +38,28 @@ def test_every_record_is_read_once_across_a_restart(bench: Bench) -> None:
     bench.feed(range(500, 900), batch=1)
     bench.run_until_read(grant, copy)
     assert sorted(map(int, bench.values("out"))) == list(range(900))
+
+
+def test_a_stream_that_grew_is_read_from_the_starts_of_its_new_partitions_and_replayed_exactly(bench: Bench) -> None:
+    grant = bench.grant("in")
+    bench.feed(range(100), batch=0)
+    bench.run_until_read(grant, copy)
+    bench.log.grow("in", 4)
+    records = [Record(json.dumps(n).encode(), partition=n % 4) for n in range(100, 300)]
+    bench.log.append("in", records, writer=Writer(Lineage("grown"), "feeder", Generation(1)), batch=0, headers=None, now_micros=1)
+    bench.log.trim("in", {2: 5})
+    longer = replace(grant, starts={**grant.starts, Ssp("log", "in", 2): 5, Ssp("log", "in", 3): 2})
+    bench.run_until_read(longer, copy)
+    expected = sorted([*range(100), *(n for n in range(100, 300) if n % 4 < 2), *range(122, 300, 4), *range(111, 300, 4)])
+    assert sorted(map(int, bench.values("out"))) == expected
+    _, committed = bench.batches(grant)
+    directory = bench.stores.directory(grant.task, grant.stage)
+    (directory / "commits" / str(committed[-1])).unlink()
+    bench.log.grow("in", 8)
+    longest = replace(longer, starts={**longer.starts, **{Ssp("log", "in", p): 0 for p in (4, 5, 6, 7)}})
+    bench.run_until_read(longest, copy)
+    assert sorted(map(int, bench.values("out"))) == expected
+    assert json.loads((directory / "offsets" / str(committed[-1])).read_text().splitlines()[-1])["in"].keys() == {"0", "1", "2", "3"}
 
 
 def test_no_batch_reads_more_than_max_rows(bench: Bench) -> None:

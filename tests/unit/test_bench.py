@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench import backup, checkpoint_latency, drain
+from bench import assignment, backup, checkpoint_latency, drain
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
+from coordinator.core.ids import ProcessorId, TaskName
+from coordinator.core.placement import slots
 
 PUT = (
     "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice XFRF34LSVMN0NI69 s3_PutObject sluice/blobs/jobs/a/b/c/data/x "
@@ -43,6 +45,21 @@ def test_a_backup_is_judged_by_the_faster_turn_of_each_and_the_most_puts() -> No
     assert not backup.judged({**turns, "sluice": [mine, replace(mine, puts=5)]}).met
     assert not backup.judged({**turns, "sluice": [replace(mine, change=0.21)]}).met
     assert not backup.judged({**turns, "sluice": [replace(mine, restore=11.0)]}).met
+
+
+def test_the_least_moves_are_counted_by_what_each_place_may_keep() -> None:
+    before = {TaskName(f"t{n}"): ProcessorId(str(n % 3)) for n in range(7)}
+    assert assignment.least_moves(before, slots(3)) == 0
+    assert assignment.least_moves(before, slots(4)) == 1
+    assert assignment.least_moves(before, slots(2)) == 2
+    assert assignment.least_moves(before, [ProcessorId("1"), ProcessorId("9")]) == 5
+
+
+def test_an_assignment_is_judged_by_the_change_that_moves_most_beyond_need() -> None:
+    found = assignment.Moved({"a": 20, "b": 30}, {"a": 20, "b": 30}, {"a": 900, "b": 800}, {})
+    assert assignment.judged(found, {}).met
+    assert (assignment.judged(replace(found, made={"a": 20, "b": 33}), {}).ratio, assignment.judged(found, {}).ratio) == (1.1, 1.0)
+    assert not assignment.judged(replace(found, made={"a": 21, "b": 30}), {}).met
 
 
 def test_checkpoint_latency_is_judged_by_both_ways_to_commit() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.client import Alive, Coordinator, NotValid, Refused
+from containers.client import Alive, Coordinator, NotValid, Refused, whoever
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost
 from coordinator.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from coordinator.core.lifecycle import RunState
+from coordinator.wire import RunRequest
 from tests.fake_engine import soon
 
 C1 = ExecutionContainerId("c1")
@@ -125,7 +126,7 @@ async def test_names_are_one_part_of_a_path_whatever_they_hold() -> None:
 
     task = TaskName("SystemStreamPartition [kafka, a/b?c, 0]")
     await Coordinator("http://c", httpx.MockTransport(answer)).acquire(RunId("../r"), task, C1, Epoch(1))
-    assert asked == ["/runs/..%2Fr/tasks/SystemStreamPartition%20%5Bkafka%2C%20a%2Fb%3Fc%2C%200%5D/acquire"]
+    assert asked == ["/runs/..%2Fr/tasks/SystemStreamPartition%20%5Bkafka%2C%20a%2Fb%3Fc%2C%200%5D/acquire?wait=0.0"]
 
 
 @pytest.mark.parametrize(
@@ -148,3 +149,49 @@ async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, tol
     with pytest.raises(CoordinatorUnreachable):
         await asks[say]()
     assert sent == [told]
+
+
+async def test_a_job_model_comes_with_its_version_and_its_run() -> None:
+    document = {"config": {}, "containers": {"0": {"processor-id": "0", "tasks": {}}}}
+    headers = {"Sluice-Run-Id": "r1", "Sluice-Job-Model-Version": "7"}
+    served = await answering(200, json=document, headers=headers).job_model("delays")
+    assert (served.run_id, served.version, list(served.model.containers)) == ("r1", 7, ["0"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param({"text": "<html>"}, id="not json"),
+        pytest.param({"json": ["r1"]}, id="a list"),
+        pytest.param({"json": {"config": {}, "containers": {}}}, id="without headers"),
+        pytest.param({"json": {"config": {}}, "headers": {"Sluice-Run-Id": "r1", "Sluice-Job-Model-Version": "7"}}, id="no containers"),
+    ],
+)
+async def test_a_job_model_of_another_server_is_refused_as_such(content: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="http://c/jobModel does not answer as a coordinator does"):
+        await answering(200, **content).job_model("delays")
+
+
+async def test_an_adoption_is_told_with_the_epoch_and_whatever_the_container_is_called() -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.raw_path.decode(), json.loads(request.content)))
+        return httpx.Response(200, json={"version": 3, "current": 4, "allOn": None})
+
+    reply = await Coordinator("http://c", httpx.MockTransport(answer)).adopted(RunId("r"), ExecutionContainerId("pod/0"), Epoch(2), 3)
+    assert asked == [("/runs/r/containers/pod%2F0/adopted", {"version": 3, "epoch": 2})]
+    assert (reply.version, reply.current, reply.all_on) == (3, 4, None)
+
+
+async def test_who_deploys_is_told() -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(503)
+
+    coordinator = Coordinator("http://c", httpx.MockTransport(answer))
+    with pytest.raises(CoordinatorUnreachable):
+        await coordinator.deploy(RunRequest(job="j", containers=1, inputs=(), stages=()))
+    assert asked[0].headers["Sluice-Who"] == whoever()

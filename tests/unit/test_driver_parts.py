@@ -8,8 +8,8 @@ from select import PIPE_BUF
 
 import pytest
 
-from containers.agent import Ending
 from containers.driver import Lifeline, main
+from containers.life import Ending
 from containers.positions import positions_of
 from coordinator.core.ids import Instant, Ssp, StreamId
 

@@ -35,8 +35,12 @@ class Scene:
         self.within: list[float] = []
         self.asked: list[tuple[str, int]] = []
         self.renewed: list[float] = []
+        self.versions: list[int] = []
         trust = Trust(self.clock.elapsed(), LEASE, MARGIN)
-        self.heart = Heart(self, ExecutionContainerId("c1"), Epoch(4), trust, INTERVAL, self.clock, chance, self.renewed.append, self.sleep)
+        self.heart = Heart(
+            *(self, ExecutionContainerId("c1"), Epoch(4), trust, INTERVAL, self.clock, chance, self.renewed.append, self.sleep),
+            on_version=self.versions.append,
+        )
 
     async def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -65,6 +69,12 @@ async def test_a_container_that_is_alive_goes_on_beating_under_its_own_id_and_ep
     await scene.verdict()
     assert scene.sent == [5, 10, 15, 20]
     assert set(scene.asked) == {("c1", 4)}
+
+
+async def test_every_renewal_tells_at_which_version_the_job_model_is() -> None:
+    scene = Scene(ALIVE, Alive(LEASE, INTERVAL, model_version=2), DOWN, REPLACED)
+    await scene.verdict()
+    assert scene.versions == [1, 2]
 
 
 async def test_a_container_that_is_not_valid_any_more_stops_at_once() -> None:

@@ -151,6 +151,14 @@ def test_a_partition_new_in_a_batch_is_read_from_its_beginning(log: Log) -> None
     assert spans(reader(log, {0: 0}), {"0": 4}, {"0": 4, "1": 4}) == [(1, 2, 4)]
 
 
+def test_a_partition_new_in_a_batch_is_read_from_its_start_and_stops_the_query_when_that_is_gone(log: Log) -> None:
+    fill(log, 4, 4)
+    assert spans(reader(log, {0: 0, 1: 3}), {"0": 4}, {"0": 4, "1": 4}) == [(1, 3, 4)]
+    log.trim("s", {1: 2})
+    with pytest.raises(OffsetsTrimmed, match="log stream s partition 1: records 1 to 2 are needed"):
+        spans(reader(log, {0: 0, 1: 1}), {"0": 4}, {"0": 4, "1": 4})
+
+
 def test_records_that_were_trimmed_before_they_were_read_stop_the_query(log: Log) -> None:
     fill(log, 10)
     log.trim("s", {0: 6})

@@ -142,3 +142,40 @@ def test_one_job_in_trouble_makes_the_whole_unhealthy() -> None:
     assert status_of([well]).healthy
     assert not status_of([well, ill]).healthy
     assert status_of([]).healthy
+
+
+def watched(**changes: Any) -> dict[str, Any]:
+    told = {
+        "name": "in",
+        "system": "kafka",
+        "stream": "flights",
+        "known": 4,
+        "seen": 4,
+        "verdict": "UNCHANGED",
+        "reason": "",
+        "since": NOON,
+    }
+    return told | changes
+
+
+def test_a_stream_whose_growth_is_refused_is_a_trouble_and_one_that_the_run_went_along_with_is_none() -> None:
+    refused = watched(seen=6, verdict="REFUSED", reason="6 is no multiple of 4")
+    told = troubles(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
+    assert told == ["kafka.flights is not followed: 6 is no multiple of 4"]
+
+
+def test_a_slot_that_is_held_back_is_a_trouble() -> None:
+    held = {"processor_id": "1", "failures": 4, "until": NOON + timedelta(seconds=5)}
+    assert troubles(held_back=(held,)) == ["slot 1 is held back until 12:00:05: it has failed 4 times at once"]
+
+
+def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
+    assert troubles(given_away=("1",)) == ["1 of 2 slots have had no container, and their tasks are with others"]
+
+
+@pytest.mark.parametrize(
+    ("since", "told"), [(ago(minutes=6), ["not at version 3 of the job model for long: slot 1"]), (ago(minutes=4), [])]
+)
+def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
+    behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
+    assert troubles(adoption={"version": 3, "since": since, "all_on": None, "behind": (behind,)}) == told

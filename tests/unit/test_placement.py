@@ -76,13 +76,28 @@ def test_a_container_holding_everything_gives_up_what_balance_asks() -> None:
     assert Counter(after.values()) == {"1": 3, "0": 2}
 
 
+def test_tasks_that_move_go_home_where_there_is_room_and_those_at_home_move_last() -> None:
+    before = {task: ProcessorId("0") for task in names(4)}
+    homes = {TaskName("Partition 0"): {ProcessorId("1")}, TaskName("Partition 2"): {ProcessorId("0")}}
+    after = place(names(4), slots(2), before, homes)
+    assert after == {"Partition 0": "1", "Partition 1": "0", "Partition 2": "0", "Partition 3": "1"}
+
+
+def test_a_lost_containers_tasks_prefer_the_hosts_where_they_ran() -> None:
+    before = place(names(6), slots(3), {})
+    homes = {TaskName("Partition 1"): {ProcessorId("2")}, TaskName("Partition 4"): {ProcessorId("0"), ProcessorId("9")}}
+    after = place(names(6), [ProcessorId("0"), ProcessorId("2")], before, homes)
+    assert (after[TaskName("Partition 1")], after[TaskName("Partition 4")]) == ("2", "0")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_balanced_placement_moves_fewer_tasks(data: st.DataObject) -> None:
     processors = slots(data.draw(st.integers(1, 3)))
     tasks = names(data.draw(st.integers(len(processors), 5)))
     known = data.draw(st.dictionaries(st.sampled_from(tasks), st.sampled_from([*processors, ProcessorId("9")])))
-    after = place(tasks, processors, known)
+    homes = data.draw(st.dictionaries(st.sampled_from(tasks), st.sets(st.sampled_from([*processors, ProcessorId("9")]))))
+    after = place(tasks, processors, known, homes)
     sizes = Counter(after.values())
     assert after.keys() == set(tasks)
     assert max(sizes[p] for p in processors) - min(sizes[p] for p in processors) <= 1

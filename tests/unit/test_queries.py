@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,8 +17,8 @@ from containers.pacing import Pacer
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.stagerunner import RestartPolicy
-from coordinator.core.ids import Generation, Lineage, RunId, TaskName
-from tests.fake_engine import FakeEngine, soon
+from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock
 
 LONG = timedelta(seconds=60)
@@ -35,6 +36,8 @@ class SlowBackup:
     preparing: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: bool = False
+    finished: int = 0
+    forgotten: bool = False
 
     async def prepare(self) -> Start:
         self.preparing.set()
@@ -48,7 +51,11 @@ class SlowBackup:
     async def run(self) -> None:
         await asyncio.Event().wait()
 
-    async def finish(self) -> None: ...
+    async def finish(self) -> None:
+        self.finished += 1
+
+    def forget(self) -> None:
+        self.forgotten = True
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -173,6 +180,89 @@ async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goe
     assert (pacer.opened, len(pacers)) == (False, 1)
     await soon(queries.stop(LONG))
     await ended(running)
+
+
+# --- some of them ----------------------------------------------------------------------------------------------------
+
+
+async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_others_go_on() -> None:
+    quick, slow = two_starts()
+    engine = FakeEngine()
+    queries = await opened(engine)
+    others, running = asyncio.create_task(queries.run([quick])), asyncio.create_task(queries.run([slow]))
+    await engine.all_started(2)
+    assert await soon(queries.stop_some([slow.query], LONG)) == []
+    await ended(running)
+    assert engine.acting == [quick.query]
+    longer = replace(slow, starts={Ssp("log", "in", 0): 0, Ssp("log", "in", 1): 7})
+    begun = asyncio.create_task(queries.begun([slow.query]))
+    running = asyncio.create_task(queries.run([longer]))
+    assert (await engine.started()).start == longer
+    await ended(begun)
+    await soon(queries.stop(LONG))
+    await ended(running)
+    await ended(others)
+
+
+async def test_a_query_whose_store_was_made_ready_before_starts_again_with_more_to_read() -> None:
+    quick, _ = two_starts()
+    engine, backup = FakeEngine(), SlowBackup(quick)
+    backup.go.set()
+    queries = await opened(engine, lambda start: backup)
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.started()
+    await soon(queries.stop_some([quick.query], LONG))
+    await ended(running)
+    longer = replace(quick, starts={Ssp("log", "in", 0): 0})
+    running = asyncio.create_task(queries.run([longer]))
+    again = (await engine.started()).start
+    assert (again.starts, again.restored) == (longer.starts, True)
+    await soon(queries.stop(LONG))
+    await ended(running)
+
+
+async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_start() -> None:
+    _, slow = two_starts()
+    engine, backup = FakeEngine(), SlowBackup(slow)
+    queries = await opened(engine, lambda start: backup)
+    running = asyncio.create_task(queries.run([slow]))
+    await soon(backup.preparing.wait())
+    await soon(queries.stop_some([slow.query], LONG))
+    await ended(running)
+    assert engine.queries == []
+
+
+async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
+    def mad(query: FakeQuery, forced: threading.Event) -> bool:
+        raise RuntimeError("Py4J has gone mad")
+
+    quick, _ = two_starts()
+    engine = FakeEngine(on_stop=mad)
+    queries = await opened(engine)
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.started()
+    assert await soon(queries.stop_some([quick.query], LONG)) == [quick.query]
+    assert await soon(queries.stop(LONG)) == {quick.task}
+    running.cancel()
+
+
+async def test_what_is_given_up_is_committed_and_begins_anew_when_it_comes_back() -> None:
+    quick, _ = two_starts()
+    engine, made = FakeEngine(), list[SlowBackup]()
+
+    def backup_of(start: Start) -> SlowBackup:
+        made.append(SlowBackup(start))
+        made[-1].go.set()
+        return made[-1]
+
+    queries = await opened(engine, backup_of)
+    for _ in range(2):
+        running = asyncio.create_task(queries.run([quick]))
+        await engine.started()
+        await soon(queries.stop_some([quick.query], LONG))
+        await ended(running)
+        await soon(queries.give_up([quick.query], LONG))
+    assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
 
 
 async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins_its_work() -> None:

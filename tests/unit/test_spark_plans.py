@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.sparkplans import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail
+from containers.sparkplans import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail, widened, widens
 from containers.timers import Waiting, next_moment
 from coordinator.core.errors import CheckpointUnreadable
 from coordinator.core.ids import Ssp, StreamId
@@ -126,3 +126,23 @@ def test_state_without_timers_is_let_expire() -> None:
 
 def test_milliseconds_are_whole() -> None:
     assert millis(datetime.fromtimestamp(1.0019, UTC)) == 1001
+
+
+# --- partitions that are new -----------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_widened_by_the_partitions_it_does_not_know_and_reads_nothing() -> None:
+    starts = {orders(0): 0, orders(2): 0, prices(0): 0, prices(1): 5, Ssp("kafka", "others", 0): 3}
+    found = widened(plan(), starts, READS, NOON)
+    assert found is not None
+    assert found.positions(READS) == {**plan().positions(READS), orders(2): 0, prices(1): 5}
+    assert found.sources[2:] == SOURCES[2:]
+    assert (found.watermark, found.timestamp) == (plan().watermark, NOON)
+    assert widens(plan(), found, starts, READS)
+    assert not widens(found, found, starts, READS)
+    assert widened(found, starts, READS, NOON) is None
+
+
+def test_partitions_that_begin_at_0_need_no_plan() -> None:
+    assert widened(plan(), {prices(1): 0}, READS, NOON) is None
+    assert not widens(plan(), plan(), {prices(0): 3}, READS)

@@ -1,0 +1,168 @@
+"""The job model of 10,000 partitions over 500 containers: making it, and what a change of one container moves.
+
+Judged: the moves after one container more, one less, one lost and that one back, against the least that any balanced placement could do
+with (counted here, without the code that places). As figures besides: how many tasks a placement without memory would have moved, which
+deals tasks out by name (Samza's GroupByContainerCount); the time to make each model, in this process, grouping and all; and over HTTP, with
+the real coordinator and its database: `POST /runs`, `PATCH /runs/{runId}` to one container more and back, and growth to twice the
+partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
+from bench.harness import BenchFailed, Result, coordinator, free_port, note, running
+from coordinator.core.grouping import GroupByPartition, Previous
+from coordinator.core.ids import ProcessorId, StreamId
+from coordinator.core.model import JobModel
+from coordinator.core.outline import Outline, Plan
+from coordinator.core.placement import Placement, place, slots
+from coordinator.jobmodels import outline_of
+from coordinator.settings import read_settings
+from coordinator.streams.log import Log
+
+NAME = "assignment"
+PARTITIONS = 10_000
+CONTAINERS = 500
+REPEATS = 5
+
+T = TypeVar("T")
+
+
+def run() -> Result:
+    found = _placing()
+    figures: dict[str, float] = {"partitions": PARTITIONS, "containers": CONTAINERS, **found.figures}
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        port = free_port()
+        with running(coordinator(Path(made), port), port) as server:
+            figures |= _over_http(server.url, Path(made))
+    return judged(found, figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """By what changed: moves made, the least possible, and those of a placement without memory."""
+
+    made: Mapping[str, int]
+    least: Mapping[str, int]
+    without_memory: Mapping[str, int]
+    figures: Mapping[str, float]
+
+
+def judged(found: Moved, figures: Mapping[str, float]) -> Result:
+    told = {f"{what}_moves": float(count) for what, count in found.made.items()}
+    told |= {f"{what}_least": float(found.least[what]) for what in found.made}
+    told |= {f"{what}_moves_without_memory": float(found.without_memory[what]) for what in found.made}
+    ratio = max(found.made[what] / found.least[what] for what in found.made)
+    return Result(
+        name=NAME,
+        figures={**figures, **told},
+        ratio=round(ratio, 4),
+        target="moves after a change of one container <= 1.0 of the least possible",
+        met=ratio <= 1.0,
+    )
+
+
+def _placing() -> Moved:
+    """In this process."""
+    outline = outline_of(run_request(CONTAINERS), {STREAM: StreamId("log", STREAM)})
+    first, first_ms = _timed(lambda: _plan(outline, CONTAINERS, None))
+    again, again_ms = _timed(lambda: _plan(outline, CONTAINERS, first))
+    if again.model != first.model:
+        raise BenchFailed("the same question was answered with another model")
+    lost = _without(first, outline, ProcessorId("7"))
+    after = {
+        "one_more": (first.model, _plan(outline, CONTAINERS + 1, first).model),
+        "one_less": (first.model, _plan(outline, CONTAINERS - 1, first).model),
+        "one_lost": (first.model, lost.model),
+        "back_again": (lost.model, _plan(outline, CONTAINERS, lost).model),
+    }
+    grown, grown_ms = _timed(lambda: _plan(outline, CONTAINERS, first, PARTITIONS * 2))
+    if grown.model.placement != first.model.placement:
+        raise BenchFailed("growth moved tasks")
+    return Moved(
+        made={what: _moves(before.placement, now.placement) for what, (before, now) in after.items()},
+        least={what: least_moves(before.placement, list(now.containers)) for what, (before, now) in after.items()},
+        without_memory={what: _moves(before.placement, _dealt_out(now)) for what, (before, now) in after.items()},
+        figures={"plan_ms": first_ms, "plan_again_ms": again_ms, "plan_grown_ms": grown_ms},
+    )
+
+
+def _plan(outline: Outline, containers: int, former: Plan | None, partitions: int = PARTITIONS) -> Plan:
+    wanted = replace(outline, containers=containers)
+    previous, model = (former.assignment, former.model) if former else (Previous(), None)
+    return wanted.planned(GroupByPartition(), {STREAM: partitions}, previous, model, slots(containers))
+
+
+def _without(former: Plan, outline: Outline, lost: ProcessorId) -> Plan:
+    left = [pid for pid in slots(CONTAINERS) if pid != lost]
+    return outline.planned(GroupByPartition(), {STREAM: PARTITIONS}, former.assignment, former.model, left)
+
+
+def least_moves(before: Placement, processors: list[ProcessorId]) -> int:
+    """The fewest tasks that must leave their place so that sizes differ by at most one: each place keeps what it may, and the larger
+    shares are with those that have most."""
+    least, larger = divmod(len(before), len(processors))
+    held = Counter(before.values())
+    most_first = sorted((held[pid] for pid in processors), reverse=True)
+    return len(before) - sum(min(size, least + (rank < larger)) for rank, size in enumerate(most_first))
+
+
+def _moves(before: Placement, after: Placement) -> int:
+    return sum(1 for task, pid in after.items() if before[task] != pid)
+
+
+def _dealt_out(model: JobModel) -> Placement:
+    """By name, as if there had been nothing before."""
+    return place(list(model.tasks), sorted(model.containers, key=int), {})
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it answers, and the median of its milliseconds."""
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        found = work()
+        taken.append((time.perf_counter() - began) * 1000)
+    return found, round(median(taken), 2)
+
+
+def _over_http(url: str, home: Path) -> dict[str, float]:
+    make_stream(home, PARTITIONS)
+    run_id, first = deploy(url, CONTAINERS)
+    seconds = {"post_runs_ms": first}
+    for what, body in (("patch_one_more_ms", {"containers": CONTAINERS + 1}), ("patch_back_ms", {"containers": CONTAINERS})):
+        _, seconds[what] = _patched(url, run_id, body)
+    began = time.perf_counter()
+    plan = post(f"{url}/jobModel/plan", {"job": JOB, "streams": {STREAM: PARTITIONS * 2}})
+    seconds["ask_before_growing_ms"] = time.perf_counter() - began
+    Log(read_settings(home=home).log_directory).grow(STREAM, PARTITIONS * 2)
+    grown, seconds["patch_grown_ms"] = _patched(url, run_id, {"grow": True})
+    if (plan["verdict"], len(grown["partitions"]), grown["moves"]) != ("SAFE", PARTITIONS, []):
+        raise BenchFailed(f"growth to {PARTITIONS * 2} partitions: {plan['verdict']}, {len(grown['partitions'])} new ones")
+    note(f"growth by {PARTITIONS} partitions took {seconds['patch_grown_ms']:.2f} s, from the look at the stream to the answer")
+    return {what: round(taken * 1000, 1) for what, taken in seconds.items()}
+
+
+def _patched(url: str, run_id: str, body: object) -> tuple[dict[str, Any], float]:
+    request = urllib.request.Request(
+        f"{url}/runs/{run_id}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PATCH"
+    )
+    began = time.perf_counter()
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            reply: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise BenchFailed(f"PATCH /runs answered {error.code}: {error.read().decode(errors='replace')}") from error
+    return reply, time.perf_counter() - began

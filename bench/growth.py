@@ -1,0 +1,202 @@
+"""From the growth of a Kafka topic to the first record of a new partition, and a new version of the job model in 200 containers.
+
+* growing: a job of two tasks on `local[1]` counts keys of a topic with two partitions, which become 4, 8 and 16; a record is in each new
+  partition as soon as there is one. The coordinator looks at the partitions every 0.2 s. Time is taken from the broker's answer to
+  `CreatePartitions` until the record of a new partition is in a committed batch. Its peer is the same pipeline as one plain Spark query
+  that subscribes to the topic, and takes new partitions up by itself with the next batch. That has no tasks, so there is nothing to plan,
+  to put in force or to restart.
+* adopting: 200 simulated containers hold their polls for notices; a PATCH lets their run grow; time is taken until each has asked for the
+  model and acknowledged it (`bench/adopters.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench.adopters import Adopted, adopted
+from bench.crew import crew
+from bench.deployment import STREAM, deploy, make_stream
+from bench.growth_job import FIRST
+from bench.harness import ROOT, BenchFailed, Result, coordinator, end, free_port, note, running
+from containers.kafkabroker import Broker
+from coordinator import wire
+from coordinator.core.ids import Generation, Lineage
+from coordinator.settings import read_settings
+from coordinator.streams.log import Log, Record, Writer
+from examples.playing.topics import Topics
+
+NAME = "growth"
+COUNTS = (4, 8, 16)
+CONTAINERS = 200
+MOST_SECONDS = 10.0
+MOST_TO_ADOPT = 2.0
+PATIENCE = 180.0
+LOOK_SECONDS = 0.05
+JOB = ROOT / "bench" / "growth_job.py"
+WRITER = Writer(Lineage("bench"), "bench", Generation(1))
+
+Read = dict[int, int]
+"""Partition -> the next offset."""
+
+
+def run() -> Result:
+    """Raises BenchFailed."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        plain = median(through_plain(Path(made)))
+    note(f"a plain query takes new partitions up after {plain:.2f} s")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        mine = median(through_sluice(Path(made)))
+    note(f"the job does after {mine:.2f} s")
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
+        adoption = adopting(Path(made))
+    return judged(plain, mine, adoption)
+
+
+def judged(plain: float, mine: float, adoption: Adopted) -> Result:
+    """`ratio`: how many times as long as a plain query."""
+    return Result(
+        name=NAME,
+        figures={
+            "first_record_s": round(mine, 2),
+            "plain_first_record_s": round(plain, 2),
+            "containers": CONTAINERS,
+            "version_made_s": round(adoption.answered, 3),
+            "adopted_everywhere_s": round(adoption.everywhere, 3),
+        },
+        ratio=round(mine / plain, 2),
+        target=f"the first record of a new partition within {MOST_SECONDS:g} s; {CONTAINERS} containers adopt a version within "
+        f"{MOST_TO_ADOPT:g} s",
+        met=mine <= MOST_SECONDS and adoption.everywhere <= MOST_TO_ADOPT,
+    )
+
+
+# --- growing ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def kafka(place: Path) -> Iterator[Topics]:
+    """A broker with the job's topics."""
+    broker = Broker(place / "broker")
+    process = asyncio.run(broker.up())
+    topics = Topics(process.bootstrap)
+    try:
+        topics.create("events", FIRST)
+        topics.create("counts", 1)
+        send(topics, range(FIRST))
+        yield topics
+    finally:
+        topics.close()
+        asyncio.run(broker.down())
+
+
+def send(topics: Topics, partitions: range) -> None:
+    """A record into each."""
+    records = [Record(b"", key=f"key-{partition}".encode(), partition=partition) for partition in partitions]
+    topics.append("events", records, writer=WRITER, batch=0, now_micros=time.time_ns() // 1000)
+
+
+def growths(topics: Topics, read: Callable[[], Read]) -> Iterator[float]:
+    """Seconds of each growth."""
+    await_read("the first records", read, range(FIRST))
+    before = FIRST
+    for count in COUNTS:
+        time.sleep(3)  # what the last growth has set in motion comes to rest
+        topics.grow("events", count)
+        began = time.monotonic()
+        send(topics, range(before, count))
+        await_read(f"a record of partitions {before} to {count - 1}", read, range(before, count), any)
+        yield time.monotonic() - began
+        await_read(f"the records of partitions {before} to {count - 1}", read, range(before, count))
+        before = count
+
+
+def await_read(what: str, read: Callable[[], Read], partitions: range, which: Callable[[Iterator[bool]], bool] = all) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not which(read().get(partition, 0) > 0 for partition in partitions):
+        if time.monotonic() > deadline:
+            raise BenchFailed(f"{what}: not read within {PATIENCE:g} s")
+        time.sleep(LOOK_SECONDS)
+
+
+def through_sluice(place: Path) -> list[float]:
+    with kafka(place) as topics:
+        environment = {
+            "SLUICE_KAFKA_BOOTSTRAP": topics.bootstrap,
+            "SLUICE_PARTITION_MONITOR_SECONDS": "0.2",
+            "SLUICE_REPORT_SECONDS": "0.1",
+        }
+        with crew(place, JOB, environment) as here:
+            here.deploy(1, system="kafka")
+            here.start(0)
+            return list(growths(topics, lambda: positions(here.detail())))
+
+
+def positions(detail: wire.RunDetail) -> Read:
+    return {at.partition: at.offset for task in detail.tasks for stage in task.stages for at in stage.offsets}
+
+
+@dataclass
+class _Told:
+    """What the plain query says."""
+
+    process: subprocess.Popen[str]
+    errors: Path
+    read: Read = field(default_factory=dict)
+
+    def listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            for source in json.loads(line):
+                self.read |= {int(partition): offset for partition, offset in json.loads(source)["events"].items()}
+
+    def now(self) -> Read:
+        if self.process.poll() is not None:
+            raise BenchFailed(f"the plain query ended: {self.errors.read_text()[-1000:]}")
+        return dict(self.read)
+
+
+def through_plain(place: Path) -> list[float]:
+    with kafka(place) as topics, (place / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench.growth_plain", topics.bootstrap, str(place)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=dict(os.environ),
+        )
+        told = _Told(process, place / "stderr")
+        reader = threading.Thread(target=told.listen, name="plain")
+        reader.start()
+        try:
+            return list(growths(topics, told.now))
+        finally:
+            end(process)
+            reader.join()
+
+
+# --- adopting --------------------------------------------------------------------------------------------------------
+
+
+def adopting(home: Path) -> Adopted:
+    port = free_port()
+    with running(coordinator(home, port), port, {"SLUICE_PARTITION_MONITOR_SECONDS": "3600"}) as server:
+        make_stream(home, CONTAINERS)
+        run_id, _ = deploy(server.url, CONTAINERS)
+        Log(read_settings(home=home).log_directory).grow(STREAM, 2 * CONTAINERS)
+        found = asyncio.run(adopted(server.url, run_id, CONTAINERS))
+    note(f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it took {found.answered:.2f} s to make it")
+    return found

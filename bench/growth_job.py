@@ -1,0 +1,26 @@
+"""The job of `bench/growth.py`: how often each key was seen."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers import Job
+from containers.job import Task
+
+FIRST = 2
+"""Partitions at first."""
+
+job = Job("bench-growth")
+events = job.input("events")
+counts = job.output("counts")
+
+
+def counted(records: DataFrame) -> DataFrame:
+    return records.groupBy(F.col("key").cast("string").alias("name")).count()
+
+
+@job.stage(reads=events, writes=counts)
+def count(task: Task) -> DataStreamWriter:
+    return task.write(counted(task.read(events)), counts, key="name").outputMode("update")

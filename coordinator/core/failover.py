@@ -1,0 +1,69 @@
+"""Fail-over: when a slot's tasks are given to the other containers, and when it gets them back.
+
+A container that is restarted comes back within seconds and goes on from its disk, so moving its tasks at once would cost restores for
+nothing. A slot that has had no live container for `after` is not expected any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from coordinator.core.errors import BadConfig
+from coordinator.core.ids import ProcessorId
+
+AFTER, GIVE_BACK = "failover.after.seconds", "failover.give.back"
+"""What a job's configuration may say."""
+
+STEADY = timedelta(seconds=30)
+"""How long a returned container must have lived at most before its slot is given tasks again: one that fails at once gets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailOver:
+    """`after` of None: never. `give_back`: a slot that returns gets tasks again; else it waits for somebody to place them anew."""
+
+    after: timedelta | None
+    give_back: bool
+
+    def of_config(self, config: Mapping[str, str]) -> FailOver:
+        """What the configuration says, and this where it says nothing. Raises BadConfig."""
+        after, give_back = self.after, self.give_back
+        if AFTER in config:
+            after = _seconds(config[AFTER])
+        if GIVE_BACK in config:
+            if config[GIVE_BACK] not in ("true", "false"):
+                raise BadConfig(f"{GIVE_BACK} is {config[GIVE_BACK][:80]!r}: say true or false")
+            give_back = config[GIVE_BACK] == "true"
+        return FailOver(after, give_back)
+
+
+def _seconds(told: str) -> timedelta | None:
+    try:
+        seconds = float(told)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1e9:
+        raise BadConfig(f"{AFTER} is {told[:80]!r}: say a number of seconds, or 0 for never")
+    return timedelta(seconds=seconds) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """`live`: it has a live container, `since` that registered; else `since` its last one ended, or since it was to have one."""
+
+    live: bool
+    since: datetime
+
+
+def given_away(slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], rule: FailOver, now: datetime) -> frozenset[ProcessorId]:
+    """The slots that are to have no tasks, of which `away` have none now. When nobody would be left to take them, all stays as it is."""
+    if rule.after is None:
+        return away
+    after, steady = rule.after, min(rule.after, STEADY)
+    lost = {pid for pid, slot in slots.items() if not slot.live and now - slot.since >= after}
+    back = {pid for pid in away if pid in slots and slots[pid].live and now - slots[pid].since >= steady}
+    wanted = frozenset((away & slots.keys()) - (back if rule.give_back else set()) | lost)
+    taking = [pid for pid, slot in slots.items() if slot.live and pid not in wanted]
+    return wanted if taking else away

@@ -1,0 +1,121 @@
+"""Versions of job models spelled as HTTP bodies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from coordinator import wire_versions as bodies
+from coordinator.blobstores import BlobStores
+from coordinator.core.expansion import Effect, Judged, Skew
+from coordinator.modelhistory import Version
+from coordinator.replies import stage_snapshot
+from coordinator.standbys import Kept
+from coordinator.store.versions import ModelHead
+from coordinator.versions import Change, Proposal
+
+
+def plan_reply(proposal: Proposal, blob_stores: BlobStores) -> bodies.PlanReply:
+    return bodies.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | {"version": proposal.run.model_version})
+
+
+def standby_reply(kept: Kept) -> bodies.StandbyReply:
+    copies = tuple(
+        bodies.StandbyCopy(task=each.store.task, stage=each.store.stage, snapshot=stage_snapshot(each.snapshot, each.store))
+        for each in kept.copies
+    )
+    return bodies.StandbyReply(copies=copies, own=tuple(sorted(kept.own)))
+
+
+def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> bodies.PlanReply:
+    """The answer to a plan for so many containers that nothing else can be said of it; `proposal` leaves the run as it is."""
+    told = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
+    return bodies.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
+
+
+def change_reply(change: Change, blob_stores: BlobStores) -> bodies.ChangeReply:
+    versions = {"version": change.run.model_version, "former": change.proposal.run.model_version}
+    return bodies.ChangeReply.model_validate(_proposal_fields(change.proposal, blob_stores) | versions)
+
+
+def _proposal_fields(proposal: Proposal, blob_stores: BlobStores) -> dict[str, Any]:
+    return _effect_fields(proposal.effect) | {
+        "job": proposal.run.job,
+        "run_id": proposal.run.run_id,
+        "containers": proposal.containers,
+        "verdict": proposal.verdict,
+        "reason": "; ".join(proposal.reasons),
+        "streams": tuple(_stream(each, proposal) for each in proposal.judged),
+        "warnings": tuple(_warnings(proposal, blob_stores)),
+    }
+
+
+def _warnings(proposal: Proposal, blob_stores: BlobStores) -> Sequence[str]:
+    if proposal.effect.moves and not blob_stores.backup(proposal.run.backup).to:
+        return ["the run is not backed up: a task that moves finds its state only where both containers have the same disk"]
+    return []
+
+
+def _stream(judged: Judged, proposal: Proposal) -> bodies.StreamVerdict:
+    counted = judged.counted
+    return bodies.StreamVerdict(
+        name=counted.name,
+        system=counted.stream.system,
+        stream=counted.stream.stream,
+        before=counted.known,
+        after=counted.now,
+        baseline=proposal.plan.assignment.baselines.get(counted.stream),
+        verdict=judged.verdict,
+        reason=judged.reason,
+    )
+
+
+def _effect_fields(effect: Effect) -> dict[str, Any]:
+    return {
+        "partitions": tuple(
+            bodies.NewPartition(system=ssp.system, stream=ssp.stream, partition=ssp.partition, task=task)
+            for ssp, task in effect.partitions.items()
+        ),
+        "tasks_affected": tuple(effect.affected),
+        "tasks_new": tuple(effect.made),
+        "tasks_gone": tuple(effect.gone),
+        "moves": tuple(bodies.MoveReply(task=move.task, former=move.former, to=move.to) for move in effect.moves),
+        "skew_before": _skew(effect.before),
+        "skew_after": _skew(effect.after),
+    }
+
+
+def _skew(skew: Skew) -> bodies.SkewReply:
+    def spread(numbers: tuple[int, float]) -> bodies.Spread:
+        return bodies.Spread(max=numbers[0], mean=numbers[1])
+
+    return bodies.SkewReply(partitions_per_task=spread(skew.partitions_per_task), tasks_per_container=spread(skew.tasks_per_container))
+
+
+def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
+    return {
+        "version": head.version,
+        "run_id": head.run_id,
+        "at": head.created_at,
+        "who": head.who,
+        "why": head.why,
+        "content_hash": head.content_hash,
+        "current": current,
+    }
+
+
+def versions_reply(job: str, heads: Sequence[ModelHead], current: int, limit: int) -> bodies.VersionsReply:
+    """`heads` holds one more than `limit` where there is another page."""
+    page = heads[:limit]
+    listed = tuple(bodies.VersionSummary.model_validate(_summary_fields(each, current=each.version == current)) for each in page)
+    return bodies.VersionsReply(job=job, models=listed, next=page[-1].version if len(heads) > limit else None)
+
+
+def version_detail(found: Version) -> bodies.VersionDetail:
+    fields = _summary_fields(found.head, current=found.current)
+    return bodies.VersionDetail.model_validate(fields | {"model": json.loads(found.document)})
+
+
+def difference_reply(job: str, former: int, later: int, effect: Effect) -> bodies.DifferenceReply:
+    return bodies.DifferenceReply.model_validate(_effect_fields(effect) | {"job": job, "former": former, "later": later})

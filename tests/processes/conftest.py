@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def drivers_start_quickly() -> Iterator[None]:
+    before = os.environ.get("SLUICE_SPARK_CONF")
+    os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})
+    yield
+    if before is None:
+        del os.environ["SLUICE_SPARK_CONF"]
+    else:
+        os.environ["SLUICE_SPARK_CONF"] = before

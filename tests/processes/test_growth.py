@@ -1,0 +1,232 @@
+"""Real processes and real Spark under load, while streams grow, containers come and go, and some are killed: every key's state stays with
+its key, and every total is exact."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer, partition_of
+from examples.playing.topics import Topics, topic_partition_of
+from tests.processes.gates import pause, resume
+from tests.processes.kafkastage import stage_on_kafka
+from tests.processes.stage import Stage, stage, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+TOTALS = """
+from containers import Job
+from pyspark.sql import functions as F
+
+job = Job("toy")
+numbers = job.input("numbers")
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=out)
+def totals(task):
+    counts = task.read(numbers).selectExpr("cast(key as string) k").groupBy("k").count()
+    return task.write(counts.selectExpr("k", "count as n", f"'{task.name}' as task"), out, key="k").outputMode("update")
+"""
+
+KEYS = [f"key {number}" for number in range(40)]
+SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.3", "SLUICE_COMMIT_INTERVAL_SECONDS": "1", "SLUICE_MAX_ROWS": "400"}
+
+
+class Load:
+    """Records with keys, which the system's own partitioner places by the partitions that there are, all the time."""
+
+    def __init__(self, streams: Log | Topics) -> None:
+        self._streams = streams
+        self._over = threading.Event()
+        self.fed: Counter[str] = Counter()
+
+    def _feed(self) -> None:
+        batch, place = 0, topic_partition_of if isinstance(self._streams, Topics) else partition_of
+        while not self._over.wait(0.2):
+            keys = [KEYS[(batch * 7 + number) % len(KEYS)] for number in range(25)]
+            writer = Writer(Lineage("load"), "load", Generation(1))
+            partitions = self._streams.partitions("numbers")
+            records = [Record(b"", key.encode(), place(key.encode(), partitions, 0)) for key in keys]
+            assert self._streams.append("numbers", records, writer=writer, batch=batch, now_micros=time.time_ns() // 1000)
+            self.fed.update(keys)
+            batch += 1
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        feeder = threading.Thread(target=self._feed)
+        feeder.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            feeder.join()
+
+
+@contextmanager
+def played(root: Path, partitions: int, containers: int = 1, failover_after: float = 0, **flags: float) -> Iterator[Stage]:
+    with stage(root, TOTALS) as made:
+        made.environment["SLUICE_FAILOVER_AFTER_SECONDS"] = str(failover_after)
+        made.log.create("numbers", partitions)
+        made.start_coordinator(**flags)
+        made.deploy(containers)
+        yield made
+
+
+@pytest.fixture(params=["log", "kafka"])
+def growing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, Log | Topics]]:
+    """A job whose input has two partitions."""
+    root = tmp_path_factory.mktemp("growth")
+    if request.param == "log":
+        with played(root, 2) as scene:
+            yield scene, scene.log
+    else:
+        with stage_on_kafka(root, TOTALS, 2) as (scene, topics):
+            scene.start_coordinator()
+            scene.deploy(start="earliest")
+            yield scene, topics
+
+
+def container(scene: Stage, slot: int = 0) -> tuple[str, subprocess.Popen[bytes]]:
+    """With a disk of its slot's own, so that what moves needs a snapshot."""
+    return scene.start_container(slot, SLUICE_STATE_DIR=str(scene.root / f"disk{slot}"), **SETTINGS)
+
+
+class Told:
+    """What the output tells, of each key in order: who counted, and up to what."""
+
+    def __init__(self, scene: Stage, streams: Log | Topics) -> None:
+        self._scene = scene
+        self._streams = streams
+        self._read = 0
+        self._found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+
+    def updates(self) -> dict[str, list[tuple[str, int]]]:
+        end = sum(self._streams.latest("out").values())
+        for rows in self._streams.read("out", 0, self._read, end):
+            for row in rows:
+                value = json.loads(row[3] or b"")
+                self._found[value["k"]].append((value["task"], value["n"]))
+        self._read = end
+        return self._found
+
+    def totals(self) -> Counter[str]:
+        return Counter({key: max(count for _, count in told) for key, told in self.updates().items()})
+
+    def by_task(self) -> Counter[str]:
+        return Counter(told[-1][0] for told in self.updates().values() for _ in told)
+
+    def check_exact(self, fed: Counter[str]) -> None:
+        """Each key was counted by one task, up to all that was fed, and on the log without a step back or a step twice. Kafka gets a batch
+        again that was interrupted: there the output is the newest count of each key, whatever was told before it again."""
+        wait_for("all totals", lambda: self.totals().total() >= fed.total(), 240)
+        assert self.totals() == fed
+        for key, told in self.updates().items():
+            assert len({task for task, _ in told}) == 1, key
+            counts = [count for _, count in told]
+            first_told = counts if isinstance(self._streams, Log) else list(dict.fromkeys(counts))
+            assert first_told == sorted(set(counts)), key
+
+    def more(self) -> None:
+        """Something is counted by each task."""
+        before, tasks = Counter(self.by_task()), [task.task for task in self._scene.detail().tasks]
+        wait_for("more from each task", lambda: all(self.by_task()[task] > before[task] for task in tasks), 240)
+
+
+def change(scene: Stage, **body: object) -> int:
+    answer = scene.http.patch(f"/runs/{scene.run_id}", json=body)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["version"])
+
+
+def grow(scene: Stage, streams: Log | Topics, partitions: int) -> int:
+    streams.grow("numbers", partitions)
+    return change(scene, grow=True)
+
+
+def await_adopted(scene: Stage, version: int, containers: int = 1) -> None:
+    """By so many containers, which have all tasks, and nothing else runs."""
+
+    def everywhere() -> bool:
+        run = scene.detail()
+        live = [each.execution_container_id for each in run.incarnations if each.state == "LIVE"]
+        held = all(task.holder in live for task in run.tasks)
+        return run.adoption is not None and run.adoption.all_on == version and len(live) == containers and held
+
+    wait_for(f"version {version} in {containers} containers", everywhere, 240)
+
+
+def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_is_killed_has_exact_totals(
+    growing: tuple[Stage, Log | Topics],
+) -> None:
+    scene, streams = growing
+    load, told = Load(streams), Told(scene, streams)
+    with load.on():
+        _, watchdog = container(scene)
+        told.more()
+        await_adopted(scene, grow(scene, streams, 4))
+        told.more()
+        version = grow(scene, streams, 8)
+        scene.driver_of(watchdog).kill()  # in the middle of the adoption, or just after it
+        watchdog.wait(60)
+        _, watchdog = container(scene)
+        await_adopted(scene, version)
+        told.more()
+    told.check_exact(load.fed)
+    ends = {each.partition: each.offset for task in scene.detail().tasks for each in task.stages[0].offsets}
+    assert sorted(ends) == list(range(8))
+    assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
+    assert watchdog.wait(120) == 0
+
+
+def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_is_killed_has_exact_totals(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with played(tmp_path_factory.mktemp("scale"), 4) as scene:
+        load, told = Load(scene.log), Told(scene, scene.log)
+        with load.on():
+            _, zero = container(scene)
+            told.more()
+            version = change(scene, containers=3)
+            (_, one), (_, two) = container(scene, 1), container(scene, 2)
+            await_adopted(scene, version, 3)
+            told.more()
+            version = change(scene, containers=2)
+            scene.driver_of(one).kill()
+            one.wait(60)
+            _, one = container(scene, 1)
+            assert two.wait(120) == 0
+            await_adopted(scene, version, 2)
+            told.more()
+        told.check_exact(load.fed)
+        assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
+        assert (zero.wait(120), one.wait(120)) == (0, 0)
+
+
+def test_a_container_that_stands_still_until_others_have_its_tasks_wakes_writes_nothing_more_that_counts_and_exits_3(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with played(tmp_path_factory.mktemp("still"), 4, 2, failover_after=5, lease_seconds=20) as scene:
+        load, told = Load(scene.log), Told(scene, scene.log)
+        with load.on():
+            (execution_id, zero), (_, one) = container(scene), container(scene, 1)
+            told.more()
+            driver = scene.driver_of(one)
+            pause(one, driver)
+            wait_for("all tasks in one container", lambda: scene.holds_all(execution_id), 240)
+            told.more()
+            resume(one, driver)
+            assert one.wait(120) == 3
+            told.more()
+        told.check_exact(load.fed)
+        assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
+        assert zero.wait(120) == 0

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from containers.adopting import Adoption, adoption
+from coordinator.core.ids import ProcessorId, Ssp, TaskName
+from coordinator.core.model import JobModel, job_model
+from coordinator.core.placement import slots
+
+ZERO, ONE, TWO = (TaskName(f"Partition {n}") for n in range(3))
+SLOT = ProcessorId("0")
+
+
+def ssps(*partitions: int) -> frozenset[Ssp]:
+    return frozenset(Ssp("log", "in", partition) for partition in partitions)
+
+
+def model(**slots_: dict[TaskName, frozenset[Ssp]]) -> JobModel:
+    """s0={task: partitions} for slot 0, and so on."""
+    tasks = {task: reads for held in slots_.values() for task, reads in held.items()}
+    placement = {task: ProcessorId(slot[1:]) for slot, held in slots_.items() for task in held}
+    return job_model({}, tasks, placement, {})
+
+
+def plan(
+    found: JobModel,
+    containers: int,
+    runs: dict[TaskName, frozenset[Ssp]],
+    waits: frozenset[TaskName] = frozenset(),
+    slot: ProcessorId = SLOT,
+) -> Adoption:
+    return adoption(2, found, containers, slot, runs, waits)
+
+
+def test_a_version_that_changes_nothing_here_is_told_and_no_more() -> None:
+    found = plan(model(s0={ZERO: ssps(0)}, s1={ONE: ssps(1, 3)}), 2, {ZERO: ssps(0)})
+    assert found.nothing
+    assert found.leave == {ZERO}
+    assert str(found) == "version 2: nothing changes here"
+
+
+def test_a_task_that_another_slot_has_now_is_released_and_one_that_is_new_here_is_acquired() -> None:
+    found = plan(model(s0={TWO: ssps(2)}, s1={ZERO: ssps(0)}), 2, {ZERO: ssps(0)})
+    assert [found.release, found.acquire, found.leave] == [{ZERO}, {TWO}, set()]
+    assert str(found) == "version 2: release Partition 0; acquire Partition 2"
+
+
+def test_a_task_with_more_partitions_is_extended_by_those_that_are_new() -> None:
+    found = plan(model(s0={ZERO: ssps(0, 2, 4, 6), ONE: ssps(1)}), 1, {ZERO: ssps(0, 2), ONE: ssps(1)})
+    assert found.extend == {ZERO: ssps(4, 6)}
+    assert found.leave == {ONE}
+    assert str(found) == "version 2: Partition 0 reads log.in.4, log.in.6 too"
+
+
+def test_partitions_are_never_given_up_by_a_task_that_runs() -> None:
+    found = plan(model(s0={ZERO: ssps(0)}), 1, {ZERO: ssps(0, 2)})
+    assert found.nothing
+    assert found.leave == {ZERO}
+    assert found.beyond == {ZERO: ssps(2)}
+    assert str(found) == "version 2: Partition 0 goes on reading log.in.2, which it cannot give up"
+
+
+def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> None:
+    found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 1, {ONE: ssps(1)}, frozenset({TWO}), ProcessorId("1"))
+    assert found.slot_gone
+    assert found.release == {ONE, TWO}
+    assert not found.nothing
+    assert str(found) == "version 2: the slot is no more; release Partition 1, Partition 2"
+
+
+def test_a_slot_whose_tasks_were_given_away_stays() -> None:
+    found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1)}), 2, {ONE: ssps(1)}, slot=ProcessorId("1"))
+    assert not found.slot_gone
+    assert found.release == {ONE}
+
+
+def test_a_task_that_is_waited_for_goes_on_being_waited_for_and_is_not_asked_for_twice() -> None:
+    found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1, 3)}), 1, {ZERO: ssps(0)}, frozenset({ONE}))
+    assert found.nothing
+    assert found.leave == {ZERO, ONE}
+
+
+tasks = st.sampled_from([ZERO, ONE, TWO])
+partitions = st.frozensets(st.integers(0, 7), max_size=4).map(lambda numbers: ssps(*numbers))
+
+
+@given(
+    st.dictionaries(tasks, st.tuples(partitions, st.integers(0, 2))),
+    st.dictionaries(tasks, partitions),
+    st.frozensets(tasks),
+    st.integers(1, 3),
+    st.integers(0, 2),
+)
+def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_it_is_to(
+    placed: dict[TaskName, tuple[frozenset[Ssp], int]],
+    runs: dict[TaskName, frozenset[Ssp]],
+    waits: frozenset[TaskName],
+    containers: int,
+    number: int,
+) -> None:
+    slot, waits = ProcessorId(str(number)), waits - runs.keys()
+    placement = {task: ProcessorId(str(at % containers)) for task, (_, at) in placed.items()}
+    found = job_model({}, {task: reads for task, (reads, _) in placed.items()}, placement, {})
+    wanted = {task: reads for task, (reads, _) in placed.items() if placement[task] == slot}
+
+    done = adoption(2, found, containers, slot, runs, waits)
+
+    assert done.slot_gone == (slot not in slots(containers))
+    assert not done.release & (done.leave | done.acquire | done.extend.keys())
+    kept = {task: reads | done.extend.get(task, frozenset()) for task, reads in runs.items() if task not in done.release}
+    assert {*kept, *(waits - done.release), *done.acquire} == wanted.keys()
+    assert all(reads >= wanted[task] for task, reads in kept.items())
+    assert all(reads >= runs[task] for task, reads in kept.items())
+    assert done.extend.keys() | done.leave == (runs.keys() | waits) - done.release
+    assert not done.acquire & (runs.keys() | waits)
+    held = {**kept, **{task: wanted[task] for task in done.acquire}}
+    again = adoption(3, found, containers, slot, held, waits - done.release)
+    assert again.nothing or again.slot_gone

@@ -1,0 +1,104 @@
+"""When a slot's tasks are given away, and when a slot that fails again and again is held back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from coordinator.core.errors import BadConfig
+from coordinator.core.failover import FailOver, Slot, given_away
+from coordinator.core.holdback import HeldUntil, HoldBack, Incarnation, held_until
+from coordinator.core.ids import ProcessorId
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RULE = FailOver(after=timedelta(minutes=5), give_back=True)
+NOBODY: frozenset[ProcessorId] = frozenset()
+ONE = frozenset({ProcessorId("1")})
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def slots(**since: float) -> dict[ProcessorId, Slot]:
+    """s0=9: live since nine seconds before noon; s1=-9: without a container for as long."""
+    return {ProcessorId(name[1:]): Slot(live=each >= 0, since=NOON - seconds(abs(each))) for name, each in since.items()}
+
+
+def test_a_slot_without_a_container_for_long_enough_gives_its_tasks_away_and_not_a_moment_earlier() -> None:
+    assert given_away(slots(s0=900, s1=-299), NOBODY, RULE, NOON) == NOBODY
+    assert given_away(slots(s0=900, s1=-300), NOBODY, RULE, NOON) == ONE
+    assert given_away(slots(s0=900, s1=-301), ONE, RULE, NOON) == ONE
+
+
+def test_when_nobody_is_left_to_take_tasks_all_stays_as_it_is() -> None:
+    assert given_away(slots(s0=-400, s1=-400), NOBODY, RULE, NOON) == NOBODY
+    assert given_away(slots(s0=-10, s1=-400), NOBODY, RULE, NOON) == NOBODY
+    assert given_away(slots(s0=-400, s1=-400), ONE, RULE, NOON) == ONE
+
+
+def test_a_slot_that_has_returned_for_a_while_gets_tasks_again_unless_the_rule_says_not() -> None:
+    assert given_away(slots(s0=900, s1=29), ONE, RULE, NOON) == ONE
+    assert given_away(slots(s0=900, s1=30), ONE, RULE, NOON) == NOBODY
+    assert given_away(slots(s0=900, s1=30), ONE, FailOver(RULE.after, give_back=False), NOON) == ONE
+
+
+def test_the_returned_slot_can_take_over_from_one_that_went_meanwhile() -> None:
+    assert given_away(slots(s0=-400, s1=60), ONE, RULE, NOON) == frozenset({ProcessorId("0")})
+
+
+def test_a_slot_that_the_run_has_not_any_more_is_no_matter() -> None:
+    assert given_away(slots(s0=900), ONE, RULE, NOON) == NOBODY
+
+
+def test_without_a_time_nothing_is_given_away() -> None:
+    assert given_away(slots(s0=900, s1=-(10**6)), NOBODY, FailOver(None, give_back=True), NOON) == NOBODY
+
+
+def test_a_jobs_configuration_has_the_last_word() -> None:
+    assert RULE.of_config({}) == RULE
+    assert RULE.of_config({"failover.after.seconds": "1.5", "failover.give.back": "false"}) == FailOver(seconds(1.5), give_back=False)
+    assert RULE.of_config({"failover.after.seconds": "0"}) == FailOver(None, give_back=True)
+
+
+@pytest.mark.parametrize("told", ["", "-1", "nan", "inf", "soon", "1e10"])
+def test_a_time_that_is_none_is_refused(told: str) -> None:
+    with pytest.raises(BadConfig, match=r"failover\.after\.seconds"):
+        RULE.of_config({"failover.after.seconds": told})
+
+
+def test_a_wish_that_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(BadConfig, match="say true or false"):
+        RULE.of_config({"failover.give.back": "yes"})
+
+
+# --- holding back ----------------------------------------------------------------------------------------------------
+
+
+def lives(*each: tuple[float, bool]) -> list[Incarnation]:
+    """Incarnations one after the other that lasted so many seconds; True for those that failed."""
+    found, at = [], NOON
+    for lasted, failed in each:
+        found.append(Incarnation(at, at + seconds(lasted), failed))
+        at += seconds(lasted)
+    return found
+
+
+def test_the_first_failures_cost_nothing_and_each_further_one_double() -> None:
+    rule = HoldBack()
+    for failures, delay in ((0, None), (3, None), (4, 5), (5, 10), (6, 20), (9, 160), (10, 300), (60, 300), (1000, 300)):
+        found = held_until(lives(*[(1, True)] * failures), rule)
+        assert found == (None if delay is None else HeldUntil(failures, NOON + seconds(failures + delay)))
+
+
+def test_a_failure_after_good_work_or_an_orderly_end_begins_the_count_anew() -> None:
+    rule = HoldBack(free=1)
+    assert held_until(lives((1, True), (1, True)), rule) == HeldUntil(2, NOON + seconds(7))
+    assert held_until(lives((1, True), (1, True), (61, True)), rule) is None
+    assert held_until(lives((1, True), (1, True), (1, False), (1, True)), rule) is None
+    assert held_until(lives((1, True), (1, True), (60, True)), rule) == HeldUntil(3, NOON + seconds(72))
+
+
+def test_a_rule_of_no_delay_holds_nobody_back() -> None:
+    assert held_until(lives(*[(1, True)] * 9), HoldBack(first=timedelta(0))) is None
