@@ -323,6 +323,8 @@ class Agent:
         if self._life.ending.result().exit_code == EXIT_LEASE_LOST:
             return False
         late = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
+        if late:
+            log.warning("this container's exit is left for its watchdog to tell: %s may still act", ", ".join(sorted(late)))
         try:
             await self._reports.flush()
             for task, generation in self._held.items():

@@ -314,7 +314,7 @@ class Queries:
         late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon(self._backups))
         await self._patience.wait(lambda: self._at_work, deadline)
         late.cancel()
-        return set(self._at_work.values())
+        return {task for doing, task in self._at_work.items() if not doing.done()}  # one that just ended may not have told it yet
 
 
 async def _first(*works: Awaitable[object]) -> None:

@@ -50,7 +50,7 @@ async def test_the_first_commit_puts_everything_and_the_index_last(place: Place,
     place.make(plain({"a": b"1", "b": b"2", "d/large": b"x" * 150}))
     marker, index = await place.upload(batch=7)
     kinds = [operation.about.purpose.value for operation in puts(blobs) if operation.about]
-    assert kinds == ["pack", "data", "data", "data", "index"]
+    assert (sorted(kinds[:-1]), kinds[-1]) == (["data", "data", "data", "pack"], "index")  # all but the index are put side by side
     assert puts(blobs)[-1].blob == marker.index
     assert (marker.files, marker.bytes, marker.uploaded_files, marker.uploaded_bytes, marker.retained_bytes) == (3, 152, 3, 152, 0)
     assert (marker.puts, marker.previous) == (5, None)

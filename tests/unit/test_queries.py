@@ -280,3 +280,25 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
     assert not await queries.beside_backups(prepared, abandoned())
     queries.hurry()
     assert await queries.beside_backups(prepared, abandoned())
+
+
+async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
+    """Its end is told to several, one after the other, in turns of the event loop: a stop may look at any time in between."""
+    start = replace(two_starts()[0], reported=7)
+    for turns in range(8):
+        queries = await opened(FakeEngine())
+        begun, go, gone = threading.Event(), threading.Event(), threading.Event()
+
+        def work(_: Any, begun: threading.Event = begun, go: threading.Event = go, gone: threading.Event = gone) -> None:
+            begun.set()
+            assert go.wait(20)
+            threading.Timer(0.02, gone.set).start()  # by then the thread that works has told its end
+
+        working = asyncio.create_task(queries.on_engine(start, work))
+        await asyncio.to_thread(begun.wait)
+        go.set()
+        assert gone.wait(20), "the event loop stands still until then"
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await soon(queries.stop(LONG)) == set(), f"{turns} turns later"
+        await soon(working)
