@@ -53,7 +53,7 @@ def settings(address: str) -> dict[str, str]:
 
 
 def main(log: Path, address: str, directory: Path) -> None:
-    spark = start_session("s3a", "local[2]", directory / "spark", settings(address))
+    spark = start_session("s3a", "local[2]", directory / "spark", settings(address), directory)
     streams = LogTaskSystem(spark, log, SystemClock(), print)
     spark.streams.addListener(Listener(tell, lambda ended: print(ended.error, file=sys.stderr)))
     rows = counted(streams.read(GRANT, "readings", dict.fromkeys(range(PARTITIONS), 0), MAX_ROWS))

@@ -78,7 +78,7 @@ class Query:
 
 
 def main(log: Path, directory: Path) -> None:
-    spark = start_session("bare", "local[2]", directory / "spark", {})
+    spark = start_session("bare", "local[2]", directory / "spark", {}, directory)
     system = LogTaskSystem(spark, log, SystemClock(), print)
     chain = [("seen", "counts")] if STAGES == 1 else [("seen", "minutes"), ("minutes", "counts")]
     stages = [[Query(system, reads, writes, p, directory / f"{reads}-{p}") for p in range(PARTITIONS)] for reads, writes in chain]

@@ -36,7 +36,7 @@ GRANT = Grant("plain", TaskName("all"), StageName("plain"), Generation(1), Linea
 
 def main(system: str, where: str, directory: Path, queries: str) -> None:
     jars = {"spark.jars": ",".join(map(str, connector_jars()))} if system == "kafka" else {}
-    spark = start_session("plain", "local[2]", directory / "spark", {"spark.sql.shuffle.partitions": "2", **jars})
+    spark = start_session("plain", "local[2]", directory / "spark", {"spark.sql.shuffle.partitions": "2", **jars}, directory)
     streams: TaskSystem
     if system == "kafka":
         streams = KafkaTaskSystem(spark, where, KafkaProperties({}))

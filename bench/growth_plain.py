@@ -21,7 +21,7 @@ from containers.spark import BatchDone, Listener, start_query, start_session
 
 
 def main(bootstrap: str, directory: Path) -> None:
-    spark = start_session("plain", "local[1]", directory / "spark", {"spark.jars": ",".join(map(str, connector_jars()))})
+    spark = start_session("plain", "local[1]", directory / "spark", {"spark.jars": ",".join(map(str, connector_jars()))}, directory)
     spark.streams.addListener(Listener(tell, lambda ended: None))
     source = spark.readStream.format("kafka").options(**SOURCE_OPTIONS)
     records = source.option("kafka.bootstrap.servers", bootstrap).option("subscribe", "events").option("startingOffsets", "earliest").load()

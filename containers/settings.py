@@ -32,6 +32,9 @@ class ContainerSettings(BaseSettings):
     home: Path = Path(".sluice")
     state_dir: Path | None = Field(None, description="where checkpoints live; default: state under home")
     master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
+    sockets_dir: Path | None = Field(
+        None, description="where Spark and its Python workers meet; `sluice container` makes one, and deletes it"
+    )
     kafka_bootstrap: str = Field("", max_length=2000, description="where Kafka is for this container; default: as the coordinator says")
     kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
     max_rows: int = Field(50_000, ge=1, description="the most rows that a source reads per batch")

@@ -39,7 +39,8 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.engine import StateSize
-from containers.masters import is_local, is_loopback
+from containers.masters import is_local
+from containers.sparksettings import session_settings
 from coordinator.core.errors import SparkGone, SparkNotStarted
 
 if TYPE_CHECKING:
@@ -47,45 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logging.getLogger(__name__)
-
-SETTINGS: Mapping[str, str] = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.scheduler.mode": "FAIR",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.streaming.minBatchesToRetain": "10",
-    "spark.sql.streaming.stopTimeout": "30s",
-    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|ssl\.keystore",
-    "spark.sql.redaction.options.regex": r"(?i)url|secret|password|token|jaas|ssl\.keystore",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Tried settings (docs/design.md, section 8); a job's own come after them and win."""
-
-LOCAL_CHECKPOINTS: Mapping[str, str] = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
-"""Checkpoints are on a local disk, where Spark's default starts processes (chmod, readlink) for each file that it writes, and this one only
-the chmod: 34 ms against 8 ms a file on two cores. Its rename is not exclusive; a store has one writer, the holder of its task."""
-
-DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
-"""A JVM that goes on after an OutOfMemoryError has lost threads that nobody misses until something waits for them for ever. The option is
-given as one of the JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
-
-DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-
-LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""With all executors on this machine nobody else needs to reach the driver."""
-
-ELSEWHERE_SETTINGS: Mapping[str, str] = {"spark.executor.heartbeat.maxFailures": "3"}
-"""Executors end at once when their driver does, but where its machine is cut off or frozen they wait for it: for ten minutes by Spark's
-default of 60, and 42 s (seen) with 3, about as long as a lease."""
 
 LAUNCHED_BY_JVM = "PYSPARK_GATEWAY_PORT"
 """The environment variable by which spark-submit's JVM tells the Python that it starts how to reach it."""
@@ -139,8 +101,9 @@ def submitted_conf() -> dict[str, str]:
     return told
 
 
-def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping[str, str]) -> SparkSession:
-    """The driver's one session. Blocks for some seconds while the JVM starts, a minute where no master answers. Raises SparkNotStarted."""
+def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping[str, str], sockets: Path | None = None) -> SparkSession:
+    """The driver's one session; see `session_settings`. Blocks for some seconds while the JVM starts, a minute where no master answers.
+    Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -150,9 +113,7 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
-    where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else ELSEWHERE_SETTINGS)}
-    defaults = {DEFAULT_JAVA_OPTIONS: f"{DIE_OF_NO_MEMORY} {settings.get(DEFAULT_JAVA_OPTIONS, '')}".rstrip()}
-    for name, value in {**SETTINGS, **LOCAL_CHECKPOINTS, **where, **submitted, **settings, **defaults}.items():
+    for name, value in session_settings(master, submitted, settings, sockets).items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()

@@ -85,7 +85,7 @@ class SparkEngine:
         name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
         for directory in (self._settings.state_directory, scratch):
             check_writable(directory)
-        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf())
+        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), self._settings.sockets_dir)
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
         if not is_local(str(self._spark.sparkContext.master)):

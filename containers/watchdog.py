@@ -13,7 +13,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -60,16 +61,24 @@ class Watchdog:
 
     async def run(self) -> int:
         """Start the driver and see it out; the container's exit code."""
+        sockets = _sockets_directory()
+        try:
+            return await self._see_out({} if sockets is None else {"SLUICE_SOCKETS_DIR": sockets})
+        finally:
+            if sockets is not None:
+                shutil.rmtree(sockets, ignore_errors=True)
+
+    async def _see_out(self, environment: Mapping[str, str]) -> int:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(each, self._pass_on)
         read_fd, write_fd = os.pipe()
-        environment = {**os.environ, WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
+        own = {WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
         self._driver = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             pass_fds=[write_fd],
-            env=environment,
+            env={**os.environ, **environment, **own},
             start_new_session=True,
         )
         os.close(write_fd)
@@ -169,3 +178,12 @@ class Watchdog:
                 return await coordinator.exited(self._settings.id, exit_code, reason)
             except CoordinatorUnreachable:
                 await asyncio.sleep(1)
+
+
+def _sockets_directory() -> str | None:
+    """A new one with a short path, that nobody else can enter; None where there is no room for it, and Spark does without."""
+    try:
+        return tempfile.mkdtemp(prefix="sluice-")
+    except OSError as error:
+        log.warning("no directory for Spark's sockets: %s", error)
+        return None

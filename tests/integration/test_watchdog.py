@@ -101,11 +101,13 @@ class Kennel:
         self.sessions: list[int] = []
         self._reader, self._unread = os.pipe()
 
-    async def start(self, script: str, *, unread_log: bool = False, **variables: str) -> asyncio.subprocess.Process:
+    async def start(
+        self, script: str, *, unread_log: bool = False, watchdog: str = WATCHDOG, **variables: str
+    ) -> asyncio.subprocess.Process:
         self._file.write_text(DRIVER + script)
         ours = {"SLUICE_RUN_ID": "r1", "EXECUTION_ENV_CONTAINER_ID": "c/1", "SLUICE_COORDINATOR_URL": self._url}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", WATCHDOG, str(self._file)),
+            *(sys.executable, "-c", watchdog, str(self._file)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=self._unread if unread_log else None,
@@ -206,6 +208,24 @@ async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> 
 async def test_the_driver_knows_its_container_s_id(kennel: Kennel) -> None:
     process = await kennel.start("print(os.environ['EXECUTION_ENV_CONTAINER_ID'], os.getsid(0) == os.getpid(), flush=True)")
     assert await line(process) == "c/1 True"
+
+
+@pytest.mark.parametrize("end", ["leave(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+async def test_the_driver_has_a_directory_for_sockets_that_is_its_own_and_goes_with_it(kennel: Kennel, end: str) -> None:
+    mark = "open(os.environ['SLUICE_SOCKETS_DIR'] + '/.left.sock', 'w').close()"
+    tell = "print(oct(os.stat(os.environ['SLUICE_SOCKETS_DIR']).st_mode)[-3:], os.environ['SLUICE_SOCKETS_DIR'], flush=True)"
+    process = await kennel.start(f"{mark}; {tell}; {end}")
+    mode, directory = (await line(process)).split()
+    assert mode == "700"
+    await exit_code(process)
+    assert not os.path.lexists(directory)
+
+
+async def test_where_no_directory_for_sockets_can_be_made_the_driver_starts_without(kennel: Kennel, tmp_path: Path) -> None:
+    full = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'nowhere')!r}\n"
+    process = await kennel.start("print(os.environ.get('SLUICE_SOCKETS_DIR'), flush=True); leave(0)", watchdog=full + WATCHDOG)
+    assert await line(process) == "None"
+    assert await exit_code(process) == 0
 
 
 async def test_what_the_driver_leaves_behind_is_killed(kennel: Kennel) -> None:

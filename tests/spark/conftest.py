@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 from uuid import uuid4
 
@@ -39,9 +40,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jars = {"spark.jars": ",".join(map(str, connector_jars()))}
     except SluiceError:  # tests of Kafka then say what is missing
         jars = {}
-    session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), jars)
-    yield session
-    session.stop()
+    with TemporaryDirectory(prefix="sluice-") as sockets:
+        session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), jars, Path(sockets))
+        yield session
+        session.stop()
 
 
 @dataclass
