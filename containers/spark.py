@@ -305,7 +305,7 @@ def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkp
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
     try:
         named = writer.queryName(name).option("checkpointLocation", str(checkpoint))
-        return named.trigger(processingTime=f"{int(trigger.total_seconds() * 1000)} milliseconds").start()
+        return named.trigger(processingTime=f"{trigger // timedelta(milliseconds=1)} milliseconds").start()
     finally:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 

@@ -39,6 +39,7 @@ from containers.spark import (
 from containers.stagetask import Bound, StageTask
 from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
+from containers.triggers import Triggers
 from coordinator.clock import Clock
 from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
 from coordinator.core.ids import Ssp, StreamId
@@ -76,6 +77,7 @@ class SparkEngine:
         self._held: dict[str, Held] = {}
         self._emptied: set[str] = set()
         self._starting = threading.Semaphore(STARTING)
+        self._triggers = Triggers(settings.trigger)
         self._spark: SparkSession | None = None
         self._shared_paths: SharedPaths | None = None
         self._callbacks: Callbacks | None = None
@@ -170,7 +172,7 @@ class SparkEngine:
         self._replay(start, directory)
         writer = self._writer(start, task)
         self._unflushable[start.query] = unflushable(writer)
-        query = start_query(self._spark, writer, start.query, directory, self._settings.trigger)
+        query = start_query(self._spark, writer, start.query, directory, self._triggers.of(start.query))
         self._names[str(query.runId)] = start.query
         self._tasks[start.query] = task
         await_initialised(query, SOURCES_WITHIN)
