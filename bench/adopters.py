@@ -13,7 +13,7 @@ import httpx
 
 from bench.harness import BenchFailed
 from containers.client import Coordinator
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.core.ids import Epoch, ExecutionContainerId, JobName, RunId
 from coordinator.wire_versions import ChangeReply
 
@@ -38,7 +38,7 @@ class _Adopter:
         self._epoch = Epoch(0)
 
     async def register(self) -> None:
-        body = wire.RegisterRequest(processor_id=self._slot, execution_container_id=self._id, host="simulated")
+        body = wire_tasks.RegisterRequest(processor_id=self._slot, execution_container_id=self._id, host="simulated")
         self._epoch = Epoch((await self._coordinator.register(self._run_id, body)).epoch)
 
     async def adopt(self, job: JobName, wanted: int, listening: asyncio.Barrier) -> None:

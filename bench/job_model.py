@@ -17,7 +17,7 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register,
 from bench.harness import BenchFailed, Result, Server, coordinator, free_port, get, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
-from coordinator import wire
+from coordinator import wire_samza
 from coordinator.core.grouping import GroupByPartition, Previous
 from coordinator.core.ids import StreamId
 from coordinator.jobmodels import plan_model
@@ -67,9 +67,9 @@ def _making() -> dict[str, float]:
     return {
         "plan_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, Previous(), None)),
         "plan_again_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, first.assignment, first.model)),
-        "spell_ms": _milliseconds(lambda: wire.job_model_bytes(first.model)),
+        "spell_ms": _milliseconds(lambda: wire_samza.job_model_bytes(first.model)),
         "hash_ms": _milliseconds(first.model.content_hash),
-        "model_bytes": len(wire.job_model_bytes(first.model)),
+        "model_bytes": len(wire_samza.job_model_bytes(first.model)),
     }
 
 

@@ -34,7 +34,7 @@ from containers.stagerunner import RestartPolicy
 from containers.standby import Standby
 from containers.starts import check_job
 from containers.taskrun import TaskPlace
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.blobs.port import BlobStore
 from coordinator.clock import Clock
 from coordinator.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
@@ -156,8 +156,8 @@ class Agent:
     def _held(self) -> Mapping[TaskName, Generation]:
         return self._slot.held if self._slot is not None else {}
 
-    async def _register(self, run: wire.RunDetail) -> wire.RegisterReply:
-        request = wire.RegisterRequest(
+    async def _register(self, run: wire.RunDetail) -> wire_tasks.RegisterReply:
+        request = wire_tasks.RegisterRequest(
             processor_id=self._settings.processor_id,
             execution_container_id=self._settings.id,
             host=self._settings.host,
@@ -165,7 +165,7 @@ class Agent:
         )
         sent = self._clock.elapsed()
 
-        async def ask() -> wire.RegisterReply:
+        async def ask() -> wire_tasks.RegisterReply:
             nonlocal sent
             sent = self._clock.elapsed()
             return await self._coordinator.register(self._settings.run, request)
@@ -265,7 +265,7 @@ class Agent:
 
         return backup_of
 
-    async def _work(self, run: wire.RunDetail, registered: wire.RegisterReply) -> None:
+    async def _work(self, run: wire.RunDetail, registered: wire_tasks.RegisterReply) -> None:
         """Open Spark, then run the slot's tasks, each as soon as it is free."""
         policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
         await self._open_blobs(run)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from coordinator import wire, wire_drain, wire_snapshots, wire_versions
+from coordinator import wire, wire_drain, wire_samza, wire_snapshots, wire_tasks, wire_versions
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from coordinator.core.lifecycle import RunState
@@ -134,11 +134,11 @@ class Coordinator:
         query = {"after": after, "wait": wait.total_seconds()}
         return (await self._read(wire.NoticesReply, "GET", f"/runs/{_part(run_id)}/notices", params=query, timeout=timeout)).notices
 
-    async def register(self, run_id: RunId, request: wire.RegisterRequest) -> wire.RegisterReply:
-        return await self._read(wire.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
+    async def register(self, run_id: RunId, request: wire_tasks.RegisterRequest) -> wire_tasks.RegisterReply:
+        return await self._read(wire_tasks.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
-        body = wire.ExitRequest(exit_code=exit_code, reason=_sent(reason))
+        body = wire_tasks.ExitRequest(exit_code=exit_code, reason=_sent(reason))
         await self._ask("POST", f"/containers/{_part(execution_id)}/exit", body)
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
@@ -176,7 +176,7 @@ class Coordinator:
         try:
             document: Mapping[str, Any] = answer.json()
             version = int(answer.headers[wire.MODEL_VERSION_HEADER])
-            return Served(RunId(answer.headers[wire.RUN_HEADER]), version, wire.parse_job_model(document))
+            return Served(RunId(answer.headers[wire.RUN_HEADER]), version, wire_samza.parse_job_model(document))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused("not-sluice", f"{self.url}/jobModel does not answer as a coordinator does: {error!r}") from error
 
@@ -192,21 +192,23 @@ class Coordinator:
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
-    ) -> wire.AcquireReply | wire.WaitReply:
+    ) -> wire_tasks.AcquireReply | wire_tasks.WaitReply:
         """The task may still become free within `wait`."""
-        body = wire.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
+        body = wire_tasks.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
         timeout = (wait + TIMEOUT).total_seconds()
         path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire"
         answer = await self._ask("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
-        model = wire.WaitReply if answer.status_code == 202 else wire.AcquireReply
+        model = wire_tasks.WaitReply if answer.status_code == 202 else wire_tasks.AcquireReply
         return model.model_validate_json(answer.content)
 
-    async def progress(self, run_id: RunId, task: TaskName, body: wire.ProgressRequest) -> None:
+    async def progress(self, run_id: RunId, task: TaskName, body: wire_tasks.ProgressRequest) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
 
-    async def pace(self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None) -> wire.PaceReply:
-        body = wire.PaceRequest(generation=generation, stage=stage, event_time=event_time)
-        return await self._read(wire.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
+    async def pace(
+        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
+    ) -> wire_tasks.PaceReply:
+        body = wire_tasks.PaceRequest(generation=generation, stage=stage, event_time=event_time)
+        return await self._read(wire_tasks.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
 
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
@@ -232,7 +234,7 @@ class Coordinator:
         return await self._read(wire_drain.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire.ReleaseRequest(generation=generation))
+        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire_tasks.ReleaseRequest(generation=generation))
 
 
 def _stage(run_id: RunId, task: TaskName, stage: StageName) -> str:

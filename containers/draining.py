@@ -26,7 +26,7 @@ from containers.engine import Emptied, Start
 from containers.localstate import inspect, read_plan
 from containers.positions import positions_in
 from containers.queries import Queries
-from coordinator import wire, wire_drain
+from coordinator import wire, wire_drain, wire_tasks
 from coordinator.core.drain import Phase
 from coordinator.core.errors import OurTrouble
 from coordinator.core.ids import RunId, Ssp
@@ -164,7 +164,7 @@ class Draining:
                 self._asked = None
             raise
 
-    async def _tell(self, start: Start, step: wire.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None) -> None:
+    async def _tell(self, start: Start, step: wire_tasks.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None) -> None:
         """Until it is heard. Nothing of a drain that is over. Raises Refused, LeaseLost."""
         batch, offsets = await self._place.in_thread(lambda: self._standing(start))
         body = wire_drain.DrainStepRequest(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from containers.engine import Batch, Start
-from coordinator import wire
+from coordinator import wire_tasks
 from coordinator.clock import Clock
 from coordinator.core.histogram import Histogram
 from coordinator.core.ids import StageName, TaskName
@@ -44,7 +44,7 @@ class Meter:
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
 
-    def committed(self, batch: Batch) -> wire.MeasuresBody:
+    def committed(self, batch: Batch) -> wire_tasks.MeasuresBody:
         """Take in a batch that was just committed."""
         seconds = batch.duration_ms / 1000
         self.rows += batch.rows
@@ -60,7 +60,7 @@ class Meter:
         self._recent.append((now - seconds, now, batch.rows))
         return self._body(batch.rows, self._rate(now))
 
-    def idle(self) -> wire.MeasuresBody:
+    def idle(self) -> wire_tasks.MeasuresBody:
         """The query has looked for something to read and found nothing."""
         self.behind, self.heard_at = 0, self._clock.now()
         self._recent.clear()
@@ -72,9 +72,9 @@ class Meter:
         over = max(now - self._recent[0][0], self._trigger.total_seconds(), 0.001)
         return sum(rows for _, _, rows in self._recent) / over
 
-    def _body(self, rows: int, rate: float) -> wire.MeasuresBody:
+    def _body(self, rows: int, rate: float) -> wire_tasks.MeasuresBody:
         last, state = self.last, self.last.state if self.last else None
-        return wire.MeasuresBody(
+        return wire_tasks.MeasuresBody(
             rows=rows,
             rows_per_second=round(rate, 3),
             batch_millis=last.duration_ms if last else 0,
@@ -104,11 +104,11 @@ class Meters:
         """The container runs it no more: nothing more is told of it."""
         self._stages.pop(start.query, None)
 
-    def committed(self, batch: Batch) -> wire.MeasuresBody | None:
+    def committed(self, batch: Batch) -> wire_tasks.MeasuresBody | None:
         stage = self._stages.get(batch.query)
         return stage.committed(batch) if stage else None
 
-    def idle(self, query: str) -> wire.MeasuresBody | None:
+    def idle(self, query: str) -> wire_tasks.MeasuresBody | None:
         stage = self._stages.get(query)
         return stage.idle() if stage else None
 

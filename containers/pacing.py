@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from containers.client import Coordinator
 from containers.engine import Start
-from coordinator import wire
+from coordinator import wire_tasks
 from coordinator.core.errors import OurTrouble
 from coordinator.core.ids import RunId
 
@@ -39,7 +39,7 @@ class Pacer:
         self._event_time: datetime | None = None
         self._committed = self._passed = -1
         self._told: int | None = None
-        self._word = wire.PaceReply(hold=True, lead_seconds=None, waits_for=())
+        self._word = wire_tasks.PaceReply(hold=True, lead_seconds=None, waits_for=())
         self._open = False
         self._news = asyncio.Event()
         self._changed = asyncio.Condition()

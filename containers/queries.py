@@ -22,7 +22,7 @@ from containers.pulse import Pulse
 from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
 from containers.stopping import Patience, Quieten, finished, quietened
-from coordinator import wire
+from coordinator import wire_tasks
 from coordinator.clock import Clock
 from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Ssp, TaskName
@@ -228,7 +228,7 @@ class Queries:
         elif start.reported is not None:
             self._report(start, start.reported, {}, measures)
 
-    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire.MeasuresBody | None) -> None:
+    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire_tasks.MeasuresBody | None) -> None:
         report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
         self._last[start.query] = report
         self._reports.put(report)

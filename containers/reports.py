@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.client import Coordinator
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.core.errors import OurTrouble, YourRequest
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
@@ -24,11 +24,11 @@ class Report:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int]
-    measures: wire.MeasuresBody | None = None
+    measures: wire_tasks.MeasuresBody | None = None
 
 
-def _body(report: Report) -> wire.ProgressRequest:
-    return wire.ProgressRequest(
+def _body(report: Report) -> wire_tasks.ProgressRequest:
+    return wire_tasks.ProgressRequest(
         generation=report.generation,
         stage=report.stage,
         lineage=report.lineage,

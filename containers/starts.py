@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from containers.engine import Start
 from containers.job import Job
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.core.errors import BadJobFile
 from coordinator.core.ids import Generation, Lineage, RunId, TaskName
 from coordinator.core.recovery import Snapshot
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 
-def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire.AcquireReply) -> Sequence[Start]:
+def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire_tasks.AcquireReply) -> Sequence[Start]:
     """In the order of the chain."""
-    by_name: dict[str, wire.StageStart] = {stage.stage: stage for stage in acquired.stages}
+    by_name: dict[str, wire_tasks.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         Start(
             declared=declared,
@@ -32,7 +32,7 @@ def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire.Acqu
     ]
 
 
-def offered(task: TaskName, acquired: wire.AcquireReply) -> dict[str, Snapshot]:
+def offered(task: TaskName, acquired: wire_tasks.AcquireReply) -> dict[str, Snapshot]:
     """The snapshots that the stages of an acquired task may be restored from, by query."""
     return {
         f"{task}/{stage.stage}": Snapshot(

@@ -16,7 +16,7 @@ from containers.life import Life
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.starts import offered, starts_of
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
 from coordinator.core.recovery import Snapshot
 from coordinator.logs import about
@@ -87,19 +87,19 @@ class TaskRun:
             finally:
                 self._ended.set()
 
-    async def _acquire(self) -> wire.AcquireReply | None:
+    async def _acquire(self) -> wire_tasks.AcquireReply | None:
         """Wait for the task for as long as it takes; None when it is not to be waited for any more."""
         place = self._place
         while not (place.life.over or self._leaving.is_set()):
             reply = await place.life.until_told(self._ask)
-            if isinstance(reply, wire.AcquireReply):
+            if isinstance(reply, wire_tasks.AcquireReply):
                 return reply
             if reply is not None:
                 log.info("task %s: %s may still act for %.1f s", self.task, reply.former, reply.wait_seconds)
                 await self._pause(min(timedelta(seconds=reply.wait_seconds + 0.05), BETWEEN))
         return None
 
-    async def _ask(self) -> wire.AcquireReply | wire.WaitReply:
+    async def _ask(self) -> wire_tasks.AcquireReply | wire_tasks.WaitReply:
         place = self._place
         return await place.coordinator.acquire(RunId(place.run.run_id), self.task, place.execution_id, place.epoch, WAIT)
 
@@ -109,7 +109,7 @@ class TaskRun:
         await asyncio.wait(waited, timeout=duration.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
 
-    def _hold(self, acquired: wire.AcquireReply) -> None:
+    def _hold(self, acquired: wire_tasks.AcquireReply) -> None:
         place = self._place
         self.generation = Generation(acquired.generation)
         place.snapshots.update(offered(self.task, acquired))
@@ -118,7 +118,7 @@ class TaskRun:
             place.drains.begin(acquired.drain)
             self._on_acquired(self.task)
 
-    def _starts_of(self, acquired: wire.AcquireReply) -> dict[str, Start]:
+    def _starts_of(self, acquired: wire_tasks.AcquireReply) -> dict[str, Start]:
         place = self._place
         return {start.query: start for start in starts_of(place.job, place.run, self.task, acquired)}
 
@@ -175,7 +175,7 @@ class TaskRun:
                 self._more.set()
             await self._place.life.unless_over(self._place.queries.begun(longer))
 
-    async def _restarted(self, acquired: wire.AcquireReply) -> Collection[str]:
+    async def _restarted(self, acquired: wire_tasks.AcquireReply) -> Collection[str]:
         """Stop what reads less than the coordinator says by now, and note with what it starts again."""
         place = self._place
         place.drains.begin(acquired.drain)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from coordinator import api_drain, api_snapshots, api_versions, metrics, wire
+from coordinator import api_drain, api_snapshots, api_versions, metrics, wire, wire_samza, wire_tasks
 from coordinator.blobstores import BlobStores
 from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
@@ -166,13 +166,13 @@ async def get_notices(
 
 
 @router.post("/runs/{runId}/containers", status_code=201)
-async def register_container(run_id: RunIdPath, body: wire.RegisterRequest, parts: Ours) -> wire.RegisterReply:
+async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest, parts: Ours) -> wire_tasks.RegisterReply:
     """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
     new = Newcomer(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
     found = await parts.heartbeats.register(RunId(run_id), new)
-    return wire.RegisterReply(
+    return wire_tasks.RegisterReply(
         epoch=found.container.epoch,
         lease_seconds=found.lease.total_seconds(),
         heartbeat_seconds=found.interval.total_seconds(),
@@ -184,7 +184,7 @@ async def register_container(run_id: RunIdPath, body: wire.RegisterRequest, part
 
 @router.post("/containers/{executionContainerId:path}/exit")
 async def report_exit(
-    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], body: wire.ExitRequest, parts: Ours
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], body: wire_tasks.ExitRequest, parts: Ours
 ) -> wire.ContainerReply:
     """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
     return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
@@ -212,11 +212,13 @@ async def container_heartbeat(
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-@router.post("/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire.AcquireReply}, 202: {"model": wire.WaitReply}})
+@router.post(
+    "/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire_tasks.AcquireReply}, 202: {"model": wire_tasks.WaitReply}}
+)
 async def acquire_task(
     run_id: RunIdPath,
     task: TaskPath,
-    body: wire.AcquireRequest,
+    body: wire_tasks.AcquireRequest,
     parts: Ours,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
 ) -> Response:
@@ -228,31 +230,31 @@ async def acquire_task(
     )
     if isinstance(found, Wait):
         seconds = found.delay.total_seconds()
-        told = wire.WaitReply(wait_seconds=seconds, former=found.former)
+        told = wire_tasks.WaitReply(wait_seconds=seconds, former=found.former)
         return JSONResponse(told.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
-    reply = wire.AcquireReply(
+    reply = wire_tasks.AcquireReply(
         task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
     )
     return JSONResponse(reply.model_dump(mode="json", by_alias=True))
 
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
-async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire.ProgressRequest, parts: Ours) -> None:
+async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ProgressRequest, parts: Ours) -> None:
     """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
     told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire.offsets_of(body.offsets), body.measures)
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 
 @router.post("/runs/{runId}/tasks/{task}/pace")
-async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire.PaceRequest, parts: Ours) -> wire.PaceReply:
+async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_tasks.PaceRequest, parts: Ours) -> wire_tasks.PaceReply:
     """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
     word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
     lead = None if word.lead is None else word.lead.total_seconds()
-    return wire.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
+    return wire_tasks.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
-async def release_task(run_id: RunIdPath, task: TaskPath, body: wire.ReleaseRequest, parts: Ours) -> None:
+async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ReleaseRequest, parts: Ours) -> None:
     """Give the task back, so that its next holder need not wait."""
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
@@ -293,10 +295,10 @@ async def get_locality(
         job = known[0]
     hosts = await parts.runs.hosts(JobName(job))
     if processor_id is None:
-        return {"processor-localities": {pid: wire.locality_document(pid, host) for pid, host in hosts.items()}}
+        return {"processor-localities": {pid: wire_samza.locality_document(pid, host) for pid, host in hosts.items()}}
     if ProcessorId(processor_id) not in hosts:
         raise UnknownSlot(f"job {job} has no processor {processor_id!r}")
-    return wire.locality_document(processor_id, hosts[ProcessorId(processor_id)])
+    return wire_samza.locality_document(processor_id, hosts[ProcessorId(processor_id)])
 
 
 # --- health ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator import wire_drain as bodies
 from coordinator.core.drain import Phase, Shape, Step, blockers, remains, waits_for
 from coordinator.core.ids import ExecutionContainerId, ProcessorId, StageName, TaskName
@@ -114,7 +114,7 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> bodies.DrainStageRep
     return bodies.DrainStageReply.model_validate(
         {
             "stage": row.stage,
-            "step": wire.step_name(row.step),
+            "step": wire_tasks.step_name(row.step),
             "waits_for": waiting if row.step < Step.FLUSHED else (),
             "batch_id": row.batch_id,
             "offsets": wire.offsets_body(row.offsets),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator import wire
+from coordinator import wire, wire_samza
 from coordinator.core.errors import NoJobModel
 from coordinator.core.grouping import Grouper, Previous
 from coordinator.core.ids import JobName, RunId, StageName, StreamId
@@ -82,7 +82,7 @@ class JobModels:
         self._decoded[job, version] = model
         for stale in [key for key in self._decoded if key[0] == job and key[1] < version]:
             del self._decoded[stale]
-        body = wire.job_model_bytes(model)
+        body = wire_samza.job_model_bytes(model)
         etag = f'"{version}-{model.content_hash()[:16]}"'.encode()
         headers = [
             (b"etag", etag),
@@ -117,4 +117,4 @@ class JobModels:
         row = await tx.model(job, version)
         if row is None:
             raise NoJobModel(f"job {job} has no model {version}")
-        return wire.parse_job_model(json.loads(row.document))
+        return wire_samza.parse_job_model(json.loads(row.document))

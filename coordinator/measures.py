@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from coordinator import wire
+from coordinator import wire_tasks
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
 
@@ -22,7 +22,7 @@ class Told:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    measures: wire.MeasuresBody | None = None
+    measures: wire_tasks.MeasuresBody | None = None
 
     def repeats(self, other: Told) -> bool:
         """Whether both are of the same batch under the same grant."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from coordinator import wire
+from coordinator import wire_samza
 from coordinator.clock import Clock
 from coordinator.core.errors import IncompatibleExpansion, UnknownJob, UnknownVersion, VersionAdopted
 from coordinator.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
@@ -62,7 +62,7 @@ class ModelHistory:
             row = await tx.model(job, version)
             if row is None:
                 raise UnknownVersion(f"the model of job {job} has no version {version}")
-            return Version(row, wire.parse_job_model(json.loads(row.document)), row.document, run.model_version == version)
+            return Version(row, wire_samza.parse_job_model(json.loads(row.document)), row.document, run.model_version == version)
 
     async def difference(self, job: JobName, former: int, later: int) -> Effect:
         """What `later` changed against `former`. Raises UnknownJob, UnknownVersion."""

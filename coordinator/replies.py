@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from coordinator import wire
+from coordinator import wire, wire_tasks
 from coordinator.adoptions import version_of_all
 from coordinator.blobstores import BlobStores
 from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
@@ -207,8 +207,8 @@ def job_reply(row: JobRow) -> wire.JobReply:
     return wire.JobReply(job=row.job, current_run=row.current_run, state=row.state, runs=row.runs)
 
 
-def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire.StageSnapshot:
-    return wire.StageSnapshot(
+def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_tasks.StageSnapshot:
+    return wire_tasks.StageSnapshot(
         checkpoint_id=found.checkpoint,
         lineage=found.lineage,
         batch_id=found.batch_id,
@@ -217,14 +217,14 @@ def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire.StageSnapshot:
     )
 
 
-def stage_start(start: StageStart) -> wire.StageStart:
+def stage_start(start: StageStart) -> wire_tasks.StageStart:
     snapshot = start.snapshot and stage_snapshot(start.snapshot, start.store)
-    return wire.StageStart(
+    return wire_tasks.StageStart(
         stage=start.store.stage,
         lineage=start.store.lineage,
         batch_id=start.store.batch_id,
         starts=wire.offsets_body(start.starts),
         snapshot=snapshot,
         generation=start.store.generation,
-        drain_step=wire.step_name(start.step),
+        drain_step=wire_tasks.step_name(start.step),
     )

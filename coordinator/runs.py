@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from coordinator import wire
+from coordinator import wire, wire_samza
 from coordinator.blobstores import BlobStores
 from coordinator.clock import Clock
 from coordinator.core.drain import DrainId
@@ -323,7 +323,7 @@ class Runs:
         if last is not None and last.content_hash == model.content_hash():
             return last.version
         version = last.version + 1 if last else 1
-        document = wire.job_model_bytes(model).decode()
+        document = wire_samza.job_model_bytes(model).decode()
         await tx.add_model(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
         return version
 

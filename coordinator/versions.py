@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from coordinator import wire
+from coordinator import wire, wire_samza
 from coordinator.clock import Clock
 from coordinator.core.errors import (
     RunIsDraining,
@@ -243,7 +243,7 @@ async def store_version(tx: Writing, run: RunRow, plan: Plan, asked: Asked, now:
     """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
     model = plan.model
     (newest,) = await tx.models(run.job, None, 1)
-    version, document = newest.version + 1, wire.job_model_bytes(model).decode()
+    version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
     await tx.add_model(ModelRow(run.job, version, run.run_id, model.content_hash(), now, asked.why, asked.who, document))
     await tx.put_assignment(run.job, plan.assignment)
     changed = replace(run, model_version=version)

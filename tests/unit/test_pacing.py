@@ -11,7 +11,7 @@ from containers.client import Coordinator
 from containers.engine import Start
 from containers.job import DeclaredStage
 from containers.pacing import Pacer
-from coordinator import wire
+from coordinator import wire_tasks
 from coordinator.core.errors import CoordinatorUnreachable, LeaseLost
 from coordinator.core.graph import Stage
 from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
@@ -39,12 +39,14 @@ class SaysAsTold:
     told: list[datetime | None] = field(default_factory=list)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def pace(self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None) -> wire.PaceReply:
+    async def pace(
+        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
+    ) -> wire_tasks.PaceReply:
         self.told.append(event_time)
         self.asked.set()
         if self.trouble is not None:
             raise self.trouble
-        return wire.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
+        return wire_tasks.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
 
     async def next(self) -> None:
         """Until it is asked once more."""

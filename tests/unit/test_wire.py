@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from coordinator import wire
+from coordinator import wire, wire_samza
 from coordinator.core.ids import ProcessorId, Ssp, TaskName
 from coordinator.core.model import JobModel, job_model
 
@@ -24,7 +24,7 @@ def two_containers() -> JobModel:
 
 
 def test_a_job_model_is_spelled_exactly_as_samza_spells_it() -> None:
-    assert json.loads(wire.job_model_bytes(two_containers())) == {
+    assert json.loads(wire_samza.job_model_bytes(two_containers())) == {
         "config": {"job.name": "demo"},
         "containers": {
             "0": {
@@ -58,12 +58,12 @@ def test_a_job_model_is_spelled_exactly_as_samza_spells_it() -> None:
 
 
 def test_equal_models_are_equal_bytes() -> None:
-    assert wire.job_model_bytes(two_containers()) == wire.job_model_bytes(two_containers())
+    assert wire_samza.job_model_bytes(two_containers()) == wire_samza.job_model_bytes(two_containers())
 
 
 def test_a_model_survives_being_written_and_read() -> None:
     model = two_containers()
-    assert wire.parse_job_model(json.loads(wire.job_model_bytes(model))) == model
+    assert wire_samza.parse_job_model(json.loads(wire_samza.job_model_bytes(model))) == model
 
 
 @given(
@@ -75,18 +75,18 @@ def test_a_model_survives_being_written_and_read() -> None:
 )
 def test_any_model_survives_being_written_and_read(tasks: dict[TaskName, frozenset[Ssp]]) -> None:
     model = job_model({}, tasks, {name: ProcessorId(str(i % 2)) for i, name in enumerate(tasks)}, {})
-    assert wire.parse_job_model(json.loads(wire.job_model_bytes(model))) == model
+    assert wire_samza.parse_job_model(json.loads(wire_samza.job_model_bytes(model))) == model
 
 
 def test_keys_that_samza_may_add_are_passed_over() -> None:
-    document = wire.job_model_document(two_containers())
+    document = wire_samza.job_model_document(two_containers())
     document["containers"]["0"]["tasks"]["Partition 0"] |= {"task-mode": "Standby", "new": 1}
     document["new"] = {}
-    assert wire.parse_job_model(document) == two_containers()
+    assert wire_samza.parse_job_model(document) == two_containers()
 
 
 def test_a_locality_is_spelled_as_samza_spells_it() -> None:
-    assert wire.locality_document("0", "host-a") == {"id": "0", "host": "host-a", "jmx-url": "", "jmx-tunneling-url": ""}
+    assert wire_samza.locality_document("0", "host-a") == {"id": "0", "host": "host-a", "jmx-url": "", "jmx-tunneling-url": ""}
 
 
 def test_offsets_of_a_stream_with_dots_travel_as_objects() -> None:

@@ -1,0 +1,160 @@
+"""HTTP bodies of containers and of the tasks that they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, assert_never
+
+from pydantic import Field
+
+from coordinator.core.drain import Step
+from coordinator.wire import HOST_AND_PORT, NO_NUL, Body, DrainOfRun, Name, Offset, Reply, SspOffset, Utc
+
+Millis = Annotated[int, Field(ge=0, le=10**12)]
+OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+StepName = Literal["stopped", "flushing", "flushed", "committed"]
+"""Steps of a stage in a drain, see `coordinator.core.drain.Step`."""
+
+
+class RegisterRequest(Body):
+    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats carry no epoch. `metricsAddress`: the host and port where
+    Prometheus finds the container's metrics."""
+
+    processor_id: Annotated[str, Field(min_length=1, max_length=100)]
+    execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
+    host: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
+    bare: bool = False
+    metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
+
+
+class RegisterReply(Reply):
+    epoch: int
+    lease_seconds: float
+    heartbeat_seconds: float
+    margin_seconds: float
+    job_model_version: int
+    notices: int
+
+
+class ExitRequest(Body):
+    """A container is gone, said by itself or by who launched it; its tasks are free at once."""
+
+    exit_code: Annotated[int, Field(ge=-255, le=255)]
+    reason: Annotated[str, Field(max_length=10_000, pattern=NO_NUL)] = ""
+
+
+class AcquireRequest(Body):
+    execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+    epoch: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class StageSnapshot(Reply):
+    """What a stage is restored from when it is not on this disk: its newest snapshot, or the one that an operator chose. `batchId`: the
+    last in it. `markers`: its index by blob store."""
+
+    checkpoint_id: str
+    lineage: str
+    batch_id: int | None
+    markers: dict[str, str]
+    chosen: bool
+
+
+class StageStart(Reply):
+    """Where a stage of an acquired task goes on. Without a batch the store is empty and begins at `starts`. `generation` is that of the
+    last progress report."""
+
+    stage: str
+    lineage: str
+    batch_id: int | None
+    starts: tuple[SspOffset, ...]
+    snapshot: StageSnapshot | None = None
+    generation: int | None = None
+    drain_step: StepName | None = None
+
+
+class AcquireReply(Reply):
+    """`drain`: the one that the run is under, and `drainStep` of each stage the last step that was reported in it."""
+
+    task: str
+    generation: int
+    stages: tuple[StageStart, ...]
+    drain: DrainOfRun | None = None
+
+
+class WaitReply(Reply):
+    """202: the former holder may still act; ask again after `waitSeconds`."""
+
+    wait_seconds: float
+    former: str
+
+
+class ReleaseRequest(Body):
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class MeasuresBody(Body):
+    """What a stage does besides committing offsets, measured `at` that time.
+
+    `rows`: of the last batch, 0 once there is nothing to read. `rowsPerSecond`: over the last ten seconds, or over the last batch if that
+    took longer. `batchMillis`: how long the last batch took; `batchMillisByPart`: Spark's names of its parts (`addBatch`, `walCommit`, …).
+    `offsetsBehind`: what the sources held beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores, the
+    bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
+    `unflushable`: the query's operators whose state a drain's flush could not empty; null where that is not known.
+    """
+
+    rows: Offset
+    rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+    batch_millis: Millis
+    batch_millis_by_part: Annotated[dict[BatchPart, Millis], Field(max_length=50, json_schema_extra={"additionalProperties": False})] = (
+        Field(default_factory=dict)
+    )
+    offsets_behind: Offset | None = None
+    state_rows: Offset | None = None
+    state_bytes: Offset | None = None
+    watermark: Utc | None = None
+    event_time_max: Utc | None = None
+    unflushable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] | None = None
+    at: Utc
+
+
+class ProgressRequest(Body):
+    """One stage's last committed batch, under the task's generation. The same batch again, with newer `measures`, tells how it goes on."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    stage: Name
+    lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
+    batch_id: Annotated[int, Field(ge=0, lt=2**63)]
+    offsets: tuple[SspOffset, ...]
+    measures: MeasuresBody | None = None
+
+
+class PaceRequest(Body):
+    """How far one stage of a task has come in event time: the newest that it has committed, none before the first batch."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    stage: Name
+    event_time: Utc | None = None
+
+
+class PaceReply(Reply):
+    """`hold`: pause between batches, and ask again. `leadSeconds` is over the slowest of the tasks with something to read."""
+
+    hold: bool
+    lead_seconds: float | None
+    waits_for: tuple[str, ...]
+
+
+def step_name(step: Step) -> StepName | None:
+    match step:
+        case Step.NONE:
+            return None
+        case Step.STOPPED:
+            return "stopped"
+        case Step.FLUSHING:
+            return "flushing"
+        case Step.FLUSHED:
+            return "flushed"
+        case Step.COMMITTED:
+            return "committed"
+        case _:
+            assert_never(step)
