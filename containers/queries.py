@@ -177,8 +177,13 @@ class Queries:
         """Do something for a stage with the engine, on its threads. A stop waits for it, also when nobody else does any more."""
         doing = asyncio.ensure_future(self._call(lambda: work(self._engine)))
         self._at_work[doing] = start.task
-        doing.add_done_callback(lambda done: self._at_work.pop(done, None))
+        doing.add_done_callback(self._worked)
         return await asyncio.shield(doing)
+
+    def _worked(self, done: asyncio.Future[Any]) -> None:
+        task = self._at_work.pop(done, None)
+        if not done.cancelled() and (error := done.exception()) is not None:  # asyncio would complain of one that nobody waits for any more
+            log.debug("work for %s on the engine failed: %s", task, error)
 
     async def _call(self, blocking: Callable[[], T]) -> T:
         """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -302,3 +303,24 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
             await asyncio.sleep(0)
         assert await soon(queries.stop(LONG)) == set(), f"{turns} turns later"
         await soon(working)
+
+
+async def test_of_work_that_fails_when_nobody_waits_for_it_any_more_nothing_is_said() -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    queries, begun, go = await opened(FakeEngine()), threading.Event(), threading.Event()
+
+    def work(_: Any) -> None:
+        begun.set()
+        assert go.wait(20)
+        raise ValueError("the run is over")
+
+    working = asyncio.create_task(queries.on_engine(two_starts()[0], work))
+    await asyncio.to_thread(begun.wait)
+    working.cancel()
+    await asyncio.wait({working})
+    go.set()
+    assert await soon(queries.stop(LONG)) == set()
+    del working
+    gc.collect()
+    assert complaints == []
