@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
 from bench.deployment import post
 from bench.harness import ROOT, BenchFailed, coordinator, end, free_port, get, running, tail
 from containers.deploy import deploy_request
 from containers.job import load_job
 from coordinator import wire
+from examples.playing.launch import kill_whole
 
 T = TypeVar("T")
 
@@ -36,18 +35,8 @@ class Member:
     said: Path
 
     def kill(self) -> None:
-        """SIGKILL for the watchdog and all that it started, at once: as when the machine is gone."""
-        try:
-            whole = [psutil.Process(self.process.pid)]
-            whole += whole[0].children(recursive=True)
-        except psutil.NoSuchProcess:
-            return
-        for each in whole:
-            try:
-                each.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self.process.wait()
+        """Its watchdog too."""
+        kill_whole(self.process)
 
 
 @dataclass

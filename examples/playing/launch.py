@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -23,6 +23,21 @@ _TAIL_LINES = 40
 
 class EndedEarly(Exception):
     """`sluice run` ended, or said nothing, when it should have been running."""
+
+
+def kill_whole(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL for a child of ours and all that it started, at once: as when the machine is gone."""
+    try:
+        whole = [psutil.Process(process.pid)]
+        whole += whole[0].children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    for each in whole:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
 
 
 class SluiceRun:
@@ -87,17 +102,7 @@ class SluiceRun:
 
     def kill(self) -> None:
         """End it with everything that it started, at once."""
-        try:
-            whole = [psutil.Process(self._process.pid)]
-            whole += whole[0].children(recursive=True)
-        except psutil.NoSuchProcess:
-            return
-        for each in whole:
-            try:
-                each.kill()
-            except psutil.NoSuchProcess:
-                continue
-        self._process.wait()
+        kill_whole(self._process)
 
 
 @contextmanager
