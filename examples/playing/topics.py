@@ -28,6 +28,16 @@ def topic_partition_of(key: bytes, partitions: int, _position: int = 0) -> int:
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
+async def _await_known(producer: AIOKafkaProducer, stream: str, partition: int) -> None:
+    """A producer looks at its topics every few minutes only, and refuses a partition that has come since.
+
+    Raises asyncio.TimeoutError where the topic has no such partition within a minute."""
+    async with asyncio.timeout(60):
+        while partition not in await producer.partitions_for(stream):
+            await producer.client.force_metadata_update()
+            await asyncio.sleep(0.05)  # the broker that answers may itself not know yet
+
+
 class Topics:
     """Methods block and may be called from any thread; a loop of their own does the work."""
 
@@ -57,12 +67,7 @@ class Topics:
         self._run(self._system.create(stream, partitions))
 
     def grow(self, stream: str, partitions: int) -> None:
-        async def grow() -> None:
-            await self._system.grow(stream, partitions)
-            if self._producer is not None:  # else it goes on for minutes without the new ones
-                await self._producer.client.force_metadata_update()
-
-        self._run(grow())
+        self._run(self._system.grow(stream, partitions))
 
     def partitions(self, stream: str) -> int:
         return self._run(self._system.partitions(stream))
@@ -88,6 +93,7 @@ class Topics:
         if self._producer is None:
             self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True, linger_ms=5)
             await self._producer.start()
+        await _await_known(self._producer, stream, max((record.partition or 0 for record in records), default=0))
         for record in records:
             await self._producer.send(stream, record.value, record.key, record.partition, millis, headers)
         await self._producer.flush()

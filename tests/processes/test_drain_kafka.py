@@ -16,6 +16,7 @@ from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from coordinator.streams.port import Offsets
 from examples.playing.topics import Topics
+from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage, wait_for
 from tests.processes.test_drain import WINDOWS, drain, phase
@@ -51,13 +52,8 @@ class Producer:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.run)
-        thread.start()
-        try:
+        with beside(self.run, self._over):
             yield
-        finally:
-            self._over.set()
-            thread.join()
 
 
 @dataclass

@@ -17,6 +17,7 @@ import pytest
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer, partition_of
 from examples.playing.topics import Topics, topic_partition_of
+from tests.processes.feeding import beside
 from tests.processes.gates import pause, resume
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage, stage, wait_for
@@ -63,13 +64,8 @@ class Load:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        feeder = threading.Thread(target=self._feed)
-        feeder.start()
-        try:
+        with beside(self._feed, self._over):
             yield
-        finally:
-            self._over.set()
-            feeder.join()
 
 
 @contextmanager
