@@ -16,7 +16,7 @@ COPY pyproject.toml constraints.txt ./
 RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice dependencies
 
 COPY . .
-RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice sluice jars
+RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice sluice jars classes
 
 # A fixed number, so that a volume's files belong to the same user under every release, and Kubernetes can see that it is not root.
 RUN groupadd --gid 10001 sluice \

@@ -27,6 +27,7 @@ BENCHMARKS: Mapping[str, str] = {
     "growth": "bench.growth",
     "heartbeats": "bench.heartbeats",
     "job-model": "bench.job_model",
+    "start": "bench.start",
 }
 """Name -> module with `run() -> Result`, imported when it is run."""
 

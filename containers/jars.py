@@ -140,7 +140,7 @@ def fetched(wanted: JarSet, environment: Mapping[str, str], run: Run | None = No
     if not complete.is_dir():  # looked at without the lock: an image's directory may be read-only
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with _locked(directory / "lock") as lock:
+            with locked(directory / "lock") as lock:
                 if not complete.is_dir():
                     _fetch(wanted, complete, environment, lock, run or _run)
         except OSError as error:
@@ -158,7 +158,7 @@ def _lacking(wanted: JarSet, directory: Path) -> str:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[int]:
+def locked(file: Path) -> Iterator[int]:
     with file.open("wb") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield opened.fileno()

@@ -35,6 +35,7 @@ class ContainerSettings(BaseSettings):
     sockets_dir: Path | None = Field(
         None, description="where Spark and its Python workers meet; `sluice container` makes one, and deletes it"
     )
+    class_archive: bool = Field(True, description="begin with the archive that `sluice class-archive` made of Spark's classes, if it has")
     kafka_bootstrap: str = Field("", max_length=2000, description="where Kafka is for this container; default: as the coordinator says")
     kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
     max_rows: int = Field(50_000, ge=1, description="the most rows that a source reads per batch")

@@ -38,6 +38,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.utils import ForeachBatchFunction
 
+from containers.classarchive import ClassArchive
 from containers.engine import StateSize
 from containers.masters import is_local
 from containers.sparksettings import session_settings
@@ -101,7 +102,14 @@ def submitted_conf() -> dict[str, str]:
     return told
 
 
-def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping[str, str], sockets: Path | None = None) -> SparkSession:
+def start_session(
+    app_name: str,
+    master: str,
+    local_dir: Path,
+    settings: Mapping[str, str],
+    sockets: Path | None = None,
+    archive: ClassArchive | None = None,
+) -> SparkSession:
     """The driver's one session; see `session_settings`. Blocks for some seconds while the JVM starts, a minute where no master answers.
     Raises SparkNotStarted."""
     submitted = submitted_conf()
@@ -113,7 +121,7 @@ def start_session(app_name: str, master: str, local_dir: Path, settings: Mapping
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
-    for name, value in session_settings(master, submitted, settings, sockets).items():
+    for name, value in session_settings(master, submitted, settings, sockets, archive).items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.classarchive import present
 from containers.engine import STARTING, Batch, Callbacks, Emptied, Start
 from containers.flush import ENDS_WITHIN, Flusher
 from containers.gate import Held, hold
@@ -87,7 +89,8 @@ class SparkEngine:
         name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
         for directory in (self._settings.state_directory, scratch):
             check_writable(directory)
-        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), self._settings.sockets_dir)
+        archive = present(os.environ) if self._settings.class_archive else None
+        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), self._settings.sockets_dir, archive)
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
         if not is_local(str(self._spark.sparkContext.master)):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from containers.classarchive import ClassArchive
 from containers.masters import is_local, is_loopback
 
 SETTINGS: Mapping[str, str] = {
@@ -39,6 +40,7 @@ DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 given as one of the JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+CLASS_PATH = "spark.driver.extraClassPath"
 
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """With all executors on this machine nobody else needs to reach the driver."""
@@ -51,14 +53,20 @@ LONGEST_SOCKETS_PATH = 60
 """Bytes. The path of a socket has less than 104 on some systems, and Spark's names for them take 42."""
 
 
-def session_settings(master: str, submitted: Mapping[str, str], settings: Mapping[str, str], sockets: Path | None) -> Mapping[str, str]:
+def session_settings(
+    master: str, submitted: Mapping[str, str], settings: Mapping[str, str], sockets: Path | None, archive: ClassArchive | None = None
+) -> Mapping[str, str]:
     """The job's `settings` win over what spark-submit was told (`submitted`), and both over Sluice's own.
 
-    `sockets`: a directory of this session's own, which somebody deletes after it; Spark leaves its sockets there."""
+    `sockets`: a directory of this session's own, which somebody deletes after it; Spark leaves its sockets there. `archive`: the JVM
+    begins with it, unless spark-submit has started the JVM already, or the job has a class path of its own, which no archive fits."""
     where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else ELSEWHERE_SETTINGS)}
     near = _unix_sockets(sockets) if sockets is not None and is_local(master) else {}
-    defaults = {DEFAULT_JAVA_OPTIONS: f"{DIE_OF_NO_MEMORY} {settings.get(DEFAULT_JAVA_OPTIONS, '')}".rstrip()}
-    return {**SETTINGS, **LOCAL_CHECKPOINTS, **where, **near, **submitted, **settings, **defaults}
+    options, path = [DIE_OF_NO_MEMORY], {}
+    if archive is not None and not submitted and CLASS_PATH not in settings:
+        options, path = [*options, archive.use], {CLASS_PATH: archive.class_path}
+    defaults = {DEFAULT_JAVA_OPTIONS: " ".join([*options, settings.get(DEFAULT_JAVA_OPTIONS, "")]).rstrip()}
+    return {**SETTINGS, **LOCAL_CHECKPOINTS, **where, **near, **path, **submitted, **settings, **defaults}
 
 
 def _unix_sockets(directory: Path) -> Mapping[str, str]:

@@ -416,6 +416,12 @@ class JarsUnavailable(OurTrouble):
     slug = "jars-unavailable"
 
 
+class ClassArchiveNotMade(OurTrouble):
+    """The archive of Spark's classes, with which containers start sooner, cannot be made."""
+
+    slug = "class-archive-not-made"
+
+
 class BrokerUnavailable(OurTrouble):
     """The Kafka broker of this machine cannot be used."""
 

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from containers.classarchive import made
+
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""
 
 
 @pytest.fixture(scope="package", autouse=True)
 def drivers_start_quickly() -> Iterator[None]:
+    """The archive of classes is in the user's cache, as that of an installation is."""
+    made(os.environ)
     before = os.environ.get("SLUICE_SPARK_CONF")
     os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})
     yield

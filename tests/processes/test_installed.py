@@ -113,6 +113,13 @@ def test_it_brings_what_would_else_be_fetched(installed: Installed) -> None:
     assert any(each.name.startswith("spark-sql-kafka") for each in told.glob("*.jar"))
 
 
+def test_it_brings_an_archive_of_spark_s_classes_that_fits_its_java_and_its_spark(installed: Installed) -> None:
+    (there,) = (installed.prefix / "jars").glob("classes-*")
+    before = there.stat()
+    assert Path(installed.run("class-archive").strip()) == there
+    assert there.stat() == before
+
+
 def test_the_examples_come_with_it(installed: Installed) -> None:
     done = installed.call(["python", "-m", "examples.flights.replay", "--help"])
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from containers.classarchive import made
 from containers.jars import connector_jars
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
@@ -41,7 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except SluiceError:  # tests of Kafka then say what is missing
         jars = {}
     with TemporaryDirectory(prefix="sluice-") as sockets:
-        session = start_session("tests", "local[2]", tmp_path_factory.mktemp("spark"), jars, Path(sockets))
+        scratch = tmp_path_factory.mktemp("spark")
+        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), made(os.environ))
         yield session
         session.stop()
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from containers.sparksettings import DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
+from containers.classarchive import ClassArchive
+from containers.sparksettings import CLASS_PATH, DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
 
 SOCKETS = Path("/tmp/sluice-abc")
+ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), (Path("/jars/a.jar"), Path("/jars/b.jar")))
 ENABLED, DIRECTORY = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 
 
@@ -46,3 +48,23 @@ def test_a_jvm_without_memory_ends_whatever_defaults_the_job_has() -> None:
     options = told(spark_driver_defaultJavaOptions="-Xss4m")[DEFAULT_JAVA_OPTIONS]
     assert "ExitOnOutOfMemoryError" in options
     assert options.endswith(" -Xss4m")
+
+
+def with_archive(submitted: dict[str, str] | None = None, **settings: str) -> dict[str, str]:
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    return dict(session_settings("local[2]", submitted or {}, dotted, None, ARCHIVE))
+
+
+def test_a_jvm_begins_with_the_archive_and_with_the_class_path_that_it_was_made_with() -> None:
+    found = with_archive(spark_driver_defaultJavaOptions="-Xss4m")
+    assert '"-XX:SharedArchiveFile=/cache/a b.jsa"' in found[DEFAULT_JAVA_OPTIONS]
+    assert "ExitOnOutOfMemoryError" in found[DEFAULT_JAVA_OPTIONS]
+    assert found[DEFAULT_JAVA_OPTIONS].endswith(" -Xss4m")
+    assert found[CLASS_PATH] == "/jars/a.jar:/jars/b.jar"
+
+
+def test_where_the_job_has_a_class_path_of_its_own_or_spark_submit_has_started_the_jvm_there_is_no_archive() -> None:
+    own = with_archive(spark_driver_extraClassPath="/mine.jar")
+    assert (own[CLASS_PATH], "SharedArchive" in own[DEFAULT_JAVA_OPTIONS]) == ("/mine.jar", False)
+    submitted = with_archive({"spark.master": "local[2]"})
+    assert (CLASS_PATH in submitted, "SharedArchive" in submitted[DEFAULT_JAVA_OPTIONS]) == (False, False)

@@ -1,0 +1,99 @@
+"""How long a container takes from its launch to the output of its first batch, and what CPU: with the archive of Spark's classes that
+`sluice class-archive` makes, beside a start without it, in turns."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.crew import Crew, Member, crew
+from bench.harness import ROOT, BenchFailed, Result, end, note
+from containers.classarchive import made
+from coordinator.core.errors import ClassArchiveNotMade
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+
+NAME = "start"
+JOB = ROOT / "bench" / "growth_job.py"
+TURNS = 5
+KEYS = 100
+MOST = 0.75
+PATIENCE = 120.0
+LOOK_SECONDS = 0.02
+SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds until the first output, and seconds of CPU that all processes of the container had used by then."""
+
+    wall: float
+    cpu: float
+
+
+def run() -> Result:
+    began = time.monotonic()
+    try:
+        file = made(os.environ).file
+    except ClassArchiveNotMade as error:
+        raise BenchFailed(str(error)) from error
+    note(f"the archive has {file.stat().st_size >> 20} MiB; it was there after {time.monotonic() - began:.1f} s")
+    without, with_it = [], []
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as place, crew(Path(place), JOB, SETTINGS) as here:
+        log = Log(here.home / "log")
+        log.create("events", 1)
+        log.create("counts", 1)
+        here.deploy(1)
+        for turn in range(TURNS):
+            without.append(took(here, log, turn * 2, "false"))
+            with_it.append(took(here, log, turn * 2 + 1, "true"))
+            note(f"first output after {without[-1].wall:.1f} s without the archive, {with_it[-1].wall:.1f} s with it")
+    return judged(without, with_it, file.stat().st_size)
+
+
+def judged(without: Sequence[Took], with_it: Sequence[Took], size: int) -> Result:
+    wall, wall_with = (statistics.median(each.wall for each in found) for found in (without, with_it))
+    cpu, cpu_with = (statistics.median(each.cpu for each in found) for found in (without, with_it))
+    return Result(
+        name=NAME,
+        figures={
+            "archive_mib": size >> 20,
+            "first_output_s": round(wall_with, 2),
+            "without_s": round(wall, 2),
+            "cpu_s": round(cpu_with, 2),
+            "without_cpu_s": round(cpu, 2),
+        },
+        ratio=round(wall_with / wall, 3),
+        target=f"with the archive of classes a container's first output comes within {MOST:g} of the time without",
+        met=wall_with <= MOST * wall,
+    )
+
+
+def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
+    writer = Writer(Lineage("bench"), "bench", Generation(1))
+    records = [Record(b"", key=f"key-{n}".encode()) for n in range(KEYS)]
+    log.append("events", records, writer=writer, batch=turn, now_micros=time.time_ns() // 1000)
+    before = log.latest("counts")[0]
+    began = time.monotonic()
+    member = here.start(0, SLUICE_CLASS_ARCHIVE=archive)
+    while log.latest("counts")[0] == before:
+        if member.process.poll() is not None or time.monotonic() - began > PATIENCE:
+            raise BenchFailed(f"{member.execution_id} wrote nothing; see {member.said}")
+        time.sleep(LOOK_SECONDS)
+    found = Took(time.monotonic() - began, cpu_of(member))
+    end(member.process)
+    here.members.remove(member)
+    return found
+
+
+def cpu_of(member: Member) -> float:
+    found = psutil.Process(member.process.pid)
+    times = [each.cpu_times() for each in (found, *found.children(recursive=True))]
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)

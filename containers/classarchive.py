@@ -1,0 +1,173 @@
+"""An archive of Spark's classes as the JVM has them in memory (class-data sharing, "AppCDS": JEP 310 and JEP 350). A container whose JVM
+begins with it starts with half of the CPU, and containers of one machine share its pages.
+
+It belongs to one installation: to this Java and to these jars of PySpark's. The JVM looks at both when it begins, and does without an
+archive that does not fit. It is made once, by `sluice class-archive`, which an image's build runs:
+
+    DIRECTORY/lock                                held while one is made
+    DIRECTORY/classes-<where>-<what>-<bytes>.jsa  whole: it got this name only then
+    DIRECTORY/classes-<where>-<what>.part         one that is being made, or whose making was killed
+
+`<where>` is a hash of the paths of Java and the jars, `<what>` of their sizes and dates: one for what was installed there before goes when
+a new one is made.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+from containers.jars import jars_directory, java, locked
+from coordinator.core.errors import ClassArchiveNotMade
+
+log = logging.getLogger(__name__)
+
+TRAINING = "containers.classtraining"
+_PATIENCE = timedelta(minutes=10)
+_LAST_LINES = 12
+
+QUIET = "-Xlog:cds*=off"
+"""The JVM writes to its standard output what of an archive it cannot use, and every class that it cannot put into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """`jars`: PySpark's, in the order in which they must begin the class path. Spark's own class path is `jars/*`, which the JVM reads in
+    whatever order a file system lists them, so that an archive made on one machine would not fit another's copy of the same image."""
+
+    file: Path
+    jars: tuple[Path, ...]
+
+    @property
+    def class_path(self) -> str:
+        return ":".join(map(str, self.jars))
+
+    @property
+    def use(self) -> str:
+        """Options of a JVM that begins with it, where it fits."""
+        return f'"-XX:SharedArchiveFile={self.file}" {QUIET}'
+
+    @property
+    def make(self) -> str:
+        """Options of a JVM that writes it when it ends in order."""
+        return f'"-XX:ArchiveClassesAtExit={self.file}" {QUIET}'
+
+
+Train = Callable[[ClassArchive, int], tuple[int, str]]
+"""Runs a typical job in a process of its own, whose JVM writes the archive, and which holds the given file descriptor too; its exit code
+and what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A Java and PySpark's jars: where they are and what they are, as hashes."""
+
+    directory: Path
+    where: str
+    what: str
+    jars: tuple[Path, ...]
+
+    @property
+    def part(self) -> ClassArchive:
+        return ClassArchive(self.directory / f"classes-{self.where}-{self.what}.part", self.jars)
+
+    def whole(self) -> ClassArchive | None:
+        """Its archive, if it was made. One that has lost its end is none: a JVM that begins with it crashes."""
+        for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
+            if file.stem.rsplit("-", 1)[1] == str(file.stat().st_size):
+                return ClassArchive(file, self.jars)
+            log.warning("%s is not as long as when it was made, and is not used: remove it, or make it again", file)
+        return None
+
+
+def installation(environment: Mapping[str, str]) -> Installation | None:
+    """None without Java or PySpark."""
+    program, spark = java(environment), find_spec("pyspark")
+    if program is None or spark is None:
+        return None
+    jars = sorted(jar for each in spark.submodule_search_locations or () for jar in (Path(each) / "jars").glob("*.jar"))
+    parts = [Path(program).resolve(), *jars]
+    where = _hash([str(part) for part in parts])
+    what = _hash([f"{found.st_size} {int(found.st_mtime)}" for found in (part.stat() for part in parts)])
+    return Installation(jars_directory(environment), where, what, tuple(jars))
+
+
+def present(environment: Mapping[str, str]) -> ClassArchive | None:
+    """The archive of this installation, if it was made."""
+    try:
+        ours = installation(environment)
+        return ours.whole() if ours is not None else None
+    except OSError as error:
+        log.warning("no archive of classes is used: %s", error)
+        return None
+
+
+def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
+    """The archive of this installation, made if need be, which takes some ten seconds. May be called by many processes at once.
+
+    Raises ClassArchiveNotMade."""
+    try:
+        ours = installation(environment)
+        if ours is None:
+            raise ClassArchiveNotMade("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
+        if found := ours.whole():  # looked at without the lock: an image's directory may be read-only
+            return found
+        ours.directory.mkdir(parents=True, exist_ok=True)
+        with locked(ours.directory / "lock") as lock:
+            return ours.whole() or _make(ours, lock, train or _train)
+    except OSError as error:
+        directory, why = jars_directory(environment), error.strerror or error
+        raise ClassArchiveNotMade(
+            f"{directory} cannot be used for an archive of classes ({why}): name another by SLUICE_JARS_DIR"
+        ) from error
+
+
+def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
+    for left in ours.directory.glob(f"classes-{ours.where}-*"):  # of what was installed here before; a JVM that has one keeps it
+        left.unlink()
+    log.info("making an archive of Spark's classes in %s from a short job, once", ours.directory)
+    part = ours.part.file
+    try:
+        code, said = train(ours.part, lock)
+        if code != 0 or not part.is_file():
+            last = "\n  ".join(said.splitlines()[-_LAST_LINES:])
+            raise ClassArchiveNotMade(f"the job that Spark's classes were to be had from failed (exit code {code}). It said:\n  {last}")
+        part.chmod(0o644)  # other users' containers read an image's
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        archive = ClassArchive(part.with_name(f"{part.stem}-{part.stat().st_size}.jsa"), ours.jars)
+        part.rename(archive.file)
+    finally:
+        part.unlink(missing_ok=True)
+    return archive
+
+
+def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
+    command = [sys.executable, "-m", TRAINING, str(archive.file)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            pass_fds=[lock],
+            timeout=_PATIENCE.total_seconds(),
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"given up after {_PATIENCE}"
+    return done.returncode, done.stdout
+
+
+def _hash(parts: Sequence[str]) -> str:
+    return sha256("\n".join(parts).encode()).hexdigest()[:12]
