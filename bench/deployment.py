@@ -25,12 +25,11 @@ from coordinator.app import new_run_id, prepare, stores_of_blobs
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from coordinator.core.lifecycle import RunState
+from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
 from coordinator.notices import Notices
 from coordinator.ourplaces import is_ours
-from coordinator.runs import Runs
 from coordinator.settings import read_settings
 from coordinator.store import tables
 from coordinator.store.port import ContainerRow, ContainerState, RunRow
@@ -76,9 +75,8 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         systems = {"log": LogSystem(settings.log_directory)}
         clock = SystemClock()
         blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
-        leases = Leases(settings.lease_policy, clock)
-        runs = Runs(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores, leases.show_drain)
-        await _register_all(store, await runs.deploy(run_request(containers)), containers)
+        deployments = Deployments(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
+        await _register_all(store, await deployments.deploy(run_request(containers)), containers)
     finally:
         await store.close()
 

@@ -16,6 +16,7 @@ from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
 from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from coordinator.core.ownership import Wait
 from coordinator.declared import PROBLEMS, RunIdPath, TaskPath
+from coordinator.deployments import Deployments
 from coordinator.fastpaths import ALIVE
 from coordinator.health import Health
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -47,6 +48,7 @@ from coordinator.tasks import Tasks
 class Parts:
     """What the routes call; made once by `app.py`."""
 
+    deployments: Deployments
     runs: Runs
     tasks: Tasks
     paces: Paces
@@ -92,14 +94,14 @@ async def deploy_run(
 ) -> wire.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
-    return run_reply(await parts.runs.deploy(body, replaces, sluice_who), parts.connections)
+    return run_reply(await parts.deployments.deploy(body, replaces, sluice_who), parts.connections)
 
 
 @router.post("/runs/plan")
 async def plan_run(body: wire.RunRequest, parts: Ours) -> wire.RunPlanReply:
     """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
     that is still to come."""
-    return plan_of_run(body.job, await parts.runs.plan(body))
+    return plan_of_run(body.job, await parts.deployments.plan(body))
 
 
 @router.get("/runs")

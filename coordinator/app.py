@@ -32,6 +32,7 @@ from coordinator.core.holdback import HoldBack
 from coordinator.core.ids import JobName, Lineage, RunId
 from coordinator.core.retention import Retention
 from coordinator.core.snapshot import BlobStoreName
+from coordinator.deployments import Deployments
 from coordinator.drains import Drains
 from coordinator.drainwatch import DrainWatch
 from coordinator.errands import Errands
@@ -158,7 +159,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.show_drain, new_drain_id)
     drain_watch = DrainWatch(store, drains, clock)
     groupers, hold_back = Groupers(settings.groupers), HoldBack(timedelta(seconds=settings.hold_back_seconds))
-    runs = Runs(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, leases.show_drain, hold_back)
+    deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores)
+    runs = Runs(store, models, notices, clock, leases.show_drain, hold_back)
     versions = Versions(store, systems, models, notices, clock, groupers, leases.show_model)
     partition_watch = PartitionWatch(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     maintenance = Maintenance(
@@ -180,6 +182,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         clock,
     )
     parts = Parts(
+        deployments=deployments,
         runs=runs,
         tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures, freed),
         heartbeats=Heartbeats(store, leases, notices, clock, hold_back, freed),

@@ -11,9 +11,10 @@ from coordinator.adoptions import version_of_all
 from coordinator.blobstores import BlobStores
 from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
 from coordinator.core.ownership import Hold
+from coordinator.deployments import Proposed
 from coordinator.measures import Stages, Told
 from coordinator.paces import Told as Paced
-from coordinator.runs import Described, Proposed
+from coordinator.runs import Described
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow

@@ -14,6 +14,7 @@ from containers.deploy import job_request
 from coordinator import wire
 from coordinator.core.errors import BadGrouping
 from coordinator.core.ids import RunId
+from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
 from coordinator.notices import Notices
@@ -135,13 +136,13 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     within = timedelta(seconds=0.05)
     names = Groupers(["tests.custom_groupers:*"], within)
     models, notices = JobModels(store), Notices(store)
-    runs = Runs(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores(), lambda *_: None)
+    deployments = Deployments(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores())
     Endless.released.clear()
     with pytest.raises(BadGrouping, match=r"tests\.custom_groupers:Endless has not answered within 0\.05 s"):
-        await runs.deploy(wire.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))
+        await deployments.deploy(wire.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))
     Endless.released.set()
-    assert await runs.jobs() == []
-    assert (await runs.deploy(wire.RunRequest.model_validate(run_body()))).job == "flight-delays"
+    assert await Runs(store, models, notices, clock, lambda *_: None).jobs() == []
+    assert (await deployments.deploy(wire.RunRequest.model_validate(run_body()))).job == "flight-delays"
 
 
 JOB = """

@@ -14,6 +14,7 @@ from coordinator.core.errors import RunIsDraining, StaleRun
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from coordinator.core.lease import LeasePolicy
 from coordinator.core.lifecycle import RunState
+from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
 from coordinator.jobmodels import JobModels
@@ -52,20 +53,21 @@ class World:
         notices = Notices(self.store)
         self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
-        self.runs = Runs(
+        models = JobModels(self.store)
+        self.deployments = Deployments(
             self.store,
             {"log": self.system},
-            JobModels(self.store),
+            models,
             notices,
             clock,
             lambda job, at: RunId(f"{job}-{next(numbers)}"),
             Groupers(),
             no_blob_stores(),
-            self.leases.show_drain,
         )
+        self.runs = Runs(self.store, models, notices, clock, self.leases.show_drain)
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.runs.deploy(wire.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(wire.RunRequest.model_validate(run_body(**changes)))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
         return await self.heartbeats.register(run.run_id, Newcomer(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None))

@@ -21,6 +21,7 @@ from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobNam
 from coordinator.core.lease import LeasePolicy
 from coordinator.core.lifecycle import RunState
 from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from coordinator.deployments import Deployments
 from coordinator.drains import Asked, Drains, Took
 from coordinator.drainwatch import DrainWatch
 from coordinator.groupers import Groupers
@@ -61,7 +62,8 @@ class World:
         systems, models, notices, measures = {"log": TwoPartitions()}, JobModels(self.store), Notices(self.store), Measures()
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), self.clock)
         blob_stores, names = no_blob_stores(), Groupers()
-        self.runs = Runs(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores, self.leases.show_drain)
+        self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
+        self.runs = Runs(self.store, models, notices, self.clock, self.leases.show_drain)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, self.clock)
         self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures)
         self.drains = Drains(
@@ -81,7 +83,7 @@ class World:
     # --- what happens ---
 
     async def deploy(self) -> None:
-        self.run_id = (await self.runs.deploy(wire.RunRequest.model_validate(chained_body(partitions=2)))).run_id
+        self.run_id = (await self.deployments.deploy(wire.RunRequest.model_validate(chained_body(partitions=2)))).run_id
         await self.replace()
 
     async def replace(self) -> None:

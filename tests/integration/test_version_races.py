@@ -18,6 +18,7 @@ from coordinator.core.grouping import Previous
 from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
 from coordinator.core.lease import LeasePolicy
 from coordinator.core.lifecycle import RunState
+from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
 from coordinator.jobmodels import JobModels
@@ -96,7 +97,7 @@ class World:
         self.models, notices, names = JobModels(self.store), Notices(self.store), Groupers()
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
-        self.runs = Runs(
+        self.deployments = Deployments(
             self.store,
             systems,
             self.models,
@@ -105,14 +106,14 @@ class World:
             lambda job, at: RunId(f"{job}-{next(numbers)}"),
             names,
             no_blob_stores(),
-            self.leases.show_drain,
         )
+        self.runs = Runs(self.store, self.models, notices, clock, self.leases.show_drain)
         self.versions = Versions(self.store, systems, self.models, notices, clock, names, self.leases.show_model)
         self.history = ModelHistory(self.store, self.models, clock, self.versions.in_force)
         self.watch = PartitionWatch(self.store, systems, self.versions, clock, timedelta(seconds=60))
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.runs.deploy(wire.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(wire.RunRequest.model_validate(run_body(**changes)))
 
     async def grow(self, run: RunRow, partitions: int = 4, asked: Asked = ASKED) -> Change:
         self.system.count = partitions
