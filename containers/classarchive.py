@@ -90,10 +90,9 @@ class Installation:
 
 def installation(environment: Mapping[str, str]) -> Installation | None:
     """None without Java or PySpark."""
-    program, spark = java(environment), find_spec("pyspark")
-    if program is None or spark is None:
+    program, jars = java(environment), sorted(jar for home in _spark_homes(environment) for jar in (home / "jars").glob("*.jar"))
+    if program is None or not jars:
         return None
-    jars = sorted(jar for each in spark.submodule_search_locations or () for jar in (Path(each) / "jars").glob("*.jar"))
     parts = [Path(program).resolve(), *jars]
     where = _hash([str(part) for part in parts])
     what = _hash([f"{found.st_size} {int(found.st_mtime)}" for found in (part.stat() for part in parts)])
@@ -167,6 +166,14 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return 1, f"given up after {_PATIENCE}"
     return done.returncode, done.stdout
+
+
+def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:
+    """Whose jars PySpark's JVM is given: SPARK_HOME's, else its own."""
+    if home := environment.get("SPARK_HOME"):
+        return [Path(home).absolute()]
+    spark = find_spec("pyspark")
+    return [Path(each) for each in (spark.submodule_search_locations or ())] if spark else []
 
 
 def _hash(parts: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from tests.processes.stage import Stage, stage, wait_for
@@ -82,6 +83,10 @@ def routed(scene: Stage) -> int:
     return sum(scene.log.latest("middle").values())
 
 
+def held(scene: Stage) -> wire.StagePace | None:
+    return next((s.pace for t in scene.detail().tasks for s in t.stages if s.stage == "route" and s.pace is not None and s.pace.held), None)
+
+
 def test_nothing_is_lost_as_late_though_one_container_starts_half_a_minute_after_the_other_and_is_killed(scene: Stage) -> None:
     scene.start_coordinator()
     scene.deploy(containers=2, start="earliest")
@@ -89,10 +94,9 @@ def test_nothing_is_lost_as_late_though_one_container_starts_half_a_minute_after
     few = {"SLUICE_MAX_ROWS": "96", "SLUICE_TRIGGER_SECONDS": "0.1"}
     scene.start_container(0, **few)
     time.sleep(LATE_SECONDS)  # the lateness itself
-    assert routed(scene) == 0
-    pace = next(s.pace for t in scene.detail().tasks for s in t.stages if s.stage == "route" and s.pace is not None)
-    assert pace.held
+    pace = wait_for("a task that is held", lambda: held(scene))
     assert pace.waits_for == ("Partition 1",)
+    assert routed(scene) == 0
 
     _, watchdog = scene.start_container(1, **few)
     wait_for("a tenth of the way", lambda: routed(scene) > 8 * HOURS // 10)

@@ -103,6 +103,16 @@ def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str]
         made({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
 
 
+def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    (tmp_path / "spark" / "jars" / "spark-core.jar").touch()
+    elsewhere = {**environment, "SPARK_HOME": str(tmp_path / "spark")}
+    theirs = made(elsewhere, Training())
+    assert theirs.class_path == str(tmp_path / "spark" / "jars" / "spark-core.jar")
+    assert present(environment) is None
+    assert present(elsewhere) == theirs
+
+
 def test_the_class_path_is_in_the_order_of_names_and_whole() -> None:
     ours = installation(os.environ)
     assert ours is not None
