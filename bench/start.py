@@ -8,13 +8,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from bench.crew import Crew, Member, crew
-from bench.harness import ROOT, BenchFailed, Result, end, note
+from bench.harness import ROOT, BenchFailed, Result, end, note, tail
 from containers.classarchive import made
 from coordinator.core.errors import ClassArchiveNotMade
 from coordinator.core.ids import Generation, Lineage
@@ -85,15 +86,17 @@ def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
     member = here.start(0, SLUICE_CLASS_ARCHIVE=archive)
     while log.latest("counts")[0] == before:
         if member.process.poll() is not None or time.monotonic() - began > PATIENCE:
-            raise BenchFailed(f"{member.execution_id} wrote nothing; see {member.said}")
+            raise BenchFailed(f"{member.execution_id} wrote nothing: {tail(member.said.read_text(errors='replace'))}")
         time.sleep(LOOK_SECONDS)
     found = Took(time.monotonic() - began, cpu_of(member))
     end(member.process)
-    here.members.remove(member)
     return found
 
 
 def cpu_of(member: Member) -> float:
-    found = psutil.Process(member.process.pid)
-    times = [each.cpu_times() for each in (found, *found.children(recursive=True))]
-    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+    found, total = psutil.Process(member.process.pid), 0.0
+    for each in (found, *found.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # short ones are then their parent's children_…
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total

@@ -42,6 +42,7 @@ from containers.classarchive import ClassArchive
 from containers.engine import StateSize
 from containers.masters import is_local
 from containers.sparksettings import session_settings
+from containers.workerpython import worker_python
 from coordinator.core.errors import SparkGone, SparkNotStarted
 
 if TYPE_CHECKING:
@@ -114,10 +115,12 @@ def start_session(
     Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if is_local(master) or "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
     local_dir.mkdir(parents=True, exist_ok=True)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute())
+    if is_local(master):
+        os.environ["PYSPARK_PYTHON"] = here
+    elif "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
