@@ -1,5 +1,5 @@
 """An archive of Spark's classes as the JVM has them in memory (class-data sharing, "AppCDS": JEP 310 and JEP 350). A container whose JVM
-begins with it starts with half of the CPU, and containers of one machine share its pages.
+begins with it starts with a quarter less CPU, and containers of one machine share its pages.
 
 It belongs to one installation: to this Java and to these jars of PySpark's. The JVM looks at both when it begins, and does without an
 archive that does not fit. It is made once, by `sluice class-archive`, which an image's build runs:
@@ -110,7 +110,7 @@ def present(environment: Mapping[str, str]) -> ClassArchive | None:
 
 
 def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
-    """The archive of this installation, made if need be, which takes some ten seconds. May be called by many processes at once.
+    """The archive of this installation, made if need be, which takes half a minute. May be called by many processes at once.
 
     Raises ClassArchiveNotMade."""
     try:

@@ -76,8 +76,8 @@ def run(
 
 
 def class_archive() -> None:
-    """Make an archive of Spark's classes, unless it is there, and print its file. Containers on this machine then start with half of the
-    CPU, and share the archive's memory. For images, and for machines whose containers start often. It is in SLUICE_JARS_DIR, and of this
+    """Make an archive of Spark's classes, unless it is there, and print its file. Containers on this machine then start with a quarter
+    less CPU, and share the archive's memory. For images, and for machines whose containers start often. It is in SLUICE_JARS_DIR, and of this
     Java and this PySpark alone: make it again after an upgrade."""
     import os
 
