@@ -77,8 +77,8 @@ def run(
 
 def class_archive() -> None:
     """Make an archive of Spark's classes, unless it is there, and print its file. Containers on this machine then start with a quarter
-    less CPU, and share the archive's memory. For images, and for machines whose containers start often. It is in SLUICE_JARS_DIR, and of this
-    Java and this PySpark alone: make it again after an upgrade."""
+    less CPU, and share the archive's memory. For images, and for machines whose containers start often. It is in SLUICE_JARS_DIR, and of
+    this Java and this PySpark alone: make it again after an upgrade."""
     import os
 
     from containers.classarchive import made
