@@ -17,7 +17,7 @@ from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 
 STARTING = os.cpu_count() or 1
-"""How many queries start at a time: each starts a Python process that needs a second or two of a core, and Spark gives it ten seconds."""
+"""How many queries start at a time: each starts a Python process that needs up to a second of a core, and Spark gives it ten seconds."""
 
 
 class Around(Protocol):
