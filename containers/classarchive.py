@@ -30,6 +30,7 @@ from coordinator.core.errors import ClassArchiveNotMade
 
 log = logging.getLogger(__name__)
 
+CLASS_PATH = "spark.driver.extraClassPath"
 TRAINING = "containers.classtraining"
 _PATIENCE = timedelta(minutes=10)
 _LAST_LINES = 12
@@ -100,10 +101,10 @@ def installation(environment: Mapping[str, str]) -> Installation | None:
 
 
 def present(environment: Mapping[str, str]) -> ClassArchive | None:
-    """The archive of this installation, if it was made."""
+    """The archive of this installation, if it was made, and the installation's settings leave the class path to us."""
     try:
         ours = installation(environment)
-        return ours.whole() if ours is not None else None
+        return ours.whole() if ours is not None and not _has_class_path(environment) else None
     except OSError as error:
         log.warning("no archive of classes is used: %s", error)
         return None
@@ -166,6 +167,14 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
     except subprocess.TimeoutExpired:
         return 1, f"given up after {_PATIENCE}"
     return done.returncode, done.stdout
+
+
+def _has_class_path(environment: Mapping[str, str]) -> bool:
+    """Whether Spark's file of defaults puts something on the class path, which what we say would replace."""
+    told = environment.get("SPARK_CONF_DIR")
+    places = [Path(told)] if told else [home / "conf" for home in _spark_homes(environment)]
+    files = [file for place in places if (file := place / "spark-defaults.conf").is_file()]
+    return any(line.lstrip().startswith(CLASS_PATH) for file in files for line in file.read_text(errors="replace").splitlines())
 
 
 def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:

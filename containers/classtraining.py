@@ -18,12 +18,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.classarchive import ClassArchive, installation
+from containers.classarchive import CLASS_PATH, ClassArchive, installation
 from containers.job import Job, Task
 from containers.localstate import Stores
 from containers.logtask import LogTaskSystem
 from containers.spark import BatchDone, Listener, QueryEnded, start_query, start_session, stop_between_batches
-from containers.sparksettings import CLASS_PATH, DEFAULT_JAVA_OPTIONS
+from containers.sparksettings import DEFAULT_JAVA_OPTIONS
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
 from coordinator.clock import SystemClock

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from containers.classarchive import ClassArchive
+from containers.classarchive import CLASS_PATH, ClassArchive
 from containers.masters import is_local, is_loopback
 
 SETTINGS: Mapping[str, str] = {
@@ -40,7 +40,6 @@ DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 given as one of the JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-CLASS_PATH = "spark.driver.extraClassPath"
 
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """With all executors on this machine nobody else needs to reach the driver."""

@@ -113,6 +113,17 @@ def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[st
     assert present(elsewhere) == theirs
 
 
+def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment: Mapping[str, str], tmp_path: Path) -> None:
+    settings = {**environment, "SPARK_CONF_DIR": str(tmp_path / "conf")}
+    archive = made(settings, Training())
+    (tmp_path / "conf").mkdir()
+    defaults = tmp_path / "conf" / "spark-defaults.conf"
+    defaults.write_text("# spark.driver.extraClassPath /no\nspark.ui.enabled false\n")
+    assert present(settings) == archive
+    defaults.write_text(" spark.driver.extraClassPath=/mine.jar\n")
+    assert present(settings) is None
+
+
 def test_the_class_path_is_in_the_order_of_names_and_whole() -> None:
     ours = installation(os.environ)
     assert ours is not None
