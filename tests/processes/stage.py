@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -23,6 +23,7 @@ from containers.job import load_job
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from examples.playing.launch import kill_whole
 
 T = TypeVar("T")
 
@@ -55,6 +56,22 @@ def wait_for(what: str, look: Callable[[], T], seconds: float = 120) -> T:
             return found
         time.sleep(0.1)
     raise AssertionError(f"{what}: not within {seconds:g} s")
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """All at once. The second SIGTERM, once the first was heard, is an impatient stop."""
+    for patience in (1, 30):
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        until = time.monotonic() + patience
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+    for process in processes:
+        if process.poll() is None:
+            kill_whole(process)
 
 
 class Stage:
@@ -179,19 +196,9 @@ class Stage:
         return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in sorted(self.root.glob("*.log")))
 
     def close(self) -> None:
-        """Watchdogs first: a killed driver session needs one. SIGTERM twice is an impatient stop."""
-        for process in reversed(self._started):
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
-                process.terminate()
-        for process in reversed(self._started):
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                for member in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                    member.kill()
-                process.wait(10)
+        """Containers by their watchdogs, which a killed driver session needs, and before the coordinator, which hears their last words."""
+        _end([process for process in reversed(self._started) if process is not self.coordinator])
+        _end([process for process in self._started if process is self.coordinator])
         self.http.close()
 
 
