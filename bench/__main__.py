@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -103,5 +104,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if one(arguments[0]) is not None else 1
 
 
+def _end(_signal: int, _frame: object) -> None:
+    """As Ctrl-C does: what was started is ended on the way out."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     raise SystemExit(main(sys.argv[1:]))
