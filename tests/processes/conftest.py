@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from containers.classarchive import made
+from coordinator.core.errors import ClassArchiveNotMade
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""
@@ -15,7 +17,8 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 @pytest.fixture(scope="package", autouse=True)
 def drivers_start_quickly() -> Iterator[None]:
     """The archive of classes is in the user's cache, as that of an installation is."""
-    made(os.environ)
+    with suppress(ClassArchiveNotMade):  # which tests/spark/test_class_archive_on_spark.py tells; all else is only slower
+        made(os.environ)
     before = os.environ.get("SLUICE_SPARK_CONF")
     os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})
     yield

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.classarchive import made
+from containers.classarchive import present
 from containers.jars import connector_jars
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jars = {}
     with TemporaryDirectory(prefix="sluice-") as sockets:
         scratch = tmp_path_factory.mktemp("spark")
-        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), made(os.environ))
+        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), present(os.environ))
         yield session
         session.stop()
 
