@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from containers.jars import jars_directory, java, locked
+from containers.jars import jars_directory, java, locked, run_holding
 from coordinator.core.errors import ClassArchiveNotMade
 
 log = logging.getLogger(__name__)
@@ -151,22 +150,7 @@ def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
 
 
 def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
-    command = [sys.executable, "-m", TRAINING, str(archive.file)]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-            pass_fds=[lock],
-            timeout=_PATIENCE.total_seconds(),
-        )
-    except subprocess.TimeoutExpired:
-        return 1, f"given up after {_PATIENCE}"
-    return done.returncode, done.stdout
+    return run_holding([sys.executable, "-m", TRAINING, str(archive.file)], lock, _PATIENCE)
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:

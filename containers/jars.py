@@ -142,7 +142,7 @@ def fetched(wanted: JarSet, environment: Mapping[str, str], run: Run | None = No
             directory.mkdir(parents=True, exist_ok=True)
             with locked(directory / "lock") as lock:
                 if not complete.is_dir():
-                    _fetch(wanted, complete, environment, lock, run or _run)
+                    _fetch(wanted, complete, environment, lock, run or run_holding)
         except OSError as error:
             raise JarsUnavailable(
                 f"{directory} cannot be used for jars ({error.strerror or error}): name another by SLUICE_JARS_DIR"
@@ -202,7 +202,8 @@ def _ivy(asked: Path, cache: Path, environment: Mapping[str, str]) -> list[str]:
     return [*command, "-ivy", str(asked), "-retrieve", f"{asked.parent}/[artifact]-[revision].[ext]", "-types", "jar", "bundle", "-warn"]
 
 
-def _run(command: Sequence[str], lock: int) -> tuple[int, str]:
+def run_holding(command: Sequence[str], lock: int, patience: timedelta = _PATIENCE) -> tuple[int, str]:
+    """A `Run` that is ended when it takes longer."""
     try:
         done = subprocess.run(
             command,
@@ -213,10 +214,10 @@ def _run(command: Sequence[str], lock: int) -> tuple[int, str]:
             errors="replace",
             check=False,
             pass_fds=[lock],
-            timeout=_PATIENCE.total_seconds(),
+            timeout=patience.total_seconds(),
         )
     except subprocess.TimeoutExpired:
-        return 1, f"given up after {_PATIENCE}"
+        return 1, f"given up after {patience}"
     return done.returncode, done.stdout
 
 
