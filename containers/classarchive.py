@@ -6,7 +6,7 @@ archive that does not fit. It is made once, by `sluice class-archive`, which an 
 
     DIRECTORY/lock                                held while one is made
     DIRECTORY/classes-<where>-<what>-<bytes>.jsa  whole: it got this name only then
-    DIRECTORY/classes-<where>-<what>.part         one that is being made, or whose making was killed
+    DIRECTORY/building-*                          one that is being made; one that nobody holds the lock for is garbage, as with jars
 
 `<where>` is a hash of the paths of Java and the jars, `<what>` of their sizes and dates: one for what was installed there before goes when
 a new one is made.
@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +26,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from containers.jars import jars_directory, java, locked, run_holding
+from containers.jars import clear_unfinished, jars_directory, java, locked, run_holding
 from coordinator.core.errors import ClassArchiveNotMade
 
 log = logging.getLogger(__name__)
@@ -74,10 +76,6 @@ class Installation:
     where: str
     what: str
     jars: tuple[Path, ...]
-
-    @property
-    def part(self) -> ClassArchive:
-        return ClassArchive(self.directory / f"classes-{self.where}-{self.what}.part", self.jars)
 
     def whole(self) -> ClassArchive | None:
         """Its archive, if it was made. One that has lost its end is none: a JVM that begins with it crashes."""
@@ -130,22 +128,25 @@ def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArc
 
 
 def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
+    """In a directory of its own: a JVM whose training was interrupted may write its archive later, and has no place for it any more."""
+    clear_unfinished(ours.directory)
     for left in ours.directory.glob(f"classes-{ours.where}-*"):  # of what was installed here before; a JVM that has one keeps it
         left.unlink()
     log.info("making an archive of Spark's classes in %s from a short job, once", ours.directory)
-    part = ours.part.file
+    building = Path(tempfile.mkdtemp(prefix="building-", dir=ours.directory))
     try:
-        code, said = train(ours.part, lock)
+        part = building / "classes.jsa"
+        code, said = train(ClassArchive(part, ours.jars), lock)
         if code != 0 or not part.is_file():
             last = "\n  ".join(said.splitlines()[-_LAST_LINES:])
             raise ClassArchiveNotMade(f"the job that Spark's classes were to be had from failed (exit code {code}). It said:\n  {last}")
         part.chmod(0o644)  # other users' containers read an image's
         with part.open("rb+") as file:
             os.fsync(file.fileno())
-        archive = ClassArchive(part.with_name(f"{part.stem}-{part.stat().st_size}.jsa"), ours.jars)
+        archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.jars)
         part.rename(archive.file)
     finally:
-        part.unlink(missing_ok=True)
+        shutil.rmtree(building, ignore_errors=True)
     return archive
 
 

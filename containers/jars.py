@@ -164,10 +164,15 @@ def locked(file: Path) -> Iterator[int]:
         yield opened.fileno()
 
 
-def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock: int, run: Run) -> None:
-    directory = complete.parent
+def clear_unfinished(directory: Path) -> None:
+    """What was being made when its maker was killed. Only for who holds the lock."""
     for left in directory.glob("building-*"):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock: int, run: Run) -> None:
+    directory = complete.parent
+    clear_unfinished(directory)
     building = Path(tempfile.mkdtemp(prefix="building-", dir=directory))
     try:
         asked = building / "ivy.xml"

@@ -50,11 +50,25 @@ def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, 
 def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: Mapping[str, str]) -> None:
     ours = installation(environment)
     assert ours is not None
-    ours.directory.mkdir(parents=True)
-    ours.part.file.write_bytes(b"half")
+    left = ours.directory / "building-x"
+    left.mkdir(parents=True)
+    (left / "classes.jsa").write_bytes(b"half")
     assert present(environment) is None
     whole = made(environment, Training())
-    assert kept(environment) == [whole.file.name]
+    assert {each.name for each in ours.directory.iterdir()} == {"lock", whole.file.name}
+
+
+def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
+    """As after Ctrl-C: it ends, and then writes, when nobody holds the lock any more."""
+    interrupted = Training(1, writes=False)
+    with pytest.raises(ClassArchiveNotMade):
+        made(environment, interrupted)
+    (late,) = interrupted.trained
+    with pytest.raises(FileNotFoundError):
+        late.file.write_bytes(b"late")
+    again = Training()
+    made(environment, again)
+    assert again.trained[0].file != late.file
 
 
 def test_one_that_has_lost_its_end_is_not_used_and_is_made_again(environment: Mapping[str, str]) -> None:
