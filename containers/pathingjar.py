@@ -1,0 +1,51 @@
+"""A pathing jar: it holds a manifest alone, which names other jars (`Class-Path`), and is a class path of one file."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+MANIFEST = "META-INF/MANIFEST.MF"
+
+LONGEST_LINE = 72
+"""Bytes of a line of a manifest, without its end (JAR File Specification)."""
+
+_LINE_END = b"\r\n"
+_PLAIN = re.compile(r"[A-Za-z0-9._~+@,/-]+")
+"""What neither a URL escapes nor a manifest takes for a separator."""
+
+
+def pathing_jar(directory: Path, jars: Sequence[Path]) -> bytes | None:
+    """The contents of a jar in `directory` that names these: the same bytes for the same names.
+
+    The names are relative and as Java resolves links, so that a jar that the class path names again is not on it twice. They are not
+    escaped: a JVM that makes an archive of classes appends each as it stands to the directory, and knows no URLs. None where a name
+    would have to be escaped."""
+    here = os.path.realpath(directory)
+    names = [os.path.relpath(os.path.realpath(jar), here) for jar in jars]
+    if not all(_PLAIN.fullmatch(name) for name in names):
+        return None
+    made = BytesIO()
+    entry = zipfile.ZipInfo(MANIFEST)  # of 1980, and not compressed: zlib's versions differ
+    entry.create_system = 3
+    entry.external_attr = 0o644 << 16
+    with zipfile.ZipFile(made, "w") as file:
+        file.writestr(entry, manifest(names))
+    return made.getvalue()
+
+
+def manifest(names: Sequence[str]) -> bytes:
+    return b"".join(_folded(line) for line in ("Manifest-Version: 1.0", f"Class-Path: {' '.join(names)}", ""))
+
+
+def _folded(line: str) -> bytes:
+    """In lines of which each but the first continues the former by a space."""
+    rest = line.encode()
+    lines = [rest[:LONGEST_LINE]]
+    for start in range(LONGEST_LINE, len(rest), LONGEST_LINE - 1):
+        lines.append(b" " + rest[start : start + LONGEST_LINE - 1])
+    return b"".join(each + _LINE_END for each in lines)
