@@ -5,11 +5,12 @@ It belongs to one installation: to this Java and to these jars of PySpark's. The
 archive that does not fit. It is made once, by `sluice class-archive`, which an image's build runs:
 
     DIRECTORY/lock                                held while one is made
+    DIRECTORY/classes-<where>-<what>.jar          its class path, a pathing jar; made before it
     DIRECTORY/classes-<where>-<what>-<bytes>.jsa  whole: it got this name only then
     DIRECTORY/building-*                          one that is being made; one that nobody holds the lock for is garbage, as with jars
 
-`<where>` is a hash of the paths of Java and the jars, `<what>` of their sizes and dates: one for what was installed there before goes when
-a new one is made.
+`<where>` is a hash of the paths of Java and the jars, `<what>` of their sizes and dates and of the class path: one for what was installed
+there before goes when a new one is made. An archive whose jar is missing or damaged is not used. A jar without an archive is garbage.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from containers.jars import clear_unfinished, jars_directory, java, locked, run_holding
+from containers.pathingjar import pathing_jar
 from coordinator.core.errors import ClassArchiveNotMade
 
 log = logging.getLogger(__name__)
@@ -42,15 +44,11 @@ QUIET = "-Xlog:cds*=off"
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """`jars`: PySpark's, in the order in which they must begin the class path. Spark's own class path is `jars/*`, which the JVM reads in
-    whatever order a file system lists them, so that an archive made on one machine would not fit another's copy of the same image."""
+    """`class_path`: what a JVM's class path must begin with. Spark's own is `jars/*`, which the JVM reads in whatever order a file system
+    lists them, so that an archive made on one machine would not fit another's copy of the same image."""
 
     file: Path
-    jars: tuple[Path, ...]
-
-    @property
-    def class_path(self) -> str:
-        return ":".join(map(str, self.jars))
+    class_path: str
 
     @property
     def use(self) -> str:
@@ -70,20 +68,42 @@ and what it said."""
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Java and PySpark's jars: where they are and what they are, as hashes."""
+    """A Java and PySpark's jars: where they are and what they are, as hashes. `directory` has its links resolved; `pathing` is what the
+    pathing jar contains, None where the class path has to name the jars one by one."""
 
     directory: Path
     where: str
     what: str
     jars: tuple[Path, ...]
+    pathing: bytes | None
+
+    @property
+    def jar(self) -> Path:
+        return self.directory / f"classes-{self.where}-{self.what}.jar"
+
+    @property
+    def class_path(self) -> str:
+        return ":".join(map(str, self.jars)) if self.pathing is None else str(self.jar)
 
     def whole(self) -> ClassArchive | None:
-        """Its archive, if it was made. One that has lost its end is none: a JVM that begins with it crashes."""
+        """Its archive, if it was made. One that has lost its end is none: a JVM that begins with it crashes. One without its jar is none:
+        it fits no class path."""
         for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
-            if file.stem.rsplit("-", 1)[1] == str(file.stat().st_size):
-                return ClassArchive(file, self.jars)
-            log.warning("%s is not as long as when it was made, and is not used: remove it, or make it again", file)
+            if file.stem.rsplit("-", 1)[1] != str(file.stat().st_size):
+                log.warning("%s is not as long as when it was made, and is not used: remove it, or make it again", file)
+            elif trouble := self._trouble_with_jar():
+                log.warning("%s %s, and the archive of classes beside it is not used: make it again", self.jar, trouble)
+            else:
+                return ClassArchive(file, self.class_path)
         return None
+
+    def _trouble_with_jar(self) -> str | None:
+        if self.pathing is None:
+            return None
+        try:
+            return None if self.jar.read_bytes() == self.pathing else "is not as it was made"
+        except FileNotFoundError:
+            return "is missing"
 
 
 def installation(environment: Mapping[str, str]) -> Installation | None:
@@ -93,8 +113,11 @@ def installation(environment: Mapping[str, str]) -> Installation | None:
         return None
     parts = [Path(program).resolve(), *jars]
     where = _hash([str(part) for part in parts])
-    what = _hash([f"{found.st_size} {int(found.st_mtime)}" for found in (part.stat() for part in parts)])
-    return Installation(jars_directory(environment), where, what, tuple(jars))
+    dates = [f"{found.st_size} {int(found.st_mtime)}" for found in (part.stat() for part in parts)]
+    directory = Path(os.path.realpath(jars_directory(environment)))
+    pathing = pathing_jar(directory, jars)
+    what = _hash(dates if pathing is None else [*dates, str(directory), pathing.hex()])
+    return Installation(directory, where, what, tuple(jars), pathing)
 
 
 def present(environment: Mapping[str, str]) -> ClassArchive | None:
@@ -130,28 +153,51 @@ def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArc
 def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
     """In a directory of its own: a JVM whose training was interrupted may write its archive later, and has no place for it any more."""
     clear_unfinished(ours.directory)
-    for left in ours.directory.glob(f"classes-{ours.where}-*"):  # of what was installed here before; a JVM that has one keeps it
-        left.unlink()
+    _clear(ours)
     log.info("making an archive of Spark's classes in %s from a short job, once", ours.directory)
     building = Path(tempfile.mkdtemp(prefix="building-", dir=ours.directory))
     try:
+        if ours.pathing is not None:
+            _write_jar(ours.pathing, building / "classes.jar", ours.jar)
         part = building / "classes.jsa"
-        code, said = train(ClassArchive(part, ours.jars), lock)
+        code, said = train(ClassArchive(part, ours.class_path), lock)
         if code != 0 or not part.is_file():
             last = "\n  ".join(said.splitlines()[-_LAST_LINES:])
             raise ClassArchiveNotMade(f"the job that Spark's classes were to be had from failed (exit code {code}). It said:\n  {last}")
-        part.chmod(0o644)  # other users' containers read an image's
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.jars)
-        part.rename(archive.file)
+        archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.class_path)
+        _keep(part, archive.file)
+    except BaseException:
+        _clear(ours)
+        raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return archive
 
 
+def _clear(ours: Installation) -> None:
+    """Remove what was made for this installation, and for what was here before; a JVM that has it keeps it. Archives go first, so that a
+    crash leaves none without its jar."""
+    for left in sorted(ours.directory.glob(f"classes-{ours.where}-*"), key=lambda left: left.suffix != ".jsa"):
+        left.unlink()
+
+
+def _write_jar(contents: bytes, part: Path, jar: Path) -> None:
+    """Before the archive is made: it records the jar's path, size and date, which a JVM compares when it begins. A date of 0 it does not
+    compare, so that the archive fits also where the dates of files were not kept."""
+    part.write_bytes(contents)
+    os.utime(part, (0, 0))
+    _keep(part, jar)
+
+
+def _keep(part: Path, file: Path) -> None:
+    part.chmod(0o644)  # other users' containers read an image's
+    with part.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    part.rename(file)
+
+
 def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
-    return run_holding([sys.executable, "-m", TRAINING, str(archive.file)], lock, _PATIENCE)
+    return run_holding([sys.executable, "-m", TRAINING, str(archive.file), archive.class_path], lock, _PATIENCE)
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:
@@ -171,4 +217,4 @@ def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:
 
 
 def _hash(parts: Sequence[str]) -> str:
-    return sha256("\n".join(parts).encode()).hexdigest()[:12]
+    return sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]

@@ -1,4 +1,5 @@
-"""The typical job from which `sluice class-archive` has Spark's classes: `python -m containers.classtraining FILE`. Imports pyspark.
+"""The typical job from which `sluice class-archive` has Spark's classes: `python -m containers.classtraining FILE CLASS_PATH`. It imports
+pyspark.
 
 Two stages over a log in a directory of its own: routing by a key, and windows under a watermark, in RocksDB. What it does not touch is
 loaded from the jars when a job wants it, as everything is without an archive.
@@ -6,7 +7,6 @@ loaded from the jars when a job wants it, as everything is without an archive.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.classarchive import CLASS_PATH, ClassArchive, installation
+from containers.classarchive import CLASS_PATH, ClassArchive
 from containers.job import Job, Task
 from containers.localstate import Stores
 from containers.logtask import LogTaskSystem
@@ -96,13 +96,11 @@ def _settings(archive: ClassArchive) -> Mapping[str, str]:
     return {DEFAULT_JAVA_OPTIONS: f"{archive.make} {SHORT_LIVED}", CLASS_PATH: archive.class_path}
 
 
-def main(file: Path) -> int:
+def main(archive: ClassArchive) -> int:
     """The exit code of the JVM, which writes the archive when it ends."""
-    ours = installation(os.environ)
-    assert ours is not None
     with TemporaryDirectory(prefix="sluice-") as made:
         root = Path(made)
-        spark = start_session("class training", "local[2]", root / "spark", _settings(ClassArchive(file, ours.jars)), root)
+        spark = start_session("class training", "local[2]", root / "spark", _settings(archive), root)
         gateway = spark.sparkContext._gateway
         _train(spark, root)
         spark.stop()
@@ -113,4 +111,4 @@ def main(file: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(ClassArchive(Path(sys.argv[1]), sys.argv[2])))

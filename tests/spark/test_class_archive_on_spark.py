@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,29 +15,55 @@ from containers.classarchive import ClassArchive, made
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
+SHORT = 6000
+"""Bytes. Spark's jars one by one were 50,000."""
+
 SESSION = """
+import json
+import os
 import sys
 from pathlib import Path
-from containers.classarchive import ClassArchive, made
-from containers.spark import start_session
-import os
 
-file, seen, root = map(Path, sys.argv[1:])
-ours = made(os.environ)
-options = {"spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={seen} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-spark = start_session("archived", "local[1]", root, options, None, ClassArchive(file, ours.jars))
+import psutil
+
+from containers.classarchive import ClassArchive
+from containers.spark import start_session
+
+file, class_path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+options = {"spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={root}/seen -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+spark = start_session("archived", "local[1]", root / "spark", options, None, ClassArchive(file, class_path))
 assert spark.range(5).count() == 5
+java = psutil.Process(spark.sparkContext._gateway.proc.pid)
+assert java.name() == "java"
+found = spark._jvm.Thread.currentThread().getContextClassLoader().getResources("META-INF/MANIFEST.MF")
+manifests = []
+while found.hasMoreElements():
+    manifests.append(found.nextElement().toString())
+core = spark._jvm.java.lang.Class.forName("org.apache.spark.SparkContext").getProtectionDomain().getCodeSource().getLocation()
+told = {"command_line": sum(len(os.fsencode(each)) + 1 for each in java.cmdline()), "manifests": manifests, "core": core.toString()}
+(root / "told").write_text(json.dumps(told))
 spark.stop()
 """
 
 
-def classes_of(archive: Path, root: Path) -> tuple[int, int]:
-    """How many classes a session had from the archive, and how many not; with a directory of settings, which an archive's JVM had not."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Classes that a session had from the archive, and others; bytes of its JVM's command line; the jars of its class path, by name, and
+    where Spark's own classes are from."""
+
+    archived: int
+    others: int
+    command_line: int
+    jars: list[str]
+    core: str
+
+
+def seen_with(archive: ClassArchive, root: Path) -> Seen:
+    """With a directory of settings, which an archive's JVM had not."""
     (root / "conf").mkdir()
     (root / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
-    seen = root / "seen"
     done = subprocess.run(
-        [sys.executable, "-c", SESSION, str(archive), str(seen), str(root / "spark")],
+        [sys.executable, "-c", SESSION, str(archive.file), archive.class_path, str(root)],
         env={**os.environ, "SPARK_CONF_DIR": str(root / "conf")},
         capture_output=True,
         text=True,
@@ -44,23 +72,51 @@ def classes_of(archive: Path, root: Path) -> tuple[int, int]:
     )
     assert done.returncode == 0, done.stderr
     assert "[cds" not in done.stdout + done.stderr
-    lines = seen.read_text().splitlines()
-    ours = sum("shared objects file (top)" in line for line in lines)
-    return ours, len(lines) - ours
+    lines = (root / "seen").read_text().splitlines()
+    archived = sum("shared objects file (top)" in line for line in lines)
+    told = json.loads((root / "told").read_text())
+    jars = [url.partition("!")[0].rpartition("/")[2] for url in told["manifests"] if url.startswith("jar:file:")]
+    return Seen(archived, len(lines) - archived, told["command_line"], jars, told["core"])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def archive() -> ClassArchive:
     return made(os.environ)
 
 
 def test_a_session_has_most_of_spark_s_classes_from_the_archive_under_another_collector_too(archive: ClassArchive, tmp_path: Path) -> None:
     (tmp_path / "a b.jsa").symlink_to(archive.file)
-    archived, others = classes_of(tmp_path / "a b.jsa", tmp_path)
-    assert archived > 5000
-    assert archived > others
+    seen = seen_with(ClassArchive(tmp_path / "a b.jsa", archive.class_path), tmp_path)
+    assert seen.archived > 5000
+    assert seen.archived > seen.others
 
 
-def test_an_archive_of_another_kind_is_done_without(tmp_path: Path) -> None:
+def test_the_command_line_of_an_archive_s_jvm_is_short_and_each_jar_is_once_on_its_class_path(
+    archive: ClassArchive, tmp_path: Path
+) -> None:
+    seen = seen_with(archive, tmp_path)
+    assert seen.archived > 5000
+    assert seen.command_line < SHORT
+    assert len(seen.jars) > 200
+    assert len(set(seen.jars)) == len(seen.jars)
+    assert seen.core.rpartition("/")[2] in seen.jars
+
+
+def test_an_archive_fits_in_a_directory_of_any_name_and_after_the_dates_of_files_were_lost(tmp_path: Path) -> None:
+    archive = made({**os.environ, "SLUICE_JARS_DIR": str(tmp_path / "spä ce" / "jars")})
+    for file in (archive.file, Path(archive.class_path)):
+        file.touch()
+    seen = seen_with(archive, tmp_path)
+    assert seen.archived > 5000
+    assert seen.command_line < SHORT
+
+
+def test_an_archive_of_another_kind_is_done_without(archive: ClassArchive, tmp_path: Path) -> None:
     (tmp_path / "none.jsa").write_bytes(b"not an archive")
-    assert classes_of(tmp_path / "none.jsa", tmp_path)[0] == 0
+    assert seen_with(ClassArchive(tmp_path / "none.jsa", archive.class_path), tmp_path).archived == 0
+
+
+def test_a_session_starts_where_the_jar_went_after_it_was_looked_at(archive: ClassArchive, tmp_path: Path) -> None:
+    seen = seen_with(ClassArchive(archive.file, str(tmp_path / "gone.jar")), tmp_path)
+    assert seen.archived == 0
+    assert len(seen.jars) > 200

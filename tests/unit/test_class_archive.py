@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,9 +19,11 @@ class Training:
     def __init__(self, code: int = 0, *, writes: bool = True) -> None:
         self.code, self.writes = code, writes
         self.trained: list[ClassArchive] = []
+        self.class_paths: list[bytes] = []
 
     def __call__(self, archive: ClassArchive, _lock: int) -> tuple[int, str]:
         self.trained.append(archive)
+        self.class_paths.append(Path(archive.class_path).read_bytes() if ":" not in archive.class_path else b"")
         if self.writes:
             archive.file.write_bytes(b"classes")
         return self.code, "one line\nthe last line"
@@ -37,14 +42,141 @@ def kept(environment: Mapping[str, str]) -> list[str]:
     return sorted(file.name for file in Path(environment["SLUICE_JARS_DIR"]).glob("classes-*"))
 
 
+def names(archive: ClassArchive) -> list[str]:
+    """An archive and its class path."""
+    return sorted([archive.file.name, Path(archive.class_path).name])
+
+
 def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, str]) -> None:
     training = Training()
     assert present(environment) is None
     first, second = made(environment, training), made(environment, training)
     assert first == second == present(environment)
     assert len(training.trained) == 1
-    assert first.file.stat().st_mode & 0o777 == 0o644
-    assert kept(environment) == [first.file.name]
+    assert [file.stat().st_mode & 0o777 for file in (first.file, Path(first.class_path))] == [0o644, 0o644]
+    assert kept(environment) == names(first)
+
+
+def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(environment: Mapping[str, str]) -> None:
+    ours = installation(environment)
+    assert ours is not None
+    training = Training()
+    archive = made(environment, training)
+    assert archive.class_path == training.trained[0].class_path == str(archive.file.parent / f"classes-{ours.where}-{ours.what}.jar")
+    assert training.class_paths == [ours.pathing]
+    with zipfile.ZipFile(archive.class_path) as jar:
+        manifest = jar.read("META-INF/MANIFEST.MF").replace(b"\r\n ", b"").decode()
+    named = manifest.split("Class-Path: ")[1].split()
+    assert [(archive.file.parent / name).resolve() for name in named] == [jar.resolve() for jar in ours.jars]
+
+
+@pytest.mark.parametrize(("harm", "told"), [("missing", "is missing"), ("truncated", "is not as it was made"), ("other", "is not as it")])
+def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_again(
+    harm: str, told: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    archive = made(environment, Training())
+    jar = Path(archive.class_path)
+    before = jar.read_bytes()
+    jar.unlink()
+    if harm != "missing":
+        jar.write_bytes(before[:-1] if harm == "truncated" else before.replace(b"Class-Path", b"Class-path"))
+    assert present(environment) is None
+    assert f"{jar} {told}" in caplog.text
+    again = Training()
+    assert made(environment, again) == archive == present(environment)
+    assert len(again.trained) == 1
+    assert jar.read_bytes() == before
+
+
+def test_an_archive_of_a_release_that_made_no_jar_goes_when_another_is_made(environment: Mapping[str, str]) -> None:
+    ours = installation(environment)
+    assert ours is not None
+    ours.directory.mkdir(parents=True)
+    former = ours.directory / f"classes-{ours.where}-0123456789ab-7.jsa"
+    former.write_bytes(b"classes")
+    assert present(environment) is None
+    archive = made(environment, Training())
+    assert kept(environment) == names(archive)
+
+
+KILLED = """
+import os, signal, sys
+from containers.classarchive import made
+
+def train(archive, lock):
+    if sys.argv[1] == "after":
+        archive.file.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+made(os.environ, train)
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_maker_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one_starts_afresh(
+    moment: str, environment: Mapping[str, str]
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, moment], env={**os.environ, **environment}, check=False, timeout=60)
+    assert done.returncode == -9
+    assert [Path(name).suffix for name in kept(environment)] == [".jar"]
+    assert present(environment) is None
+    archive = made(environment, Training())
+    assert kept(environment) == names(archive)
+    assert {each.name for each in archive.file.parent.iterdir()} == {"lock", *names(archive)}
+
+
+def test_an_archive_goes_before_its_jar(environment: Mapping[str, str]) -> None:
+    """Here what is to go with the archive cannot: it is a directory."""
+    before = made(environment, Training())
+    (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
+    jar = Path(before.class_path)
+    jar.unlink()
+    jar.mkdir()
+    with pytest.raises(ClassArchiveNotMade):
+        made(environment, Training())
+    assert kept(environment) == [jar.name]
+
+
+def test_an_archive_is_used_where_nothing_can_be_written(environment: Mapping[str, str]) -> None:
+    archive = made(environment, Training())
+    directory = archive.file.parent
+    directory.chmod(0o555)
+    try:
+        before = directory.stat().st_mtime_ns
+        assert made(environment, Training()) == present(environment) == archive
+        assert directory.stat().st_mtime_ns == before
+    finally:
+        directory.chmod(0o755)
+
+
+def test_an_archive_that_was_moved_away_from_where_it_was_made_is_not_used(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """A JVM looks for the jar where it was."""
+    made(environment, Training())
+    (tmp_path / "cache").rename(tmp_path / "moved")
+    moved = {**environment, "SLUICE_JARS_DIR": str(tmp_path / "moved" / "jars")}
+    assert present(moved) is None
+    archive = made(moved, Training())
+    assert kept(moved) == names(archive)
+
+
+def test_a_link_to_the_directory_is_the_same_directory(environment: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "cache")
+    linked = {**environment, "SLUICE_JARS_DIR": str(tmp_path / "link" / "jars")}
+    assert made(environment, Training()) == present(linked)
+
+
+def test_the_directory_may_have_any_name(environment: Mapping[str, str], tmp_path: Path) -> None:
+    named = {**environment, "SLUICE_JARS_DIR": os.fsdecode(os.fsencode(tmp_path / "spä ce%20") + b"\xff")}
+    archive = made(named, Training())
+    assert archive.class_path == str(archive.file.parent / Path(archive.class_path).name)
+    assert present(named) == archive
+
+
+def test_an_archive_is_used_after_the_dates_of_what_was_made_were_lost(environment: Mapping[str, str]) -> None:
+    archive = made(environment, Training())
+    assert Path(archive.class_path).stat().st_mtime == 0
+    Path(archive.class_path).touch()
+    assert present(environment) == archive
 
 
 def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: Mapping[str, str]) -> None:
@@ -55,7 +187,7 @@ def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: M
     (left / "classes.jsa").write_bytes(b"half")
     assert present(environment) is None
     whole = made(environment, Training())
-    assert {each.name for each in ours.directory.iterdir()} == {"lock", whole.file.name}
+    assert {each.name for each in ours.directory.iterdir()} == {"lock", *names(whole)}
 
 
 def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
@@ -83,9 +215,9 @@ def test_another_java_at_the_same_place_needs_another_archive_and_the_former_goe
     before = made(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
     assert present(environment) is None
-    assert kept(environment) == [before.file.name]
+    assert kept(environment) == names(before)
     after = made(environment, Training())
-    assert kept(environment) == [after.file.name]
+    assert kept(environment) == names(after)
 
 
 def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
@@ -94,7 +226,7 @@ def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str],
     theirs = made({**environment, "JAVA_HOME": str(elsewhere)}, Training())
     elsewhere.rename(tmp_path / "jdk")
     ours = made(environment, Training())
-    assert kept(environment) == sorted([theirs.file.name, ours.file.name])
+    assert kept(environment) == sorted(names(theirs) + names(ours))
 
 
 @pytest.mark.parametrize("training", [Training(1), Training(0, writes=False)])
@@ -117,14 +249,29 @@ def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str]
         made({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
 
 
+def spark_in(home: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "spark-core.jar").touch()
+    return {**environment, "SPARK_HOME": str(home)}
+
+
 def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
-    (tmp_path / "spark" / "jars").mkdir(parents=True)
-    (tmp_path / "spark" / "jars" / "spark-core.jar").touch()
-    elsewhere = {**environment, "SPARK_HOME": str(tmp_path / "spark")}
-    theirs = made(elsewhere, Training())
-    assert theirs.class_path == str(tmp_path / "spark" / "jars" / "spark-core.jar")
+    elsewhere = spark_in(tmp_path / "spark", environment)
+    training = Training()
+    theirs = made(elsewhere, training)
+    assert b"Class-Path: ../../spark/jars/spark-core.jar\r\n" in training.class_paths[0]
     assert present(environment) is None
     assert present(elsewhere) == theirs
+
+
+def test_jars_whose_paths_no_manifest_can_name_are_the_class_path_one_by_one(environment: Mapping[str, str], tmp_path: Path) -> None:
+    elsewhere = spark_in(tmp_path / "a spark", environment)
+    jars = tmp_path / "a spark" / "jars"
+    (jars / "another.jar").touch()
+    archive = made(elsewhere, Training())
+    assert archive.class_path == f"{jars}/another.jar:{jars}/spark-core.jar"
+    assert present(elsewhere) == archive
+    assert kept(elsewhere) == [archive.file.name]
 
 
 def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment: Mapping[str, str], tmp_path: Path) -> None:

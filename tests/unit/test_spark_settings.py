@@ -8,7 +8,7 @@ from containers.classarchive import CLASS_PATH, ClassArchive
 from containers.sparksettings import DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
 
 SOCKETS = Path("/tmp/sluice-abc")
-ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), (Path("/jars/a.jar"), Path("/jars/b.jar")))
+ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), "/cache/a b.jar")
 ENABLED, DIRECTORY = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 
 
@@ -60,7 +60,7 @@ def test_a_jvm_begins_with_the_archive_and_with_the_class_path_that_it_was_made_
     assert '"-XX:SharedArchiveFile=/cache/a b.jsa"' in found[DEFAULT_JAVA_OPTIONS]
     assert "ExitOnOutOfMemoryError" in found[DEFAULT_JAVA_OPTIONS]
     assert found[DEFAULT_JAVA_OPTIONS].endswith(" -Xss4m")
-    assert found[CLASS_PATH] == "/jars/a.jar:/jars/b.jar"
+    assert found[CLASS_PATH] == "/cache/a b.jar"
 
 
 def test_where_the_job_has_a_class_path_of_its_own_or_spark_submit_has_started_the_jvm_there_is_no_archive() -> None:
