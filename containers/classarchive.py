@@ -151,7 +151,7 @@ def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
 
 
 def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
-    return run_holding([sys.executable, "-m", TRAINING, str(archive.file)], lock, _PATIENCE)
+    return run_holding([sys.executable, "-P", "-m", TRAINING, str(archive.file)], lock, _PATIENCE)
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:
