@@ -29,7 +29,7 @@ EXPOSE 8180
 
 # Of the coordinator; a container has no port, and a watchdog instead: --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-P", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
 
 # tini passes SIGTERM to its child alone, which is what a container's watchdog needs to stop between batches, and reaps orphans.
 ENTRYPOINT ["tini", "--", "sluice"]

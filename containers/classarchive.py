@@ -197,7 +197,7 @@ def _keep(part: Path, file: Path) -> None:
 
 
 def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
-    return run_holding([sys.executable, "-m", TRAINING, str(archive.file), archive.class_path], lock, _PATIENCE)
+    return run_holding([sys.executable, "-P", "-m", TRAINING, str(archive.file), archive.class_path], lock, _PATIENCE)
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from coordinator.core.errors import BadJobFile, SluiceError
@@ -150,6 +151,8 @@ class Job:
         self.stages: list[DeclaredStage] = []
         self.code = ""
         """Tells this version of the job file from others; not of what it imports. "" for a job that was not loaded from a file."""
+        self.directory: Path | None = None
+        """Where the job file is, and its own helper modules. None for a job that was not loaded from a file."""
 
     def input(self, name: str, *, broadcast: bool = False) -> Input:
         """Declare a stream to read. Which system and stream it is, is said at deployment (default: the same name)."""
@@ -209,8 +212,9 @@ def load_job(file: Path) -> Job:
     if spec is None or spec.loader is None:
         raise BadJobFile(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
+    directory = file.parent.absolute()
+    _look_in(directory, sys.modules.get("sluice_job"))
     sys.modules["sluice_job"] = module
-    sys.path.insert(0, str(file.parent.absolute()))
     try:
         spec.loader.exec_module(module)
     except SluiceError as error:
@@ -224,11 +228,20 @@ def load_job(file: Path) -> Job:
         raise BadJobFile(f"{file} must hold exactly one Job at its top level, and holds {len(jobs)}")
     job = next(iter(jobs.values()))
     job.code = hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    job.directory = directory
     try:
         job.chain()
     except SluiceError as error:
         raise BadJobFile(f"{file}: {error}") from error
     return job
+
+
+def _look_in(directory: Path, earlier: ModuleType | None) -> None:
+    """Let the job file import what is beside it, now and later. The directory comes last on the path, so that a file in it does not shadow
+    a module of Sluice or of the standard library, and in the place of the directory of the job that was loaded earlier."""
+    if earlier is not None and earlier.__file__ is not None and sys.path[-1] == str(Path(earlier.__file__).parent):
+        del sys.path[-1]
+    sys.path.append(str(directory))
 
 
 def in_job_file(error: Exception) -> str:

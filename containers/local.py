@@ -22,6 +22,7 @@ from containers.pages import ProcessRow
 from containers.statusline import StatusLine
 from containers.supervised import RESTARTS, EndedTooOften, Processes, Slot, ended
 from containers.tables import Screen, is_interactive
+from containers.workerpython import last_on_path
 from coordinator import wire
 from coordinator.clock import SystemClock
 from coordinator.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
@@ -73,13 +74,21 @@ def run_options(
 
 def coordinator_environment(options: RunOptions) -> dict[str, str]:
     """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job names is
-    looked for beside the job file and allowed: whoever runs the file runs its code anyway."""
+    allowed: whoever runs the file runs its code anyway."""
     kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in options.request.streams) else {}
     grouper = options.request.grouper
     if ":" not in grouper:
         return {**kafka, **os.environ}
-    path = os.pathsep.join(filter(None, [str(options.job_file.parent), os.environ.get("PYTHONPATH")]))
-    return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper]), "PYTHONPATH": path}
+    return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper])}
+
+
+def coordinator_command(options: RunOptions) -> list[str]:
+    """A grouper that the job names is also looked for beside the job file."""
+    looking = last_on_path(options.job_file.parent) if ":" in options.request.grouper else []
+    return [
+        *(sys.executable, "-P", *looking, "-m", "coordinator.cli", "coordinator", "--stop-with-stdin"),
+        *("--host", "127.0.0.1", "--port", str(options.port), "--home", str(options.home)),
+    ]
 
 
 def _free_port() -> int:
@@ -93,20 +102,13 @@ class LocalRun:
         self._options = options
         self._stopping = asyncio.Event()
         self._signals = 0
-        self._coordinator = Slot("coordinator", self._coordinator_command(), coordinator_environment(options))
+        self._coordinator = Slot("coordinator", coordinator_command(options), coordinator_environment(options))
         self._containers: LocalContainers | None = None
         self._client = Coordinator(options.url)
         self._clock = SystemClock()
         self._processes = Processes(options.home / "logs", restarts, self._clock)
         self._run_id = RunId("")
         self._failure = ""
-
-    def _coordinator_command(self) -> list[str]:
-        o = self._options
-        return [
-            *(sys.executable, "-m", "coordinator.cli", "coordinator", "--stop-with-stdin"),
-            *("--host", "127.0.0.1", "--port", str(o.port), "--home", str(o.home)),
-        ]
 
     async def run(self) -> int:
         """Until Ctrl-C, the end of the run, or a failure; the exit code."""

@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -42,7 +43,7 @@ from containers.classarchive import ClassArchive
 from containers.engine import StateSize
 from containers.masters import is_local
 from containers.sparksettings import session_settings
-from containers.workerpython import worker_python
+from containers.workerpython import plain_environment, worker_python
 from coordinator.core.errors import SparkGone, SparkNotStarted
 
 if TYPE_CHECKING:
@@ -110,24 +111,28 @@ def start_session(
     settings: Mapping[str, str],
     sockets: Path | None = None,
     archive: ClassArchive | None = None,
+    beside: Path | None = None,
 ) -> SparkSession:
-    """The driver's one session; see `session_settings`. Blocks for some seconds while the JVM starts, a minute where no master answers.
-    Raises SparkNotStarted."""
+    """The driver's one session; see `session_settings`. `beside`: the directory of the job file, whose helper modules the Python processes
+    of a local master find. Blocks for some seconds while the JVM starts, a minute where no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     local_dir.mkdir(parents=True, exist_ok=True)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute())
+    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), beside)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
-    elif "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        of_jvm = plain_environment(beside) if here == sys.executable else {}
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        of_jvm = plain_environment(None)
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
     for name, value in session_settings(master, submitted, settings, sockets, archive).items():
         builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
+        with _environment(of_jvm):
+            spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("WARN")
         _write_no_checksums(spark)
     except (Py4JError, PySparkException) as error:
@@ -135,6 +140,21 @@ def start_session(
         why = f"{_why_not(error)}; Spark's own words are in the container's log"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
+
+
+@contextmanager
+def _environment(added: Mapping[str, str]) -> Iterator[None]:
+    """Add it for the JVM that is started meanwhile. Processes that user code starts later do not inherit it from this one."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _write_no_checksums(spark: SparkSession) -> None:

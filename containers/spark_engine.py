@@ -90,7 +90,8 @@ class SparkEngine:
         for directory in (self._settings.state_directory, scratch):
             check_writable(directory)
         archive = present(os.environ) if self._settings.class_archive else None
-        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), self._settings.sockets_dir, archive)
+        sockets, beside = self._settings.sockets_dir, self._job.directory
+        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), sockets, archive, beside)
         self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
         if not is_local(str(self._spark.sparkContext.master)):

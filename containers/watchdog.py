@@ -41,7 +41,9 @@ STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
 """Set by a launcher that holds the other end of standard input: its end is a request to stop."""
 
 
-DRIVER = (sys.executable, "-m", "containers.driver")
+DRIVER = (sys.executable, "-P", "-m", "containers.driver")
+"""With `-P`, as every Python that Sluice starts: else the working directory is first on the path, and what is in it shadows Sluice. The
+variable PYTHONSAFEPATH would be inherited by processes that user code starts."""
 
 
 class Watchdog:

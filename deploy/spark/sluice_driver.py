@@ -4,6 +4,10 @@ Needs Sluice in the Python that spark-submit starts (PYSPARK_DRIVER_PYTHON). doc
 """
 
 import sys
+
+if not sys.flags.safe_path:
+    del sys.path[0]  # this file's directory: a file in it must not shadow a module of Sluice or of the standard library
+
 from pathlib import Path
 
 from containers.driver import run_and_exit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.local import coordinator_environment, run_options
+from containers.local import coordinator_command, coordinator_environment, run_options
 from coordinator.core.errors import BadGrouping, BadSettings
 from coordinator.core.grouping import GroupByPartition, Previous
 from coordinator.core.ids import Ssp
@@ -154,14 +154,15 @@ def only(task): ...
 def test_sluice_run_allows_its_coordinator_the_jobs_own_grouper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_GROUPERS", '["other:Grouper"]')
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    for grouper, allowed, path in [
-        ("GroupByPartition", '["other:Grouper"]', "/elsewhere"),
-        ("grouping_of_mine:Mine", '["grouping_of_mine:Mine"]', f"{tmp_path}:/elsewhere"),
+    for grouper, allowed, looked_for in [
+        ("GroupByPartition", '["other:Grouper"]', False),
+        ("grouping_of_mine:Mine", '["grouping_of_mine:Mine"]', True),
     ]:
         (tmp_path / "job.py").write_text(JOB.replace("GROUPER", repr(grouper)))
-        options = run_options(tmp_path / "job.py", 1, tmp_path, 8180, "checkpoint", "log", [])
+        options = run_options(tmp_path / "job.py", 1, tmp_path / "home", 8180, "checkpoint", "log", [])
         environment = coordinator_environment(options)
-        assert (environment["SLUICE_GROUPERS"], environment["PYTHONPATH"]) == (allowed, path)
+        assert (environment["SLUICE_GROUPERS"], environment["PYTHONPATH"]) == (allowed, "/elsewhere")
+        assert (str(tmp_path) in coordinator_command(options)) == looked_for
 
 
 # --- apart ---

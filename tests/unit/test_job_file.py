@@ -70,7 +70,25 @@ def test_a_job_under_two_names_is_still_one(write: Write) -> None:
 def test_a_job_file_may_import_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = 'from-beside'\n")
     text = GOOD.replace("Job('delays')", "Job(beside.NAME)").replace("from containers", "import beside\nfrom containers", 1)
-    assert load_job(write(text)).name == "from-beside"
+    job = load_job(write(text))
+    assert (job.name, job.directory) == ("from-beside", tmp_path)
+
+
+def test_what_lies_beside_a_job_file_does_not_shadow_the_standard_library(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError")
+    assert load_job(write("import colorsys\n" + GOOD)).name == "delays"
+
+
+def test_each_of_two_job_files_imports_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("raise RuntimeError")
+    load_job(write(GOOD))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "beside.py").write_text("NAME = 'of-the-other'\n")
+    (tmp_path / "other" / "job.py").write_text("import beside\n" + GOOD.replace("Job('delays')", "Job(beside.NAME)"))
+    assert load_job(tmp_path / "other" / "job.py").name == "of-the-other"
 
 
 def test_a_stage_is_named_as_its_function_unless_it_says_otherwise(write: Write) -> None:

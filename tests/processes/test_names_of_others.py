@@ -1,0 +1,99 @@
+"""`sluice run` among files that bear the names of Sluice's packages, of Spark and of the standard library."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator.core.ids import Generation, Lineage
+from coordinator.streams.log import Log, Record, Writer
+from examples.playing.launch import kill_whole
+from tests.processes.stage import wait_for
+from tests.traps import set_traps
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RECORDS = 20
+
+JOB = """
+import random
+
+import helper
+from containers import Job
+from parts.naming import NAME
+from pyspark.sql import functions as F
+
+assert random.choice([NAME]) == "toy"
+job = Job(NAME, grouper="grouping:Mine")
+numbers, out = job.input("numbers"), job.output("out")
+
+
+@job.stage(reads=numbers, writes=out)
+def helped(task):
+    import imported_late
+
+    rows = task.read(numbers).select(F.udf(helper.help_out)(F.col("value").cast("string")).alias("v"))
+    return task.write(rows, out, value=imported_late.COLUMN)
+"""
+
+HELPERS = {
+    "helper.py": """
+def help_out(text):
+    import json
+    import random
+    import imported_late
+
+    return json.dumps([random.choice([imported_late.WORD]), text])
+""",
+    "imported_late.py": "COLUMN, WORD = 'v', 'helped'\n",
+    "parts/__init__.py": "",
+    "parts/naming.py": "NAME = 'toy'\n",
+    "grouping.py": "import random\nclass Mine:\n    def group(self, previous, ssps):\n        return {random.choice(['mine']): ssps}\n",
+}
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    """With its helpers, in a directory full of traps."""
+    directory = tmp_path / "job"
+    set_traps(directory)
+    for name, text in {**HELPERS, "job.py": JOB}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+    return directory / "job.py"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A working directory that is full of traps too, for the helpers as well."""
+    set_traps(tmp_path / "elsewhere", "helper", "imported_late", "parts", "grouping")
+    return tmp_path / "elsewhere"
+
+
+def test_a_job_runs_with_its_helpers_whatever_is_beside_it_and_in_the_working_directory(
+    tmp_path: Path, job_file: Path, elsewhere: Path
+) -> None:
+    home = tmp_path / "home"
+    log = Log(home / "log")
+    log.create("numbers", 2)
+    log.create("out", 1)
+    records = [Record(str(n).encode(), partition=n % 2) for n in range(RECORDS)]
+    assert log.append("numbers", records, writer=Writer(Lineage("feeder"), "feeder", Generation(1)), batch=0, now_micros=1)
+
+    sluice = str(Path(sys.executable).with_name("sluice"))
+    command = [sluice, "run", "../job/job.py", "--home", str(home), "--port", "0", "--start", "earliest", "--master", "local[1]"]
+    with (tmp_path / "run.log").open("wb") as said:
+        process = subprocess.Popen(command, cwd=elsewhere, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    try:
+        wait_for("the job's output", lambda: process.poll() is not None or sum(log.latest("out").values()) == RECORDS)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0, (tmp_path / "run.log").read_text()
+    finally:
+        kill_whole(process)
+        print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (home / "logs").glob("*")), sep="\n")
+    values = sorted((row[3] or b"").decode() for rows in log.read("out", 0, 0, RECORDS) for row in rows)
+    assert values == sorted(f'["helped", "{n}"]' for n in range(RECORDS))
