@@ -133,6 +133,8 @@ class Cluster:
     def close(self) -> None:
         """Containers before the coordinator, which hears their last words, and by their watchdogs, which a killed driver session needs. The
         second SIGTERM, once the first was heard, is an impatient stop."""
-        end(*(process for process in reversed(self._started) if process is not self.coordinator), waits=(1, GENEROUS))
-        end(*(process for process in self._started if process is self.coordinator), waits=(1, GENEROUS))
         self.http.close()
+        try:
+            end(*(process for process in reversed(self._started) if process is not self.coordinator), waits=(1, GENEROUS))
+        finally:
+            end(*(process for process in self._started if process is self.coordinator), waits=(1, GENEROUS))
