@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
 
-from bench.harness import ROOT, BenchFailed, Result, note, report, shown
+import httpx
+
+from bench.harness import BenchFailed, Result, note, report, shown
+from tests.support.processes import ROOT, ProcessFailed
 
 BENCHMARKS: Mapping[str, str] = {
     "assignment": "bench.assignment",
@@ -44,10 +47,10 @@ def one(name: str) -> Result | None:
     """Run and report a benchmark; None when it failed to run."""
     try:
         result = benchmark(name)()
-    except BenchFailed as error:
+    except (BenchFailed, ProcessFailed) as error:
         print(f"bench {name}: {error}", file=sys.stderr)
         return None
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, httpx.HTTPError) as error:
         print(f"bench {name}: {type(error).__name__}: {error}", file=sys.stderr)
         return None
     report(result)

@@ -9,11 +9,8 @@ partitions.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +19,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
-from bench.harness import BenchFailed, Result, coordinator, free_port, note, running
+from bench.harness import BenchFailed, Result, coordinator, note, running
 from coordinator.core.grouping import GroupByPartition, Previous
 from coordinator.core.ids import ProcessorId, StreamId
 from coordinator.core.model import JobModel
@@ -31,6 +28,7 @@ from coordinator.core.placement import Placement, place, slots
 from coordinator.jobmodels import outline_of
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from tests.support.processes import free_port
 
 NAME = "assignment"
 PARTITIONS = 10_000
@@ -156,13 +154,6 @@ def _over_http(url: str, home: Path) -> dict[str, float]:
 
 
 def _patched(url: str, run_id: str, body: object) -> tuple[dict[str, Any], float]:
-    request = urllib.request.Request(
-        f"{url}/runs/{run_id}", json.dumps(body).encode(), {"Content-Type": "application/json"}, method="PATCH"
-    )
     began = time.perf_counter()
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            reply: dict[str, Any] = json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise BenchFailed(f"PATCH /runs answered {error.code}: {error.read().decode(errors='replace')}") from error
+    reply = post(f"{url}/runs/{run_id}", body, "PATCH")
     return reply, time.perf_counter() - began

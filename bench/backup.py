@@ -31,10 +31,11 @@ from uuid import uuid4
 from obstore.exceptions import BaseError
 
 from bench.backup_peers import Bare, Peer, Rclone, Restic, Sluice, files, sluice
-from bench.gateway import Gateway, gateway, program
+from bench.gateway import Gateway, gateway
 from bench.harness import BenchFailed, Result, note
 from containers.commit import CommitSettings
 from coordinator.core.errors import SluiceError
+from tests.support.servers import program
 
 NAME = "backup"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))

@@ -17,8 +17,8 @@ from uuid import uuid4
 import obstore
 from obstore.store import S3Store
 
-from bench.gateway import BUCKET, CREDENTIALS, REGION, Gateway, credentials, program
-from bench.harness import BenchFailed, tail
+from bench.gateway import BUCKET, REGION, Gateway, credentials
+from bench.harness import BenchFailed
 from containers.backupplace import DISK_THREADS, checkpoint_id
 from containers.commit import CommitSettings, Committer, Marker
 from containers.freeze import freeze
@@ -28,6 +28,8 @@ from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Generation, JobName, StageName, TaskName
+from tests.support.s3servers import S3_CREDENTIALS
+from tests.support.servers import program
 
 T = TypeVar("T")
 
@@ -117,8 +119,8 @@ class Bare:
             prefix="obstore",
             region=REGION,
             endpoint=gateway.endpoint,
-            access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            access_key_id=S3_CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            secret_access_key=S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
             client_options={"allow_http": True},
         )
         self._directory = directory
@@ -164,8 +166,8 @@ class Rclone:
             "RCLONE_S3_PROVIDER": "Other",
             "RCLONE_S3_ENDPOINT": gateway.endpoint,
             "RCLONE_S3_REGION": REGION,
-            "RCLONE_S3_ACCESS_KEY_ID": CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            "RCLONE_S3_SECRET_ACCESS_KEY": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+            "RCLONE_S3_ACCESS_KEY_ID": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            "RCLONE_S3_SECRET_ACCESS_KEY": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
             "RCLONE_S3_NO_CHECK_BUCKET": "true",
             "RCLONE_TRANSFERS": str(AT_ONCE),
             "RCLONE_CHECKERS": str(AT_ONCE),
@@ -188,7 +190,7 @@ class Restic:
         self._directory = directory
         self._options = [program("restic"), "--cache-dir", str(cache), "--compression", "off", "-o", f"s3.connections={AT_ONCE}", "--quiet"]
         self._environment = {
-            **CREDENTIALS,
+            **S3_CREDENTIALS,
             "RESTIC_PASSWORD": "bench",
             "RESTIC_REPOSITORY": f"s3:{gateway.endpoint}/{BUCKET}/restic",
             "AWS_DEFAULT_REGION": REGION,
@@ -224,7 +226,7 @@ async def run_program(command: list[str], environment: Mapping[str, str], direct
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise BenchFailed(f"{Path(command[0]).name} ended with exit code {process.returncode}: {tail(said.decode(errors='replace'))}")
+        raise BenchFailed(f"{Path(command[0]).name} ended with exit code {process.returncode}: {said.decode(errors='replace')[-1000:]}")
 
 
 def files(directory: Path) -> Iterable[str]:

@@ -15,8 +15,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,14 +25,16 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.checkpoint_job import PARTITIONS
-from bench.gateway import CREDENTIALS, Gateway, distant, gateway
-from bench.harness import ROOT, BenchFailed, Result, note
+from bench.gateway import Gateway, distant, gateway
+from bench.harness import BenchFailed, Result, note, peer
 from containers.jars import fetched
 from coordinator.core.errors import JarsUnavailable
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
-from examples.playing.launch import EndedEarly, sluice_run
+from examples.playing.launch import sluice_run
 from examples.playing.watch import RunWatch
+from tests.support.processes import ROOT
+from tests.support.s3servers import S3_CREDENTIALS
 
 NAME = "checkpoint-latency"
 AWAY = timedelta(milliseconds=20)
@@ -151,45 +151,28 @@ def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
         fetched(S3A, os.environ)
     except JarsUnavailable as error:
         raise BenchFailed(str(error)) from error
-    with fed(place / "home") as log, (place / "stderr").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.checkpoint_s3a", str(log), address, str(place)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        done: Batches = {}
-        reader = threading.Thread(target=_read, args=(process, done))
-        reader.start()
+    done: Batches = {}
 
-        def batches() -> Batches:
-            if process.poll() is not None:
-                raise BenchFailed(f"the query through S3A ended: {(place / 'stderr').read_text()[-1000:]}")
-            return dict(done)
-
-        try:
-            return measure(batches, server)
-        finally:
-            process.kill()
-            process.wait()
-            reader.join()
-
-
-def _read(process: subprocess.Popen[str], done: Batches) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        batch = json.loads(line)
+    def heard(batch: Mapping[str, int]) -> None:
         if batch["rows"]:
             done[batch["batch"]] = batch["millis"]
+
+    with fed(place / "home") as log:
+        words = ["bench.checkpoint_s3a", str(log), address, str(place)]
+        with peer(words, place / "stderr", heard=heard) as query:
+
+            def batches() -> Batches:
+                query.must_run()
+                return dict(done)
+
+            return measure(batches, server)
 
 
 def through_sluice(place: Path, server: Gateway, address: str, interval: str) -> Measured:
     """The job. The interval alone decides when it commits."""
     home = place / "home"
     environment = {
-        **CREDENTIALS,
+        **S3_CREDENTIALS,
         "SLUICE_BLOB_STORES": json.dumps({"s3": server.blobs("sluice", address)}),
         "SLUICE_COMMIT_INTERVAL_SECONDS": interval,
         "SLUICE_MAX_REPLAY": "1000",
@@ -210,8 +193,6 @@ def through_sluice(place: Path, server: Gateway, address: str, interval: str) ->
                 return dict(done)
 
             return measure(batches, server)
-        except EndedEarly as error:
-            raise BenchFailed(str(error)) from error
         except BenchFailed as error:
             raise BenchFailed(f"{error}\n{run.tail()}") from error
 

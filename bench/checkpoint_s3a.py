@@ -17,13 +17,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench.checkpoint_job import PARTITIONS, counted
-from bench.gateway import BUCKET, CREDENTIALS, REGION
+from bench.gateway import BUCKET, REGION
 from containers.jars import Artefact, JarSet, fetched
 from containers.logtask import LogTaskSystem
 from containers.spark import BatchDone, Listener, start_session
 from containers.tasksystem import Grant
 from coordinator.clock import SystemClock
 from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from tests.support.s3servers import S3_CREDENTIALS
 
 S3A = JarSet("s3a", (Artefact("org.apache.hadoop", "hadoop-aws", "3.5.0"),), ("org.slf4j", "com.google.code.findbugs"))
 """The revision of the Hadoop that PySpark has."""
@@ -37,8 +38,8 @@ def settings(address: str) -> dict[str, str]:
     s3a = {
         "endpoint": f"http://{address}",
         "endpoint.region": REGION,
-        "access.key": CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        "secret.key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        "access.key": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"],
+        "secret.key": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
         "path.style.access": "true",
         "connection.ssl.enabled": "false",

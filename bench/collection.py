@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from bench.harness import BenchFailed, Result, note, tail
+from bench.harness import BenchFailed, Result, note
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobs.port import About, Purpose
 from coordinator.blobstores import BlobStores
@@ -91,7 +91,7 @@ def _collected(home: Path) -> dict[str, float]:
     except subprocess.TimeoutExpired as error:
         raise BenchFailed(f"the collection did not end within {PATIENCE:g} s") from error
     if done.returncode != 0:
-        raise BenchFailed(f"the collection failed: {tail(done.stderr)}")
+        raise BenchFailed(f"the collection failed: {done.stderr[-1000:]}")
     found: dict[str, float] = json.loads(done.stdout)
     return found
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from bench.harness import BenchFailed, get
+from bench.harness import BenchFailed
 from coordinator import wire
 from coordinator.app import new_run_id, prepare, stores_of_blobs
 from coordinator.clock import SystemClock
@@ -37,6 +37,7 @@ from coordinator.store.rows import container_columns
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.streams.log import Log
 from coordinator.streams.log_system import LogSystem
+from tests.support.processes import get
 
 JOB = "bench"
 STREAM = "events"
@@ -126,20 +127,20 @@ def register(url: str, run_id: str, containers: int) -> float:
     return (time.perf_counter() - began) / containers
 
 
-def post(url: str, body: object) -> dict[str, Any]:
-    """One POST of JSON. Raises BenchFailed with the problem's text when it is refused."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def post(url: str, body: object, method: str = "POST") -> dict[str, Any]:
+    """One POST of JSON, or a PATCH. Raises BenchFailed with the problem's text when it is refused."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             reply: dict[str, Any] = json.load(answer)
             return reply
     except urllib.error.HTTPError as error:
-        raise BenchFailed(f"POST {url} answered {error.code}: {error.read().decode(errors='replace')}") from error
+        raise BenchFailed(f"{method} {url} answered {error.code}: {error.read().decode(errors='replace')}") from error
 
 
 def metric(url: str, name: str) -> int:
     """One sample of /metrics, by its name with labels as it stands there."""
-    for line in get(f"{url}/metrics")[2].decode().splitlines():
+    for line in get(f"{url}/metrics").text.splitlines():
         if line.startswith(f"{name} "):
             return int(float(line.rpartition(" ")[2]))
     raise BenchFailed(f"/metrics has no {name}")

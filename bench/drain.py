@@ -30,13 +30,14 @@ import httpx
 
 from bench.drain_job import PARTITIONS
 from bench.drain_upgrade import first_output_after
-from bench.harness import ROOT, BenchFailed, Result, note
+from bench.harness import BenchFailed, Result, note
 from coordinator.core.drain import Phase
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
 from coordinator.wire_drain import DrainDetail
-from examples.playing.launch import EndedEarly, SluiceRun, sluice_run
+from examples.playing.launch import SluiceRun, sluice_run
 from examples.playing.watch import RunWatch, is_started, offsets_read
+from tests.support.processes import ROOT, wait_for
 
 NAME = "drain"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
@@ -146,33 +147,31 @@ def drained(home: Path, case: Case) -> DrainDetail:
             await_idle(run, watch, case)
             uuid = watch.drain()
             return ended(run, run.where(0)[0], uuid)
-        except EndedEarly as error:
-            raise BenchFailed(str(error)) from error
-        except (BenchFailed, httpx.HTTPError) as error:
+        except httpx.HTTPError as error:
             raise BenchFailed(f"{error}\n{run.tail()}") from error
 
 
 def await_idle(run: SluiceRun, watch: RunWatch, case: Case) -> None:
-    deadline = time.monotonic() + PATIENCE
     stage = "hours" if case.stages == 1 else "minutes"
-    while (detail := watch.detail()) is None or not is_started(detail) or sum(offsets_read(detail, stage, "seen").values()) < case.rows:
+
+    def idle() -> bool:
         run.must_run()
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"the job did not read {case.rows} rows within {PATIENCE:g} s")
-        time.sleep(0.5)
+        detail = watch.detail()
+        return detail is not None and is_started(detail) and sum(offsets_read(detail, stage, "seen").values()) >= case.rows
+
+    wait_for(f"{case.rows} rows are read", idle, PATIENCE, every=0.5, told=run.tail)
     time.sleep(IDLE_SECONDS)
 
 
 def ended(run: SluiceRun, url: str, uuid: str) -> DrainDetail:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    def over() -> DrainDetail | None:
         found = DrainDetail.model_validate_json(httpx.get(f"{url}/drain/{uuid}", trust_env=False).raise_for_status().content)
-        if found.phase is Phase.DRAINED:
-            return found
-        if found.phase.over:
-            raise BenchFailed(f"the drain is {found.phase}: {found.reason}")
-        time.sleep(0.5)  # each look is CPU that the drain lacks
-    raise BenchFailed(f"the drain did not end within {PATIENCE:g} s")
+        return found if found.phase.over else None
+
+    found = wait_for("the end of the drain", over, PATIENCE, every=0.5, told=run.tail)  # each look is CPU that the drain lacks
+    if found.phase is not Phase.DRAINED:
+        raise BenchFailed(f"the drain is {found.phase}: {found.reason}\n{run.tail()}")
+    return found
 
 
 def upgraded(home: Path, log: Log) -> float:
@@ -182,9 +181,7 @@ def upgraded(home: Path, log: Log) -> float:
         try:
             await_idle(run, RunWatch(*run.where(60)), case)
             return first_output_after(run.where(0)[0], home, log)
-        except EndedEarly as error:
-            raise BenchFailed(str(error)) from error
-        except (BenchFailed, httpx.HTTPError) as error:
+        except httpx.HTTPError as error:
             raise BenchFailed(f"{error}\n{run.tail()}") from error
 
 

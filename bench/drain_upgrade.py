@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +12,9 @@ from pathlib import Path
 import httpx
 
 from bench.drain_job import PARTITIONS
-from bench.harness import ROOT, BenchFailed, end
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from tests.support.processes import ROOT, SLUICE, ending, must_run, start, tail, wait_for
 
 NEXT = ROOT / "bench" / "drain_next_job.py"
 PATIENCE = 300.0
@@ -27,18 +25,18 @@ WRITER = Writer(Lineage("bench-upgrade"), "bench-upgrade", Generation(1))
 
 def first_output_after(url: str, home: Path, log: Log) -> float:
     """Upgrade the job that runs, and seconds until the new version's first output. The old one has written nothing but under drains."""
-    command = [sys.executable, "-m", "coordinator.cli", "upgrade", str(NEXT), "--local", "--home", str(home), "--coordinator", url]
-    with coming(log), (home / "upgrade.log").open("w") as said:
-        upgrading = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while (at := first_output(log)) is None:
-                if upgrading.poll() is not None or time.monotonic() > deadline:
-                    raise BenchFailed(f"the upgrade brought nothing: {(home / 'upgrade.log').read_text()[-1000:]}")
-                time.sleep(0.2)
+    command = [*SLUICE, "upgrade", str(NEXT), "--local", "--home", str(home), "--coordinator", url]
+    said = home / "upgrade.log"
+    with coming(log):
+        upgrading = start(command, said)
+
+        def found() -> datetime | None:
+            must_run(upgrading, said)
+            return first_output(log)
+
+        with ending(upgrading):
+            at = wait_for("the new version's first output", found, PATIENCE, every=0.2, told=lambda: tail(said))
             return (at - requested_at(url)).total_seconds()
-        finally:
-            end(upgrading)
 
 
 @contextmanager

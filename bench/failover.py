@@ -25,11 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.crew import Crew, crew
-from bench.gateway import CREDENTIALS, gateway
-from bench.harness import ROOT, Result, note
+from bench.gateway import gateway
+from bench.harness import Result, note
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from tests.support.processes import ROOT, kill_whole
+from tests.support.s3servers import S3_CREDENTIALS
 
 NAME = "failover"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
@@ -60,7 +62,7 @@ def run() -> Result:
         with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made, gateway() as server:
             environment = {
                 **TERMS,
-                **CREDENTIALS,
+                **S3_CREDENTIALS,
                 "SLUICE_BLOB_STORES": json.dumps({"s3": server.blobs("sluice")}),
                 "SLUICE_FAILOVER_AFTER_SECONDS": "1",
                 "SLUICE_STANDBY_SECONDS": "1",
@@ -91,17 +93,17 @@ def took(here: Crew, case: str) -> Took:
     log.create("blocks", 2)
     log.create("seen", 1)
     fill(log)
-    here.deploy(2, {"standby.replicas": "1"} if case == "standby" else {})
-    disks = [here.place / "disk", here.place / "disk"] if case == "local" else [here.place / "disk0", here.place / "disk1"]
+    here.deploy(2, "earliest", {"standby.replicas": "1"} if case == "standby" else {})
+    disks = [here.root / "disk", here.root / "disk"] if case == "local" else [here.root / "disk0", here.root / "disk1"]
     for slot, disk in enumerate(disks):
-        last = here.start(slot, SLUICE_STATE_DIR=str(disk), SLUICE_CONTAINER_HOST=disk.name)
+        last = here.start_container(slot, SLUICE_STATE_DIR=str(disk), SLUICE_CONTAINER_HOST=disk.name)
     read = BLOCKS
     here.until("the state", lambda detail: done(detail, read))
     with coming(log):
         here.until("a snapshot", lambda detail: backed_up(here, case, disks[0]))
         batch, version = batch_of(here.detail()), here.detail().job_model_version
         killed = time.monotonic()
-        last.kill()
+        kill_whole(last.process)
         here.until("the task's move", lambda detail: detail.job_model_version > version or None, may_end=last)
         away = time.monotonic()
         here.until("a batch", lambda detail: moved_on(detail, last.execution_id, batch), may_end=last)

@@ -34,7 +34,7 @@ from time import perf_counter
 import psutil
 
 from bench.deployment import metric
-from bench.harness import BenchFailed, Result, Server, coordinator, cores, free_port, get, note, pinned, running
+from bench.harness import BenchFailed, Result, Server, coordinator, cores, note, pinned, running
 from bench.simulated import SLOTS, Beats, Fleet, Times
 from bench.swarm import SwarmFailed
 from coordinator.clock import SystemClock
@@ -43,6 +43,7 @@ from coordinator.core.lease import LeasePolicy
 from coordinator.leases import Leases
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from tests.support.processes import free_port, get
 
 NAME = "fleet"
 CONTAINERS = 100_000
@@ -164,7 +165,7 @@ def _recovering() -> Mapping[str, float]:
             os.kill(server.pid, signal.SIGKILL)
         began = perf_counter()
         with running(command, port) as server:
-            while get(f"{server.url}/readyz")[0] != 200:
+            while get(f"{server.url}/readyz").status_code != 200:
                 time.sleep(0.01)
             ready = perf_counter() - began
             fleet.beat_once(REGISTER_WITHIN)

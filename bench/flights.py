@@ -17,32 +17,29 @@ one has 48 of 100 rows, by the carriers' names, and works alone at the end; and 
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bench.flights_job import PARTITIONS
 from bench.flights_plain import BETWEEN, MAX_ROWS
-from bench.harness import ROOT, BenchFailed, Result, note
-from containers.kafkabroker import Broker
+from bench.harness import BenchFailed, Peer, Result, note, peer
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import Flight, encode, load_flights
 from examples.playing.launch import sluice_run
 from examples.playing.topics import Topics
 from examples.playing.watch import RunWatch, offsets_read
+from tests.support.processes import ROOT, tail
+from tests.support.servers import kafka
 
 TASKS = (1, 4, 8)
 SYSTEMS = ("log", "kafka")
@@ -114,14 +111,8 @@ def place(system: str, flights: list[Flight]) -> Iterator[Place]:
             home = directory / "home" / "log"
             yield filled(Place("log", str(home), directory, Log(home), flights))
             return
-        broker = Broker(directory / "broker")
-        process = asyncio.run(broker.up())
-        topics = Topics(process.bootstrap)
-        try:
-            yield filled(Place("kafka", process.bootstrap, directory, topics, flights))
-        finally:
-            topics.close()
-            asyncio.run(broker.down())
+        with kafka(directory / "broker") as bootstrap, closing(Topics(bootstrap)) as topics:
+            yield filled(Place("kafka", bootstrap, directory, topics, flights))
 
 
 def filled(made: Place) -> Place:
@@ -138,19 +129,11 @@ def plain(made: Place, queries: str) -> Measured:
     parts = {"one": 1, "two": 2}[queries]
     if parts > 1:
         made.streams.create(BETWEEN, PARTITIONS)
-    command = [sys.executable, "-m", "bench.flights_plain", made.system, made.where, str(made.directory / "plain"), queries]
     (made.directory / "plain").mkdir()
-    with (made.directory / "plain" / "stderr").open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(1)
-        )
-    guard = threading.Timer(PATIENCE, process.kill)
-    guard.start()
-    try:
-        assert process.stdout is not None
+    words = ["bench.flights_plain", made.system, made.where, str(made.directory / "plain"), queries]
+    with peer(words, made.directory / "plain" / "stderr", environment(1)) as query, guarded(query):
         backlog, trickle = made.fed, threading.Thread(target=made.trickle)
-        for line in process.stdout:
-            batch = json.loads(line)
+        for batch in query.told():
             counted[batch["query"]] += batch["rows"]
             rows = counted.total() // parts
             found.reached.append((batch["at"], rows))
@@ -161,13 +144,20 @@ def plain(made: Place, queries: str) -> Measured:
             if rows >= backlog + TRICKLE_SECONDS * ROWS_A_SECOND:  # no line follows the last batch
                 break
         else:
-            raise BenchFailed(f"the plain query ended: {(made.directory / 'plain' / 'stderr').read_text()[-500:]}")
-    finally:
-        guard.cancel()
-        process.kill()
-        process.wait()
+            raise BenchFailed(f"the plain query ended\n{tail(query.errors)}")
     trickle.join()
     return found
+
+
+@contextmanager
+def guarded(query: Peer) -> Iterator[None]:
+    """It is killed where this takes too long."""
+    guard = threading.Timer(PATIENCE, query.process.kill)
+    guard.start()
+    try:
+        yield
+    finally:
+        guard.cancel()
 
 
 def sluice(made: Place, tasks: int) -> Measured:

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -29,13 +24,14 @@ from bench.adopters import Adopted, adopted
 from bench.crew import crew
 from bench.deployment import STREAM, deploy, make_stream
 from bench.growth_job import FIRST
-from bench.harness import ROOT, BenchFailed, Result, coordinator, end, free_port, note, running
-from containers.kafkabroker import Broker
+from bench.harness import Result, coordinator, note, peer, running
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log, Record, Writer
 from examples.playing.topics import Topics
+from tests.support.processes import ROOT, free_port, wait_for
+from tests.support.servers import kafka
 
 NAME = "growth"
 COUNTS = (4, 8, 16)
@@ -86,19 +82,13 @@ def judged(plain: float, mine: float, adoption: Adopted) -> Result:
 
 
 @contextmanager
-def kafka(place: Path) -> Iterator[Topics]:
+def broker(place: Path) -> Iterator[Topics]:
     """A broker with the job's topics."""
-    broker = Broker(place / "broker")
-    process = asyncio.run(broker.up())
-    topics = Topics(process.bootstrap)
-    try:
+    with kafka(place / "broker") as bootstrap, closing(Topics(bootstrap)) as topics:
         topics.create("events", FIRST)
         topics.create("counts", 1)
         send(topics, range(FIRST))
         yield topics
-    finally:
-        topics.close()
-        asyncio.run(broker.down())
 
 
 def send(topics: Topics, partitions: range) -> None:
@@ -123,23 +113,24 @@ def growths(topics: Topics, read: Callable[[], Read]) -> Iterator[float]:
 
 
 def await_read(what: str, read: Callable[[], Read], partitions: range, which: Callable[[Iterator[bool]], bool] = all) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not which(read().get(partition, 0) > 0 for partition in partitions):
-        if time.monotonic() > deadline:
-            raise BenchFailed(f"{what}: not read within {PATIENCE:g} s")
-        time.sleep(LOOK_SECONDS)
+    def is_read() -> bool:
+        found = read()
+        return which(found.get(partition, 0) > 0 for partition in partitions)
+
+    wait_for(what, is_read, PATIENCE, every=LOOK_SECONDS)
 
 
 def through_sluice(place: Path) -> list[float]:
-    with kafka(place) as topics:
+    with broker(place) as topics:
         environment = {
             "SLUICE_KAFKA_BOOTSTRAP": topics.bootstrap,
             "SLUICE_PARTITION_MONITOR_SECONDS": "0.2",
             "SLUICE_REPORT_SECONDS": "0.1",
         }
         with crew(place, JOB, environment) as here:
-            here.deploy(1, system="kafka")
-            here.start(0)
+            here.system = "kafka"
+            here.deploy(start="earliest")
+            here.start_container()
             return list(growths(topics, lambda: positions(here.detail())))
 
 
@@ -147,45 +138,20 @@ def positions(detail: wire.RunDetail) -> Read:
     return {at.partition: at.offset for task in detail.tasks for stage in task.stages for at in stage.offsets}
 
 
-@dataclass
-class _Told:
-    """What the plain query says."""
-
-    process: subprocess.Popen[str]
-    errors: Path
-    read: Read = field(default_factory=dict)
-
-    def listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            for source in json.loads(line):
-                self.read |= {int(partition): offset for partition, offset in json.loads(source)["events"].items()}
-
-    def now(self) -> Read:
-        if self.process.poll() is not None:
-            raise BenchFailed(f"the plain query ended: {self.errors.read_text()[-1000:]}")
-        return dict(self.read)
-
-
 def through_plain(place: Path) -> list[float]:
-    with kafka(place) as topics, (place / "stderr").open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.growth_plain", topics.bootstrap, str(place)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=dict(os.environ),
-        )
-        told = _Told(process, place / "stderr")
-        reader = threading.Thread(target=told.listen, name="plain")
-        reader.start()
-        try:
-            return list(growths(topics, told.now))
-        finally:
-            end(process)
-            reader.join()
+    read: Read = {}
+
+    def heard(positions: Sequence[str]) -> None:
+        for source in positions:
+            read.update({int(partition): offset for partition, offset in json.loads(source)["events"].items()})
+
+    with broker(place) as topics, peer(["bench.growth_plain", topics.bootstrap, str(place)], place / "stderr", heard=heard) as query:
+
+        def now() -> Read:
+            query.must_run()
+            return dict(read)
+
+        return list(growths(topics, now))
 
 
 # --- adopting --------------------------------------------------------------------------------------------------------

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +21,7 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
-START_SECONDS = 30.0
-STOP_SECONDS = 10.0
+from tests.support.processes import ROOT, SLUICE, await_answer, ending, kill_whole, must_run, start
 
 
 class BenchFailed(Exception):
@@ -99,13 +94,6 @@ def pinned(which: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def free_port() -> int:
-    """A loopback port that nobody listened on a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server process that was started here."""
@@ -122,61 +110,60 @@ class Server:
 @contextmanager
 def running(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A server process on the server's core, with `environment` beside ours, from its first answer to /livez until the block is left.
-
-    Only this process is ended, whatever happens. Raises BenchFailed with the end of what it logged when it does not come up.
-    """
-    with tempfile.TemporaryFile("w+") as said:
+    Raises EndedEarly, TooSlow."""
+    with tempfile.NamedTemporaryFile(prefix=f"{command[2]}-", suffix=".log") as said:
+        log = Path(said.name)
         with pinned(cores()[0]):
-            process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, **(environment or {})}
-            )
-        try:
+            process = start(command, log, environment=environment)
+        with ending(process):
             server = Server(f"http://127.0.0.1:{port}", process.pid)
-            if not _answers(f"{server.url}/livez", process):
-                said.seek(0)
-                raise BenchFailed(f"{' '.join(command[1:4])} did not start: {tail(said.read())}")
+            await_answer(process, f"{server.url}/livez", log)
             yield server
-        finally:
-            end(process)
 
 
 def coordinator(home: Path, port: int) -> list[str]:
     """The command of the real coordinator, on `port`, with its database under `home`."""
-    return [sys.executable, "-m", "coordinator.cli", "coordinator", "--port", str(port), "--home", str(home)]
+    return [*SLUICE, "coordinator", "--port", str(port), "--home", str(home)]
 
 
-def get(url: str) -> tuple[int, dict[str, str], bytes]:
-    """One GET: status, headers in small letters, body."""
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A Python module of ours that writes lines of JSON to its standard output."""
+
+    process: subprocess.Popen[str]
+    errors: Path
+
+    def told(self) -> Iterator[Any]:
+        """What each line says, until the process ends."""
+        assert self.process.stdout is not None
+        return map(json.loads, self.process.stdout)
+
+    def must_run(self) -> None:
+        """Raises EndedEarly, with the end of what it wrote to its standard error."""
+        must_run(self.process, self.errors)
+
+
+@contextmanager
+def peer(
+    words: Sequence[str], errors: Path, environment: Mapping[str, str] | None = None, *, heard: Callable[[Any], None] | None = None
+) -> Iterator[Peer]:
+    """`python -m` with these words, killed with the block; it should also end when its standard input does. What each line says is given
+    to `heard`, on a thread."""
+    with errors.open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+    made = Peer(process, errors)
+    reader = threading.Thread(target=lambda: [heard(each) for each in made.told()] if heard else None, name="peer")
+    reader.start()
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, {name.lower(): value for name, value in error.headers.items()}, error.read()
-
-
-def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if get(url)[0] == 200:
-                return True
-        except OSError:
-            time.sleep(0.05)
-    return False
-
-
-def end(process: subprocess.Popen[Any]) -> None:
-    """Ask it to end, and kill it if it does not."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def tail(text: str) -> str:
-    """The last line of what a process said."""
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+        yield made
+    finally:
+        kill_whole(process)
+        reader.join()

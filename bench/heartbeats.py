@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.deployment import CONTAINER, EPOCH, metric, write_fleet
-from bench.harness import BenchFailed, Result, Server, coordinator, free_port, note, running
+from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.load import CONNECTIONS, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio, probe
+from tests.support.processes import free_port
 
 NAME = "heartbeats"
 CONTAINERS = 10_000

@@ -14,13 +14,14 @@ from pathlib import Path
 from statistics import median
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register, run_request
-from bench.harness import BenchFailed, Result, Server, coordinator, free_port, get, note, running
+from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
 from coordinator import wire_samza
 from coordinator.core.grouping import GroupByPartition, Previous
 from coordinator.core.ids import StreamId
 from coordinator.jobmodels import plan_model
+from tests.support.processes import free_port, get
 
 NAME = "job-model"
 PARTITIONS = 10_000
@@ -99,10 +100,10 @@ def _deploying(url: str, home: Path) -> dict[str, float]:
 def _asking(server: Server) -> tuple[list[Sample], list[Sample]]:
     """The 304s and the heartbeats, in turns."""
     url, path = server.url, f"/jobModel?job={JOB}"
-    status, headers, body = get(url + path)
-    if status != 200 or not body or "etag" not in headers:
-        raise BenchFailed(f"{path} answered {status} with {len(body)} bytes")
-    unchanged = Target("unchanged", server, path, ("If-None-Match", headers["etag"]), status=304)
+    answer = get(url + path)
+    if answer.status_code != 200 or not answer.content or "etag" not in answer.headers:
+        raise BenchFailed(f"{path} answered {answer.status_code} with {len(answer.content)} bytes")
+    unchanged = Target("unchanged", server, path, ("If-None-Match", answer.headers["etag"]), status=304)
     beats = heartbeat_target(server, CONTAINERS)
     before = metric(url, ALIVE)
     samples = alternate([beats, unchanged], ROUNDS, SECONDS)

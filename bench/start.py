@@ -14,12 +14,14 @@ from pathlib import Path
 
 import psutil
 
-from bench.crew import Crew, Member, crew
-from bench.harness import ROOT, BenchFailed, Result, end, note, tail
+from bench.crew import Crew, crew
+from bench.harness import BenchFailed, Result, note
 from containers.classarchive import made
 from coordinator.core.errors import ClassArchiveNotMade
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from tests.support.coordinators import Container
+from tests.support.processes import ROOT, end, must_run, wait_for
 
 NAME = "start"
 JOB = ROOT / "bench" / "growth_job.py"
@@ -51,7 +53,7 @@ def run() -> Result:
         log = Log(here.home / "log")
         log.create("events", 1)
         log.create("counts", 1)
-        here.deploy(1)
+        here.deploy(start="earliest")
         for turn in range(TURNS):
             without.append(took(here, log, turn * 2, "false"))
             with_it.append(took(here, log, turn * 2 + 1, "true"))
@@ -83,18 +85,21 @@ def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
     log.append("events", records, writer=writer, batch=turn, now_micros=time.time_ns() // 1000)
     before = log.latest("counts")[0]
     began = time.monotonic()
-    member = here.start(0, SLUICE_CLASS_ARCHIVE=archive)
-    while log.latest("counts")[0] == before:
-        if member.process.poll() is not None or time.monotonic() - began > PATIENCE:
-            raise BenchFailed(f"{member.execution_id} wrote nothing: {tail(member.said.read_text(errors='replace'))}")
-        time.sleep(LOOK_SECONDS)
-    found = Took(time.monotonic() - began, cpu_of(member))
-    end(member.process)
+    container = here.start_container(SLUICE_CLASS_ARCHIVE=archive)
+    said = here.container_log(container)
+
+    def written() -> bool:
+        must_run(container.process, said)
+        return log.latest("counts")[0] != before
+
+    wait_for("the first output", written, PATIENCE, every=LOOK_SECONDS)
+    found = Took(time.monotonic() - began, cpu_of(container))
+    end(container.process)
     return found
 
 
-def cpu_of(member: Member) -> float:
-    found, total = psutil.Process(member.process.pid), 0.0
+def cpu_of(container: Container) -> float:
+    found, total = psutil.Process(container.process.pid), 0.0
     for each in (found, *found.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # short ones are then their parent's children_…
             times = each.cpu_times()

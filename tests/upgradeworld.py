@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
 
 from containers.deploy import deploy_request
 from containers.job import load_job
 from coordinator.streams.log import Log
-from tests.coordinators import GENEROUS, Running
 from tests.draincaller import offsets_json
+from tests.support.coordinators import GENEROUS, Running
+from tests.support.processes import SLUICE, kill_whole, start, tail, wait_for
 
 JOB = """
 from containers import Job
@@ -37,58 +33,40 @@ NEW = JOB.replace("def copy(task): ...", "def copy(task):\n    return None")
 class Command:
     """A started `sluice upgrade`, and what it says on both outputs."""
 
-    def __init__(self, words: list[str], **environment: str) -> None:
-        command = [sys.executable, "-m", "coordinator.cli", "upgrade", *words]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-        )
-        self.said: list[str] = []
-        self._lines: Queue[str | None] = Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+    def __init__(self, words: list[str], log: Path) -> None:
+        self._log = log
+        self._process = start([*SLUICE, "upgrade", *words], log, environment={"PYTHONUNBUFFERED": "1"})
+        self._read = 0
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
+    @property
+    def said(self) -> list[str]:
+        """Its lines so far."""
+        return self._log.read_text().rpartition("\n")[0].splitlines()
 
-    def _next(self, within: float) -> str | None:
-        try:
-            line = self._lines.get(timeout=within)
-        except Empty:
-            raise AssertionError("\n".join(["it says no more:", *self.said])) from None
-        if line is not None:
-            self.said.append(line)
-        return line
-
-    def until(self, text: str, within: float = GENEROUS) -> str:
+    def until(self, text: str, within: float = 2 * GENEROUS) -> str:
         """Read on until a line has this, and return that line."""
-        while (line := self._next(within)) is not None:
-            if text in line:
-                return line
-        raise AssertionError("\n".join([f"it ended without {text!r}:", *self.said]))
 
-    def ends(self, within: float = GENEROUS) -> tuple[int, str]:
+        def found() -> str | None:
+            ended = self._process.poll() is not None
+            for line in self.said[self._read :]:
+                self._read += 1
+                if text in line:
+                    return line
+            assert not ended, f"it ended without {text!r}\n{tail(self._log)}"
+            return None
+
+        return wait_for(text, found, within, told=lambda: tail(self._log))
+
+    def ends(self, within: float = 2 * GENEROUS) -> tuple[int, str]:
         """Its exit code, and its last line."""
-        while self._next(within) is not None:
-            pass
-        return self._process.wait(within), self.said[-1] if self.said else ""
+        code = self._process.wait(within)
+        return code, self.said[-1] if self.said else ""
 
     def press_ctrl_c(self) -> None:
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        kill_whole(self._process)
 
 
 class World:
@@ -112,7 +90,7 @@ class World:
         return self.root / name
 
     def upgrade(self, file: Path, *words: str) -> Command:
-        made = Command([str(file), "--coordinator", self.url, *words])
+        made = Command([str(file), "--coordinator", self.url, *words], self.root / f"upgrade-{len(self._commands)}.log")
         self._commands.append(made)
         return made
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,21 +18,21 @@ from typing import Any, NoReturn
 import httpx
 
 from coordinator.core.errors import SluiceError
+from coordinator.streams.log import Log
 from coordinator.wire import RunDetail
-from examples.playing.launch import EndedEarly, SluiceRun, sluice_run
+from examples.playing.launch import SluiceRun, sluice_run
 from examples.playing.replay import Feed, Replay, StreamNotOurs
-from examples.playing.streams import Place, Streams, System, streams_at
+from examples.playing.streams import Streams, System
+from examples.playing.topics import Topics
 from examples.playing.watch import RunWatch, is_held, is_started, offsets_read
+from tests.support.processes import EndedEarly, ProcessFailed, TooSlow, wait_for
+from tests.support.servers import kafka
 
 SHORT_RUN = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A run of two minutes does not earn back what the JVM's optimising compiler costs it; a job that runs for months leaves this out."""
 
 _LOOK_SECONDS = 0.5
 _PIPE_SECONDS = 5.0
-
-
-class TooSlow(Exception):
-    """Something did not happen in its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +86,27 @@ class Line:
         print(f"\r\x1b[K{text}" if self._tty else text, flush=True)
 
 
-def wait_for(
+def await_run(
     scene: Scene, reached: Callable[[RunDetail], bool], what: str, timeout_seconds: float, show: Callable[[RunDetail], None]
 ) -> None:
     """Look at the run until it is so. Raises TooSlow, EndedEarly."""
-    deadline = time.monotonic() + timeout_seconds
-    while True:
+
+    def look() -> bool:
         detail = scene.look()
-        if detail is not None:
-            show(detail)
-            if reached(detail):
-                return
-        if time.monotonic() > deadline:
-            raise TooSlow(f"{what}: not within {timeout_seconds:g} s\n{scene.run.tail()}")
-        time.sleep(_LOOK_SECONDS)
+        if detail is None:
+            return False
+        show(detail)
+        return reached(detail)
+
+    wait_for(what, look, timeout_seconds, every=_LOOK_SECONDS, told=scene.run.tail)
 
 
 def wait_until_ready(scene: Scene, line: Line) -> float:
     """Until the queries run; the seconds that it took. Raises TooSlow, EndedEarly."""
     started = time.monotonic()
-    wait_for(scene, is_held, "every task has a container", 120, lambda detail: line.show(f"starting {len(detail.tasks)} tasks"))
+    await_run(scene, is_held, "every task has a container", 120, lambda detail: line.show(f"starting {len(detail.tasks)} tasks"))
     try:
-        wait_for(scene, is_started, "every query has run", 60, lambda detail: line.show(f"starting {len(detail.tasks)} tasks' queries"))
+        await_run(scene, is_started, "every query has run", 60, lambda detail: line.show(f"starting {len(detail.tasks)} tasks' queries"))
     except TooSlow:  # a query need not run a batch before there is a row: the rows will tell
         line.end("some queries have not reported a batch yet; going on")
     return time.monotonic() - started
@@ -174,12 +173,30 @@ def play(show: Show, scene: Scene, line: Line, failed: list[BaseException], unti
 
     took = wait_until_ready(scene, line)
     line.end(f"ready after {took:.1f} s")
-    wait_for(scene, until, "all is read", 1800, tell)
+    await_run(scene, until, "all is read", 1800, tell)
     if scene.replay.progress.complete:
         try:
-            wait_for(scene, lambda _: scene.written(show.output) >= show.due, f"all of {show.output} is there", 60, tell)
+            await_run(scene, lambda _: scene.written(show.output) >= show.due, f"all of {show.output} is there", 60, tell)
         except TooSlow:
             line.end(f"some of {show.output} is missing; the check names it")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Empty streams, and what `sluice run` must be told to find them."""
+
+    streams: Streams
+    environment: Mapping[str, str]
+
+
+@contextmanager
+def streams_at(system: System, home: Path) -> Iterator[Place]:
+    """The embedded log in `home`, or a Kafka broker that is started there. Raises NotInstalled, BrokerUnavailable."""
+    if system == "log":
+        yield Place(Log(home / "log"), {})
+        return
+    with kafka(home / "kafka") as bootstrap, closing(Topics(bootstrap)) as topics:
+        yield Place(topics, {"SLUICE_KAFKA_BOOTSTRAP": bootstrap})
 
 
 def run_show(show: Show, home: Path, pace: Pace) -> bool:
@@ -255,7 +272,7 @@ def _running(show: Show, home: Path, pace: Pace, place: Place, start: str) -> Ab
         config=[SHORT_RUN],
         system=pace.system,
         environment=place.environment,
-        start=start,
+        start_from=start,
     )
 
 
@@ -279,7 +296,7 @@ def perform(demo: Callable[[], bool], home: Path, keep: bool) -> NoReturn:
     except KeyboardInterrupt:
         print("\ninterrupted; everything is stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    except (ModuleNotFoundError, TooSlow, EndedEarly, StreamNotOurs, SluiceError, httpx.HTTPError, OSError, ValueError) as error:
+    except (ModuleNotFoundError, ProcessFailed, StreamNotOurs, SluiceError, httpx.HTTPError, OSError, ValueError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     if exact and not keep:

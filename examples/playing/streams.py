@@ -1,19 +1,14 @@
-"""Where a demo's streams are: the embedded log in its work directory, or topics of a Kafka broker that it starts there."""
+"""Where a demo's streams are: in the embedded log, or topics of a Kafka broker."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from containers.kafkabroker import Broker
 from coordinator.core.ids import Lineage
-from coordinator.streams.log import Headers, Log, Record, Row, Writer, partition_of
+from coordinator.streams.log import Headers, Record, Row, Writer, partition_of
 from coordinator.streams.port import Offsets
-from examples.playing.topics import Topics, topic_partition_of
+from examples.playing.topics import topic_partition_of
 
 System: TypeAlias = Literal["log", "kafka"]
 Home: TypeAlias = Callable[[bytes, int], int]
@@ -47,27 +42,3 @@ class Streams(Protocol):
     def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[Sequence[Row]]: ...
 
     def headers(self, stream: str) -> Mapping[int, Headers]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """`environment`: what `sluice run` must be told to find them."""
-
-    streams: Streams
-    environment: Mapping[str, str]
-
-
-@contextmanager
-def streams_at(system: System, home: Path) -> Iterator[Place]:
-    """Empty streams. Raises JarsUnavailable, BrokerUnavailable."""
-    if system == "log":
-        yield Place(Log(home / "log"), {})
-        return
-    broker = Broker(home / "kafka")
-    process = asyncio.run(broker.up())
-    topics = Topics(process.bootstrap)
-    try:
-        yield Place(topics, {"SLUICE_KAFKA_BOOTSTRAP": process.bootstrap})
-    finally:
-        topics.close()
-        asyncio.run(broker.down())

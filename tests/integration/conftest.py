@@ -7,8 +7,8 @@ import pytest
 
 from tests.caller import Caller, calling
 from tests.fakes import FakeClock
-from tests.s3servers import S3_CREDENTIALS, S3Server, versitygw
-from tests.servers import Postgres, postgres
+from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
+from tests.support.servers import Postgres, postgres
 
 
 @pytest.fixture

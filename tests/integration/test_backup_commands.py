@@ -33,7 +33,7 @@ from coordinator.core.snapshot import (
 )
 from coordinator.streams.log import Log
 from tests.caller import run_body
-from tests.coordinators import GENEROUS, Running, running
+from tests.support.coordinators import GENEROUS, Running, running
 
 SLUICE = [sys.executable, "-m", "coordinator.cli"]
 LONG_LEASES = ("--lease-seconds", "300")

@@ -16,8 +16,8 @@ from coordinator.blobs.s3control import TTL_TAG
 from coordinator.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from coordinator.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
-from tests.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw
-from tests.servers import free_port
+from tests.support.processes import free_port
+from tests.support.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw
 
 
 @pytest.fixture

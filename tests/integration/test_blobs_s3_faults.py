@@ -20,7 +20,7 @@ from coordinator.core.errors import BlobDeleted, BlobUnavailable
 from coordinator.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
 from tests.s3faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Lost, faulty_s3
-from tests.s3servers import S3Server, toxiproxy
+from tests.support.s3servers import S3Server, toxiproxy
 
 QUICK = Backoff(first=timedelta(milliseconds=5), longest=timedelta(milliseconds=50), budget=timedelta(minutes=1))
 BODY = os.urandom(3 << 20)

@@ -18,7 +18,7 @@ from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from tests.clients import Other, another_client
 from tests.contracts.rows import run_row
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 # --- a file ---
 

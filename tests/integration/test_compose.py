@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from tests.deployed import ROOT
-from tests.servers import missing
+from tests.support.servers import NotInstalled
 
 GENEROUS = 60.0
 SET_BY_USERS = {"POSTGRES_PASSWORD", "S3_SECRET_KEY", "GRAFANA_PASSWORD", "COMPOSE_FILE", "COMPOSE_PROFILES"}
@@ -28,8 +28,7 @@ def reader(file: Path) -> Sequence[str]:
         return [docker, "compose", "--file", str(file), "--profile", "flights", "config"]
     if loader:
         return [loader, str(file)]
-    missing("Docker Compose (docker compose, or its loader as compose-spec)")
-    raise AssertionError
+    raise NotInstalled("Docker Compose (docker compose, or its loader as compose-spec)")
 
 
 def read(file: Path) -> subprocess.CompletedProcess[str]:

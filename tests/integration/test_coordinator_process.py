@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.streams.log import Log
 from tests.caller import run_body
-from tests.coordinators import GENEROUS, refused, running
+from tests.support.coordinators import GENEROUS, refused, running
 
 
 def test_it_tells_its_address_when_it_may_choose_the_port(tmp_path: Path) -> None:

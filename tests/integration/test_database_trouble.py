@@ -11,9 +11,9 @@ import pytest
 from coordinator.streams.log import Log
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.clients import another_client
-from tests.coordinators import GENEROUS, Running, refused, running
 from tests.fakes import FakeClock
-from tests.servers import Postgres, postgres
+from tests.support.coordinators import GENEROUS, Running, refused, running
+from tests.support.servers import Postgres, postgres
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,8 @@ async def test_a_coordinator_whose_database_became_anothers_ends_and_says_why(ur
     with running(tmp_path, "--database-url", url) as coordinator:
         async with another_client(url) as other:
             await other.take_over()
-            assert coordinator.process.stderr is not None
-            lines = coordinator.process.stderr.read().strip().splitlines()
-        assert coordinator.process.wait(GENEROUS) == 1
+            assert coordinator.process.wait(GENEROUS) == 1
+        lines = coordinator.log.read_text().strip().splitlines()
         assert lines[-1].startswith("sluice: Another coordinator uses this database. ")
         with pytest.raises(httpx.TransportError):
             coordinator.http.get("/livez")

@@ -17,8 +17,8 @@ from containers.draincli import drain
 from coordinator.core.errors import SluiceError
 from coordinator.streams.log import Log
 from tests.caller import run_body
-from tests.coordinators import GENEROUS, Running, running
 from tests.draincaller import UNSAVED, offsets_json
+from tests.support.coordinators import GENEROUS, Running, running
 from tests.terminal import at_terminal
 
 SLUICE = [sys.executable, "-m", "coordinator.cli"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.playing.launch import EndedEarly, SluiceRun
+from examples.playing.launch import SluiceRun
+from tests.support.processes import EndedEarly
+from tests.support.processes import start as start_process
 
 SAYS = "print('coordinator http://127.0.0.1:1', flush=True); print('run r-1', flush=True)"
 WAITS = "import os, signal; signal.signal(signal.SIGINT, lambda *_: os._exit(0)); {says}; signal.pause()"
@@ -33,13 +34,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def of(program: str) -> SluiceRun:
         command = [sys.executable, "-S", "-c", program.replace("{says}", SAYS)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        started.append(SluiceRun(process, tmp_path / "run.log"))
+        log = tmp_path / "run.log"
+        started.append(SluiceRun(start_process(command, log), log))
         return started[-1]
 
     yield of
     for each in started:
-        each.kill()
+        each.stop(0)
 
 
 def test_it_says_where_it_is_and_stops_in_order(start: Start) -> None:

@@ -17,7 +17,7 @@ from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 from tests.caller import Caller, Json, calling, run_body
 from tests.fakes import FakeClock
-from tests.servers import free_port
+from tests.support.processes import free_port
 from tests.versioncaller import look, partitions_of, versioning, watched
 
 SOON = timedelta(seconds=20)

@@ -13,7 +13,7 @@ import pytest
 
 from containers.jars import CONNECTOR
 from coordinator.store.claim import lock_file
-from tests.processes.stage import wait_for
+from tests.support.processes import wait_for
 
 JARS = [f"{each.module}-{each.revision}.jar" for each in CONNECTOR.artefacts]
 GENEROUS = 60.0

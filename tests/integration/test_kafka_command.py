@@ -22,8 +22,8 @@ from containers.kafkabroker import Broker, Process
 from coordinator.core.errors import BadSettings, BrokerUnavailable, StreamUnavailable
 from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
-from tests.processes.stage import wait_for
-from tests.servers import kafka_jars
+from tests.support.processes import wait_for
+from tests.support.servers import kafka_jars
 
 GENEROUS = 120.0
 

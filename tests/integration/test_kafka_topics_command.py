@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from containers.topicscli import app
 from coordinator.core.errors import BadSettings, StreamConflict, StreamUnavailable, UnknownStream
-from tests.servers import free_port
+from tests.support.processes import free_port
 
 Topics = Callable[..., str]
 

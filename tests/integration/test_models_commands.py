@@ -17,7 +17,7 @@ from containers.versionclient import whoever
 from coordinator.core.errors import BadSettings, UnknownJob
 from coordinator.streams.log import Log
 from tests.caller import run_body
-from tests.coordinators import Running, running
+from tests.support.coordinators import Running, running
 
 app = typer.Typer()
 app.command("plan")(modelscli.plan)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import free_port
+from tests.support.processes import free_port
 
 GENEROUS = 30.0
 SECRET = "hunter2"

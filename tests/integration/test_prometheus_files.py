@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.servers import missing
+from tests.support.servers import NotInstalled
 
 HERE = Path(__file__).parent
 DEPLOY = HERE.parents[1] / "deploy"
@@ -25,8 +25,7 @@ ALERTS = HERE / "alerts.yml"
 def test_promtool_finds_nothing_wrong(tmp_path: Path, what: list[str]) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
-        missing("Prometheus")
-        raise AssertionError
+        raise NotInstalled("Prometheus")
     shutil.copytree(DEPLOY / "prometheus", tmp_path, dirs_exist_ok=True)
     shutil.copy(ALERTS, tmp_path)
     done = subprocess.run([promtool, *what], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

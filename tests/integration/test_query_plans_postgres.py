@@ -10,7 +10,7 @@ import pytest
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from tests.contracts.query_plans import PARTIAL, SMALL, QueryPlanContract, Statement, fill
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 
 @pytest.fixture(scope="module")

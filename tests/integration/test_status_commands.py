@@ -26,7 +26,7 @@ from coordinator.server import listen, server
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
 from tests.caller import Json, run_body
-from tests.servers import free_port
+from tests.support.processes import free_port
 from tests.terminal import SHOW_CURSOR, at_terminal
 
 GENEROUS = 30.0

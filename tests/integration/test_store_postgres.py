@@ -12,7 +12,8 @@ from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.store.tables import metadata
 from tests.contracts.store import StoreContract
-from tests.servers import Postgres, free_port
+from tests.support.processes import free_port
+from tests.support.servers import Postgres
 
 
 @pytest.fixture

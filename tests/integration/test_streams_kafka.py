@@ -18,7 +18,7 @@ from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.port import Offsets
 from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
-from tests.servers import free_port
+from tests.support.processes import free_port
 
 SOON = timedelta(seconds=20)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.streams.log import Log
-from tests.coordinators import running
+from tests.support.coordinators import running
 from tests.upgradeworld import JOB, NEW, Command, World, world
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from containers.processes import session_members
-from tests.processes.stage import Stage, wait_for
+from tests.processes.stage import Stage
+from tests.support.processes import wait_for
 
 GATED = """
 import os

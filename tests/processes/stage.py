@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
-from uuid import uuid4
 
-import httpx
 import psutil
 
-from containers.deploy import deploy_request
-from containers.job import load_job
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
-from examples.playing.launch import kill_whole
-
-T = TypeVar("T")
+from tests.support.coordinators import Cluster
+from tests.support.processes import tail, wait_for
 
 TOY = """
 from containers import Job
@@ -47,111 +36,14 @@ def second(task):
 """
 
 
-def wait_for(what: str, look: Callable[[], T], seconds: float = 120) -> T:
-    """Look until there is something to see; processes and files give no events. Fails after a generous time, with `what` was missing."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {seconds:g} s")
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """All at once. The second SIGTERM, once the first was heard, is an impatient stop."""
-    for patience in (1, 30):
-        running = [process for process in processes if process.poll() is None]
-        for process in running:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        until = time.monotonic() + patience
-        for process in running:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
-    for process in processes:
-        if process.poll() is None:
-            kill_whole(process)
-
-
-class Stage:
+class Stage(Cluster):
     """Everything under one directory; ends what it started."""
 
     def __init__(self, root: Path, job_text: str = TOY) -> None:
-        self.root = root
-        self.job_file = root / "job.py"
+        super().__init__(root, root / "job.py")
         self.job_file.write_text(job_text)
-        self.log = Log(root / "home" / "log")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=20)
-        self.coordinator: subprocess.Popen[bytes] | None = None
-        self.run_id = ""
-        self.system = "log"
-        self.environment: dict[str, str] = {}
-        """For the coordinator and the containers alike."""
-        self._started: list[subprocess.Popen[bytes]] = []
+        self.log = Log(self.home / "log")
         self._fed = 0
-
-    def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-        with (self.root / f"{name}.log").open("ab") as out:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **self.environment, **environment},
-            )
-        self._started.append(process)
-        return process
-
-    def _popen(self, name: str, arguments: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-        return self.launch(name, [sys.executable, "-m", "coordinator.cli", *arguments], **environment)
-
-    def start_coordinator(self, **flags: float) -> subprocess.Popen[bytes]:
-        extra = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        home = ["--home", str(self.root / "home"), "--port", str(self.port)]
-        self.coordinator = self._popen("coordinator", ["coordinator", *home, *extra])
-        wait_for("the coordinator's answer", self.ready, 30)
-        return self.coordinator
-
-    def ready(self) -> bool:
-        try:
-            return self.http.get("/readyz").status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    def deploy(self, containers: int = 1, start: str = "checkpoint") -> str:
-        request = deploy_request(load_job(self.job_file), containers, self.system, start, {})
-        answer = self.http.post("/runs", content=request.model_dump_json(by_alias=True), headers={"Content-Type": "application/json"})
-        assert answer.status_code == 201, answer.text
-        self.run_id = str(answer.json()["runId"])
-        return self.run_id
-
-    def start_container(self, slot: int = 0, **settings: str) -> tuple[str, subprocess.Popen[bytes]]:
-        """A container's execution id and its watchdog."""
-        execution_id = f"test-{uuid4().hex[:12]}"
-        process = self._popen(
-            f"container-{slot}-{execution_id}",
-            ["container", str(self.job_file)],
-            **{**self.container_environment(slot, execution_id), "SLUICE_SPARK_MASTER": "local[1]", **settings},
-        )
-        return execution_id, process
-
-    def container_environment(self, slot: int, execution_id: str) -> dict[str, str]:
-        return {
-            "SLUICE_COORDINATOR_URL": f"http://127.0.0.1:{self.port}",
-            "SLUICE_RUN_ID": self.run_id,
-            "SLUICE_PROCESSOR_ID": str(slot),
-            "SLUICE_HOME": str(self.root / "home"),
-            "EXECUTION_ENV_CONTAINER_ID": execution_id,
-        }
-
-    def detail(self) -> wire.RunDetail:
-        answer = self.http.get(f"/runs/{self.run_id}")
-        assert answer.status_code == 200, answer.text
-        return wire.RunDetail.model_validate_json(answer.content)
 
     def incarnation(self, execution_id: str) -> wire.ContainerReply:
         return next(each for each in self.detail().incarnations if each.execution_container_id == execution_id)
@@ -189,17 +81,11 @@ class Stage:
         return wait_for("the driver", lambda: next(iter(psutil.Process(watchdog.pid).children()), None), 30)
 
     def lose_disk(self) -> None:
-        shutil.rmtree(self.root / "home" / "state")
+        shutil.rmtree(self.home / "state")
 
     def tell(self) -> str:
         """The ends of all logs, for a failed test."""
-        return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in sorted(self.root.glob("*.log")))
-
-    def close(self) -> None:
-        """Containers by their watchdogs, which a killed driver session needs, and before the coordinator, which hears their last words."""
-        _end([process for process in reversed(self._started) if process is not self.coordinator])
-        _end([process for process in self._started if process is self.coordinator])
-        self.http.close()
+        return "\n".join(tail(file) for file in sorted(self.root.glob("*.log")))
 
 
 @contextmanager

@@ -12,7 +12,8 @@ import pytest
 from coordinator import wire
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

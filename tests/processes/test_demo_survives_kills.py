@@ -14,7 +14,7 @@ import pytest
 from coordinator.core.errors import StreamUnavailable, UnknownStream
 from coordinator.streams.log import Log
 from examples.flights.data import BY_CARRIER, PARTITIONS
-from tests.processes.stage import wait_for
+from tests.support.processes import kill_whole, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -32,8 +32,7 @@ def demo(home: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        for left in [*psutil.Process(process.pid).children(recursive=True), process] if process.poll() is None else ():
-            left.kill()
+        kill_whole(process)
 
 
 def member(process: subprocess.Popen[str], *words: str) -> psutil.Process | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.stage import Stage, stage
-from tests.servers import free_port
+from tests.support.processes import free_port
 
 GENEROUS = 60.0
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
 from tests.processes.test_drain import WINDOWS, by_hour, counted, drain, phase
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,9 +18,10 @@ from coordinator.streams.port import Offsets
 from examples.playing.topics import Topics
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
-from tests.processes.stage import Stage, wait_for
+from tests.processes.stage import Stage
 from tests.processes.test_drain import WINDOWS, drain, phase
 from tests.processes.test_drain_crashes import HALVES
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -20,7 +20,8 @@ from examples.playing.topics import Topics, topic_partition_of
 from tests.processes.feeding import beside
 from tests.processes.gates import pause, resume
 from tests.processes.kafkastage import stage_on_kafka
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 

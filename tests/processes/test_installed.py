@@ -9,17 +9,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from coordinator.streams.log import Log
 from tests.deployed import entrypoint, health_command, image_environment
-from tests.processes.stage import TOY, wait_for
-from tests.servers import free_port, missing
+from tests.processes.stage import TOY
+from tests.support.processes import free_port, kill_whole, wait_for
+from tests.support.servers import NotInstalled
 
 GENEROUS = 120.0
 
@@ -67,19 +67,14 @@ class Installed:
         try:
             yield process
         finally:
-            with suppress(psutil.NoSuchProcess):
-                for each in psutil.Process(process.pid).children(recursive=True):
-                    each.kill()
-            process.kill()
-            process.wait()
+            kill_whole(process)
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Installed:
     prefix = os.environ.get("SLUICE_INSTALLED")
     if not prefix:
-        missing("an installation such as the image's (scripts/install-image PREFIX, then SLUICE_INSTALLED=PREFIX)")
-        raise AssertionError
+        raise NotInstalled("an installation such as the image's (scripts/install-image PREFIX, then SLUICE_INSTALLED=PREFIX)")
     of_image = {name: value.replace("/opt/sluice", prefix) for name, value in image_environment().items()}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLUICE_", "PYTHON", "VIRTUAL_ENV"))}
     path = f"{prefix}/bin:{os.environ['PATH']}"

@@ -17,8 +17,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from containers.kafkabroker import Broker, Process
 from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
-from tests.processes.stage import Stage, stage, wait_for
-from tests.servers import needs_kafka
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
+from tests.support.servers import kafka_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -76,7 +77,7 @@ class KafkaScene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaScene]:
-    needs_kafka()
+    kafka_jars()
     root = tmp_path_factory.mktemp("kafka")
     broker = Broker(root / "broker", sasl={"sluice": PASSWORD}, tls=True)
     process = asyncio.run(broker.up())

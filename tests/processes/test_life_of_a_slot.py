@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from containers.processes import session_members
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

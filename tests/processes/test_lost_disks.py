@@ -14,8 +14,9 @@ from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics
 from tests.processes.kafkastage import stage_on_kafka
-from tests.processes.stage import Stage, stage, wait_for
-from tests.s3servers import S3_CREDENTIALS, versitygw
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
+from tests.support.s3servers import S3_CREDENTIALS, versitygw
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1500)]
 

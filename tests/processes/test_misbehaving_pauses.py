@@ -11,7 +11,8 @@ from coordinator.core.errors import LeaseLost
 from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from tests.processes.gates import GATED, Gate, jvm_of, pause, resume
-from tests.processes.stage import stage, wait_for
+from tests.processes.stage import stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -10,7 +10,8 @@ import pytest
 from containers.localstate import Found, Stores, inspect
 from containers.processes import session_members
 from tests.processes.gates import GATED, Gate
-from tests.processes.stage import Stage, stage, wait_for
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

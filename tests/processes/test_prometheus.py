@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.processes.stage import Stage, stage, wait_for
-from tests.servers import prometheus
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
+from tests.support.servers import prometheus
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from coordinator.streams.log import Log
-from tests.servers import free_port
+from tests.support.processes import free_port
 from tests.terminal import SHOW_CURSOR, at_terminal
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from containers.processes import session_members
-from tests.processes.stage import Stage, stage, wait_for
-from tests.servers import spark_cluster, spark_master, spark_worker
+from tests.processes.stage import Stage, stage
+from tests.support.processes import wait_for
+from tests.support.sparkservers import spark_cluster, spark_master, spark_worker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

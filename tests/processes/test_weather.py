@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from coordinator.streams.log import Log
 from examples.weather.data import JOINED, PARTITIONS
+from tests.support.processes import kill_whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,10 +27,7 @@ def test_a_month_of_departures_gets_its_weather_exactly(tmp_path: Path) -> None:
     try:
         output, _ = process.communicate(timeout=500)
     finally:
-        if process.poll() is None:
-            whole = psutil.Process(process.pid)
-            for each in [*whole.children(recursive=True), whole]:
-                each.kill()
+        kill_whole(process)
     assert process.returncode == 0, output
     assert f"{DEPARTURES:,} of {DEPARTURES:,} departures, {HOURS:,} of {HOURS:,} hours of weather routed" in output
     assert "26,952 departures with weather, 52 without, 0 still waiting, 0 differences" in output

@@ -11,7 +11,8 @@ import pytest
 
 from examples.flights.data import FlightsMissing
 from examples.playing.replay import StreamNotOurs
-from examples.playing.scene import TooSlow, fresh, perform
+from examples.playing.scene import fresh, perform
+from tests.support.processes import TooSlow
 
 MARK = ".a-demo"
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,10 @@ from uuid import uuid4
 
 import httpx
 
-from tests.servers import await_ready, free_port, missing
+from tests.support.processes import free_port, serving
+from tests.support.servers import NotInstalled, program
 
-S3_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": "sluice-secret"}
+S3_CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_ACCESS_KEY": "sluice-secret"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Certificate:
 def certified(directory: Path) -> Certificate:
     """A certificate of an authority that nobody knows."""
     if shutil.which("openssl") is None:
-        missing("openssl")
+        raise NotInstalled("openssl")
     made = Certificate(directory / "authority.pem", directory / "certificate.pem", directory / "key.pem")
     new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     signing = str(directory / "signing.pem")
@@ -76,30 +76,27 @@ def certified(directory: Path) -> Certificate:
 
 
 @contextmanager
-def versitygw(directory: Path, *, readonly: bool = False, tls: Certificate | None = None) -> Iterator[S3Server]:
+def versitygw(
+    directory: Path, *, readonly: bool = False, tls: Certificate | None = None, options: Sequence[str] = (), new_session: bool = False
+) -> Iterator[S3Server]:
     """An S3 server of its own that keeps its objects in `directory`. It has no lifecycle rules. One that is `readonly` may share the
     directory of another."""
-    program = shutil.which("versitygw")
-    if program is None:
-        missing("versitygw")
-        raise AssertionError
     (directory / "s3").mkdir(exist_ok=True)
-    address = f"127.0.0.1:{free_port()}"
+    address, scheme = f"127.0.0.1:{free_port()}", "http" if tls is None else "https"
     root = {"ROOT_ACCESS_KEY": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
-    options = ["--port", address, "--quiet", "--health", "/health", *(["--readonly"] if readonly else [])]
+    command = [program("versitygw"), "--port", address, "--quiet", "--health", "/health", *options, *(["--readonly"] if readonly else [])]
     if tls is not None:
-        options += ["--cert", str(tls.certificate), "--key", str(tls.key)]
-    command = [program, *options, "posix", str(directory / "s3")]
-    log = directory / f"versitygw-{'readonly' if readonly else 'first'}.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **root})
-    try:
-        scheme = "http" if tls is None else "https"
-        await_ready(process, f"{scheme}://{address}/health", log, None if tls is None else tls.authority)
+        command += ["--cert", str(tls.certificate), "--key", str(tls.key)]
+    with serving(
+        [*command, "posix", str(directory / "s3")],
+        f"{scheme}://{address}/health",
+        directory / f"versitygw-{'readonly' if readonly else 'first'}.log",
+        cwd=directory,
+        environment=root,
+        new_session=new_session,
+        authority=None if tls is None else tls.authority,
+    ):
         yield S3Server(f"{scheme}://{address}", directory)
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 @contextmanager
@@ -141,19 +138,9 @@ class Toxiproxy:
 
 
 @contextmanager
-def toxiproxy(directory: Path) -> Iterator[Toxiproxy]:
-    program = shutil.which("toxiproxy-server")
-    if program is None:
-        missing("toxiproxy-server")
-        raise AssertionError
-    port, log = free_port(), directory / "toxiproxy.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [program, "-host", "127.0.0.1", "-port", str(port)], cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-        )
-    try:
-        await_ready(process, f"http://127.0.0.1:{port}/version", log)
-        yield Toxiproxy(f"http://127.0.0.1:{port}")
-    finally:
-        process.terminate()
-        process.wait(30)
+def toxiproxy(directory: Path, *, new_session: bool = False) -> Iterator[Toxiproxy]:
+    port = free_port()
+    command = [program("toxiproxy-server"), "-host", "127.0.0.1", "-port", str(port)]
+    api = f"http://127.0.0.1:{port}"
+    with serving(command, f"{api}/version", directory / "toxiproxy.log", cwd=directory, new_session=new_session):
+        yield Toxiproxy(api)

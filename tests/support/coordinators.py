@@ -1,0 +1,140 @@
+"""Coordinators as processes, alone and with the containers of a job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import httpx
+
+from containers.deploy import deploy_request
+from containers.job import load_job
+from coordinator import wire
+from tests.support.processes import SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
+
+GENEROUS = 30.0
+
+
+def refused(*flags: str, **environment: str) -> str:
+    """The one line with which a coordinator does not start."""
+    command = [*SLUICE, "coordinator", *flags]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=GENEROUS, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
+    )
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == 1, done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("sluice: ")
+    return lines[0]
+
+
+class Running:
+    """A coordinator process, with the address that it told."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
+        self.process = process
+        self.log = log
+        self.http = httpx.Client(base_url=url, timeout=GENEROUS)
+        self.port = httpx.URL(url).port
+
+
+@contextmanager
+def running(home: Path, *flags: str) -> Iterator[Running]:
+    """A coordinator with that home, whose log is beside it. It is killed in the end."""
+    log = home.with_name(f"{home.name}-coordinator.log")
+    process = start([*SLUICE, "coordinator", "--home", str(home), "--port", "0", *flags], log)
+    try:
+        made = Running(process, log, await_line(process, log, r"coordinator on ([^,\s]+)"))
+        try:
+            yield made
+        finally:
+            made.http.close()
+    finally:
+        kill_whole(process)
+
+
+def _good(answer: httpx.Response) -> httpx.Response:
+    if not answer.is_success:
+        raise ProcessFailed(f"{answer.request.method} {answer.url} answered {answer.status_code}: {answer.text}")
+    return answer
+
+
+class Container(NamedTuple):
+    """A container's execution id and its watchdog."""
+
+    execution_id: str
+    process: subprocess.Popen[bytes]
+
+
+class Cluster:
+    """A coordinator and the containers of one job, all under one directory. `environment` is for the coordinator and the containers alike;
+    `system` is the one of the streams."""
+
+    def __init__(self, root: Path, job_file: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.root = root
+        self.home = root / "home"
+        self.job_file = job_file
+        self.environment = dict(environment or {})
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.run_id = ""
+        self.system = "log"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def log_file(self, name: str) -> Path:
+        return self.root / f"{name}.log"
+
+    def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        """A process that is ended with the cluster. One of the same name continues its log."""
+        process = start(command, self.log_file(name), environment={**self.environment, **environment}, append=True)
+        self._started.append(process)
+        return process
+
+    def start_coordinator(self, **flags: float) -> subprocess.Popen[bytes]:
+        extra = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+        home = ["--home", str(self.home), "--port", str(self.port)]
+        self.coordinator = self.launch("coordinator", [*SLUICE, "coordinator", *home, *extra])
+        await_answer(self.coordinator, f"{self.url}/readyz", self.log_file("coordinator"))
+        return self.coordinator
+
+    def deploy(self, containers: int = 1, start: str = "checkpoint", config: Mapping[str, str] | None = None) -> str:
+        request = deploy_request(load_job(self.job_file), containers, self.system, start, dict(config or {}))
+        self.run_id = str(_good(self.http.post("/runs", json=request.model_dump(mode="json", by_alias=True))).json()["runId"])
+        return self.run_id
+
+    def start_container(self, slot: int = 0, **settings: str) -> Container:
+        execution_id = f"test-{uuid4().hex[:12]}"
+        environment = {**self.container_environment(slot, execution_id), "SLUICE_SPARK_MASTER": "local[1]", **settings}
+        name = f"container-{slot}-{execution_id}"
+        return Container(execution_id, self.launch(name, [*SLUICE, "container", str(self.job_file)], **environment))
+
+    def container_environment(self, slot: int, execution_id: str) -> dict[str, str]:
+        return {
+            "SLUICE_COORDINATOR_URL": self.url,
+            "SLUICE_RUN_ID": self.run_id,
+            "SLUICE_PROCESSOR_ID": str(slot),
+            "SLUICE_HOME": str(self.home),
+            "EXECUTION_ENV_CONTAINER_ID": execution_id,
+        }
+
+    def container_log(self, container: Container) -> Path:
+        return next(self.root.glob(f"container-*-{container.execution_id}.log"))
+
+    def detail(self) -> wire.RunDetail:
+        return wire.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
+
+    def close(self) -> None:
+        """Containers before the coordinator, which hears their last words, and by their watchdogs, which a killed driver session needs. The
+        second SIGTERM, once the first was heard, is an impatient stop."""
+        self.http.close()
+        try:
+            end(*(process for process in reversed(self._started) if process is not self.coordinator), waits=(1, GENEROUS))
+        finally:
+            end(*(process for process in self._started if process is self.coordinator), waits=(1, GENEROUS))

@@ -1,0 +1,192 @@
+"""Processes for tests, benchmarks and demos: start one, wait until it answers, read the end of its log, end it with all that it started.
+
+`examples` and `bench` import this, so it needs nothing that only tests have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
+SLUICE = (sys.executable, "-m", "coordinator.cli")
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+LOOK_SECONDS = 0.05
+TAIL_LINES = 40
+
+
+class ProcessFailed(Exception):
+    """A process did not start, or did not do what was waited for."""
+
+
+class EndedEarly(ProcessFailed):
+    """A process ended when it should have been running."""
+
+
+class TooSlow(ProcessFailed):
+    """Something did not happen in its time."""
+
+
+def free_port() -> int:
+    """A loopback port on which nothing listened a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@cache
+def _trusted(authority: Path | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=authority)
+
+
+def get(url: str, authority: Path | None = None) -> httpx.Response:
+    """One GET. The server may have a certificate of that authority. Raises httpx.HTTPError."""
+    return httpx.get(url, verify=_trusted(authority), trust_env=False, timeout=10)
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    *,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    append: bool = False,
+    new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a process with `environment` beside our own and both outputs in `log`. A Ctrl-C at the terminal does not reach one that has a
+    session of its own."""
+    with log.open("ab" if append else "wb") as out:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **(environment or {})},
+            start_new_session=new_session,
+        )
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log."""
+    last = log.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join([f"  the end of {log.name}:", *(f"  | {line}" for line in last)])
+
+
+def must_run(process: subprocess.Popen[Any], log: Path) -> None:
+    """Raises EndedEarly, with the end of the log, if the process has ended."""
+    code = process.poll()
+    if code is not None:
+        raise EndedEarly(f"{log.stem} ended with exit code {code}\n{tail(log)}")
+
+
+def wait_for(
+    what: str, look: Callable[[], T | None], seconds: float = 120, *, every: float = 0.1, told: Callable[[], str] | None = None
+) -> T:
+    """Look until what is found is true; processes and files give no events. Raises TooSlow, with what is `told` then."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > end:
+            raise TooSlow(f"{what}: not within {seconds:g} s" + (f"\n{told()}" if told else ""))
+        time.sleep(every)
+    return found
+
+
+def await_answer(process: subprocess.Popen[Any], url: str, log: Path, authority: Path | None = None) -> None:
+    """Wait until the server answers with 200. Raises EndedEarly, TooSlow."""
+
+    def answers() -> bool:
+        must_run(process, log)
+        with suppress(httpx.HTTPError):
+            return get(url, authority).status_code == 200
+        return False
+
+    wait_for(f"an answer of {url}", answers, START_SECONDS, every=LOOK_SECONDS, told=lambda: tail(log))
+
+
+def await_line(process: subprocess.Popen[Any], log: Path, pattern: str, seconds: float = START_SECONDS) -> str:
+    """Wait for a line of the log that has the pattern; its first group. Raises EndedEarly, TooSlow."""
+
+    def found() -> re.Match[str] | None:
+        ended = process.poll() is not None
+        match = re.search(pattern, log.read_text(errors="replace"), re.MULTILINE)
+        if match is None and ended:
+            must_run(process, log)
+        return match
+
+    return wait_for(f"{pattern!r} in {log.name}", found, seconds, every=LOOK_SECONDS, told=lambda: tail(log))[1]
+
+
+def kill_whole(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL for a child of ours and all that it started, at once: as when the machine is gone."""
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):
+        whole = psutil.Process(process.pid)
+        for each in [whole, *whole.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait()
+
+
+def end(*processes: subprocess.Popen[Any], by: signal.Signals = signal.SIGTERM, waits: Sequence[float] = (STOP_SECONDS,)) -> None:
+    """End them all at once: the signal is sent, and sent again, each time with a wait of so many seconds. What runs after that, or when
+    this is interrupted, is killed with all that it started."""
+    try:
+        for seconds in waits:
+            running = [process for process in processes if process.poll() is None]
+            for process in running:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(by)
+            until = time.monotonic() + seconds
+            for process in running:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for process in processes:
+            kill_whole(process)
+
+
+@contextmanager
+def ending(process: subprocess.Popen[Any], *, waits: Sequence[float] = (STOP_SECONDS,)) -> Iterator[None]:
+    """The process is ended with the block."""
+    try:
+        yield
+    finally:
+        end(process, waits=waits)
+
+
+@contextmanager
+def serving(
+    command: Sequence[str],
+    url: str,
+    log: Path,
+    *,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    new_session: bool = False,
+    authority: Path | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process, from its first answer until the block is left. Raises EndedEarly, TooSlow."""
+    process = start(command, log, cwd=cwd, environment=environment, new_session=new_session)
+    with ending(process):
+        await_answer(process, url, log, authority)
+        yield process

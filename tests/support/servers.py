@@ -1,0 +1,145 @@
+"""Real servers: started on loopback, ended by whoever started them.
+
+Where a server is not installed, NotInstalled is raised: its tests are skipped, and say so (see `tests/conftest.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from containers.jars import broker_jars
+from containers.kafkabroker import Broker
+from coordinator.core.errors import JarsUnavailable
+from tests.support.processes import ProcessFailed, free_port, serving
+
+_SOURCES: Mapping[str, str] = {
+    "prometheus": "apt install prometheus",
+    "rclone": "apt install rclone",
+    "restic": "apt install restic",
+    "toxiproxy-server": "go install github.com/Shopify/toxiproxy/v2/cmd/server@latest, and call the program `server` toxiproxy-server",
+    "versitygw": "go install github.com/versity/versitygw/cmd/versitygw@latest",
+}
+
+
+class NotInstalled(ProcessFailed):
+    """What is to be started is not on this machine."""
+
+    def __init__(self, what: str, source: str = "") -> None:
+        super().__init__(f"{what} is not installed" + (f": {source}" if source else ""))
+
+
+def program(name: str) -> str:
+    """Where it is: on the path, or where `go install` puts programs. Raises NotInstalled, which says where to get it from."""
+    go_programs = os.environ.get("GOBIN") or Path(os.environ.get("GOPATH") or Path.home() / "go") / "bin"
+    found = shutil.which(name) or shutil.which(name, path=str(go_programs))
+    if found is None:
+        raise NotInstalled(name, _SOURCES[name])
+    return found
+
+
+def _postgres_programs() -> Path:
+    """Debian keeps the server's programs out of the path."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    found = debian[-1] if debian else shutil.which("initdb")
+    if found is None:
+        raise NotInstalled("PostgreSQL")
+    return Path(found).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A PostgreSQL of its own, which can be stopped and started again. `url` is its server's: a database's name is to be added."""
+
+    url: str
+    programs: Path
+    directory: Path
+    port: int
+
+    def start(self) -> None:
+        options = f"-h 127.0.0.1 -p {self.port} -k {self.directory} -c fsync=off"
+        self._control("-w", "-l", str(self.directory / "log"), "-o", options, "start")
+
+    @property
+    def running(self) -> bool:
+        return (self.directory / "data" / "postmaster.pid").exists()
+
+    def stop(self) -> None:
+        """At once, as a crash does: sessions end without a word."""
+        self._control("-m", "immediate", "stop")
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"test_{uuid4().hex}"
+        where = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "sluice"]
+        _run([str(self.programs / "createdb"), *where, name], self.directory)
+        return f"{self.url}/{name}"
+
+    def _control(self, *arguments: str) -> None:
+        _run([*_as_owner(), str(self.programs / "pg_ctl"), "-D", str(self.directory / "data"), *arguments], self.directory)
+
+
+def _as_owner() -> list[str]:
+    """The server refuses to run as root."""
+    return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL, running, in a directory of its own: pytest closes its own to other users, and the server is one where we are root."""
+    programs = _postgres_programs()
+    with TemporaryDirectory(prefix="sluice-postgres-") as made:
+        directory, port = Path(made), free_port()
+        if _as_owner():
+            shutil.chown(directory, "postgres")
+        data = str(directory / "data")
+        _run([*_as_owner(), str(programs / "initdb"), "-D", data, "-U", "sluice", "-A", "trust", "--no-sync", "-E", "UTF8"], directory)
+        server = Postgres(f"postgresql+asyncpg://sluice@127.0.0.1:{port}", programs, directory, port)
+        server.start()
+        try:
+            yield server
+        finally:
+            if server.running:
+                server.stop()
+
+
+def _run(command: list[str], directory: Path) -> None:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+
+
+def kafka_jars() -> None:
+    """Fetch what a Kafka broker needs, where nobody has yet."""
+    try:
+        broker_jars()
+    except JarsUnavailable as error:
+        raise NotInstalled(f"Kafka ({error})") from error
+
+
+@contextmanager
+def kafka(directory: Path) -> Iterator[str]:
+    """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
+    kafka_jars()
+    broker = Broker(directory)
+    process = asyncio.run(broker.up())
+    try:
+        yield process.bootstrap
+    finally:
+        asyncio.run(broker.down())
+
+
+@contextmanager
+def prometheus(directory: Path, config: Path) -> Iterator[str]:
+    """A Prometheus of its own with that configuration, ready, its data in `directory`; the URL of its API."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"]
+    with serving([program("prometheus"), *command], f"http://{address}/-/ready", directory / "prometheus.log", cwd=directory):
+        yield f"http://{address}"

@@ -1,0 +1,63 @@
+"""Spark's standalone master and workers as processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.support.processes import await_line, ending, start
+
+
+@contextmanager
+def spark_cluster(directory: Path) -> Iterator[str]:
+    """A standalone Spark master with one worker (2 cores, 2 GB); the master's URL."""
+    with spark_master(directory) as master, spark_worker(directory, master):
+        yield master
+
+
+@contextmanager
+def spark_master(directory: Path) -> Iterator[str]:
+    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with _spark_daemon(directory, "master.Master", address, r"Starting Spark master at (spark://\S+)") as url:
+        yield url
+
+
+@contextmanager
+def spark_worker(directory: Path, master: str, hidden: Path | None = None) -> Iterator[None]:
+    """A worker for the master. Instead of the directory `hidden` it, and its executors, see an empty one: that takes root."""
+    name = "worker" if hidden is None else "blind-worker"
+    size = ["--cores", "2", "--memory", "2g", "--work-dir", str(directory / name)]
+    arguments = ["--host", "127.0.0.1", "--webui-port", "0", *size, master]
+    with _spark_daemon(directory, "worker.Worker", arguments, r"(Successfully registered) with master", name, _without(hidden)):
+        yield
+
+
+def _without(hidden: Path | None) -> list[str]:
+    """What makes a command blind to a directory: a mount namespace of its own."""
+    if hidden is None:
+        return []
+    blind = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none "$0"; exec "$@"', str(hidden)]
+    if shutil.which("unshare") is None or subprocess.run([*blind, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the right to mount is missing (unshare --mount, as root)")
+    return blind
+
+
+@contextmanager
+def _spark_daemon(
+    directory: Path, program: str, arguments: list[str], ready: str, name: str = "master", prefix: Sequence[str] = ()
+) -> Iterator[str]:
+    """A daemon of the pyspark package, up: what its log told when it was. spark-class becomes the JVM, so the process is that."""
+    home = Path(pyspark.__file__).parent
+    options = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
+    environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", **options}
+    command = [*prefix, str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{program}", *arguments]
+    log = directory / f"spark-{name}.log"
+    process = start(command, log, cwd=directory, environment=environment)
+    with ending(process, waits=(60,)):
+        yield await_line(process, log, ready, 120)
