@@ -14,8 +14,8 @@ import httpx
 from bench.harness import BenchFailed
 from containers.client import Coordinator
 from coordinator import wire, wire_tasks
-from coordinator.core.ids import Epoch, ExecutionContainerId, JobName, RunId
 from coordinator.wire_versions import ChangeReply
+from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId
 
 POLL = timedelta(seconds=20)
 PATIENCE = 120.0

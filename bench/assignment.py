@@ -20,14 +20,13 @@ from typing import Any, TypeVar
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
 from bench.harness import BenchFailed, Result, coordinator, note, running
-from coordinator.core.grouping import GroupByPartition, Previous
-from coordinator.core.ids import ProcessorId, StreamId
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Outline, Plan
-from coordinator.core.placement import Placement, place, slots
 from coordinator.jobmodels import outline_of
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from sluice.core.grouping import GroupByPartition, Previous
+from sluice.core.ids import ProcessorId, StreamId
+from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.placement import Placement, place, slots
 from tests.support.processes import free_port
 
 NAME = "assignment"

@@ -34,7 +34,7 @@ from bench.backup_peers import Bare, Peer, Rclone, Restic, Sluice, files, sluice
 from bench.gateway import Gateway, gateway
 from bench.harness import BenchFailed, Result, note
 from containers.commit import CommitSettings
-from coordinator.core.errors import SluiceError
+from sluice.core.errors import SluiceError
 from tests.support.servers import program
 
 NAME = "backup"

@@ -26,8 +26,8 @@ from containers.restore import Restorer, RestoreSettings
 from containers.transfer import NoProgress, StoreKey, in_parallel
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Generation, JobName, StageName, TaskName
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, JobName, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS
 from tests.support.servers import program
 

@@ -22,8 +22,8 @@ from containers.jars import Artefact, JarSet, fetched
 from containers.logtask import LogTaskSystem
 from containers.spark import BatchDone, Listener, start_session
 from containers.tasksystem import Grant
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS
 
 S3A = JarSet("s3a", (Artefact("org.apache.hadoop", "hadoop-aws", "3.5.0"),), ("org.slf4j", "com.google.code.findbugs"))

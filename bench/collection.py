@@ -27,12 +27,16 @@ from bench.harness import BenchFailed, Result, note
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobs.port import About, Purpose
 from coordinator.blobstores import BlobStores
-from coordinator.clock import SystemClock
 from coordinator.collection import Collected, Collection
-from coordinator.core.blobids import Kind, fresh_blob_id
-from coordinator.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
-from coordinator.core.indexjson import encoded
-from coordinator.core.snapshot import (
+from coordinator.errands import Progress
+from coordinator.ourplaces import is_ours
+from coordinator.settings import read_settings
+from coordinator.store.backups import MarkerRow, SnapshotRow
+from coordinator.store.sql import SqlStore, open_store
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.core.indexjson import encoded
+from sluice.core.snapshot import (
     BlobId,
     BlobStoreName,
     CheckpointId,
@@ -40,14 +44,11 @@ from coordinator.core.snapshot import (
     FileBlob,
     FileIndex,
     FileMetadata,
+    Kind,
     SnapshotIndex,
     SnapshotMetadata,
+    fresh_blob_id,
 )
-from coordinator.errands import Progress
-from coordinator.ourplaces import is_ours
-from coordinator.settings import read_settings
-from coordinator.store.backups import MarkerRow, SnapshotRow
-from coordinator.store.sql import SqlStore, open_store
 
 NAME = "collection"
 BLOBS = int(os.environ.get("BENCH_BLOBS", "1000000"))

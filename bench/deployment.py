@@ -22,9 +22,6 @@ from sqlalchemy import insert
 from bench.harness import BenchFailed
 from coordinator import wire
 from coordinator.app import new_run_id, prepare, stores_of_blobs
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId
-from coordinator.core.lifecycle import RunState
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
@@ -37,6 +34,9 @@ from coordinator.store.rows import container_columns
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.streams.log import Log
 from coordinator.streams.log_system import LogSystem
+from sluice.clock import SystemClock
+from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
+from sluice.core.lifecycle import RunState
 from tests.support.processes import get
 
 JOB = "bench"

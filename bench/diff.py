@@ -19,7 +19,7 @@ from statistics import median
 from bench.harness import BenchFailed, Result, note
 from containers.filecontents import LocalFiles
 from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, diff, to_read
-from coordinator.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex
 
 NAME = "diff"
 FILES = int(os.environ.get("BENCH_FILES", "100000"))

@@ -28,8 +28,8 @@ from containers.flush import Flusher
 from containers.logtask import LogTaskSystem
 from containers.spark import await_initialised, start_query, start_session, stop_between_batches
 from containers.tasksystem import Grant
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
 MAX_ROWS = 50_000
 LONG = timedelta(minutes=5)

@@ -28,8 +28,8 @@ from bench.crew import Crew, crew
 from bench.gateway import gateway
 from bench.harness import Result, note
 from coordinator import wire
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from sluice.core.ids import Generation, Lineage
 from tests.support.processes import ROOT, kill_whole
 from tests.support.s3servers import S3_CREDENTIALS
 

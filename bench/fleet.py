@@ -37,12 +37,12 @@ from bench.deployment import metric
 from bench.harness import BenchFailed, Result, Server, coordinator, cores, note, pinned, running
 from bench.simulated import SLOTS, Beats, Fleet, Times
 from bench.swarm import SwarmFailed
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Epoch, ExecutionContainerId
-from coordinator.core.lease import LeasePolicy
 from coordinator.leases import Leases
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from sluice.clock import SystemClock
+from sluice.core.ids import Epoch, ExecutionContainerId
+from sluice.core.lease import LeasePolicy
 from tests.support.processes import free_port, get
 
 NAME = "fleet"

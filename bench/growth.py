@@ -26,10 +26,10 @@ from bench.deployment import STREAM, deploy, make_stream
 from bench.growth_job import FIRST
 from bench.harness import Result, coordinator, note, peer, running
 from coordinator import wire
-from coordinator.core.ids import Generation, Lineage
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log, Record, Writer
 from examples.playing.topics import Topics
+from sluice.core.ids import Generation, Lineage
 from tests.support.processes import ROOT, free_port, wait_for
 from tests.support.servers import kafka
 

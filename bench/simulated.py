@@ -2,7 +2,7 @@
 told, and leave. Only HTTP is spoken, and only the standard library is used, so this takes any coordinator that can be reached.
 
 A container waits for the interval of the last answer, less up to a tenth; it is lost when it is told that it is not alive, or when its
-lease less its margin has passed since it last sent a heartbeat that was answered. These are the rules of `coordinator/core/lease.py`.
+lease less its margin has passed since it last sent a heartbeat that was answered. These are the rules of `sluice/core/lease.py`.
 """
 
 from __future__ import annotations

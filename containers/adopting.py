@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.core.ids import ProcessorId, Ssp, TaskName
-from coordinator.core.model import ContainerModel, JobModel
-from coordinator.core.placement import slots
+from sluice.core.ids import ProcessorId, Ssp, TaskName
+from sluice.core.model import ContainerModel, JobModel
+from sluice.core.placement import slots
 
 
 @dataclass(frozen=True, slots=True)

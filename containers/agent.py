@@ -36,13 +36,13 @@ from containers.starts import check_job
 from containers.taskrun import TaskPlace
 from coordinator import wire, wire_tasks
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import Clock
-from coordinator.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
-from coordinator.core.ids import Epoch, Generation, Instant, TaskName
-from coordinator.core.lease import Trust
 from coordinator.core.recovery import Snapshot
-from coordinator.core.snapshot import BlobStoreName
-from coordinator.core.standby import replicas_of
+from sluice.clock import Clock
+from sluice.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from sluice.core.ids import Epoch, Generation, Instant, TaskName
+from sluice.core.lease import Trust
+from sluice.core.placement import replicas_of
+from sluice.core.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ from prometheus_client.metrics_core import Metric
 
 from containers.backupmeters import BackupMeter, CopyMeter, Transfers
 from coordinator.blobs.counted import Requests
-from coordinator.core.ids import StageName, TaskName
+from sluice.core.ids import StageName, TaskName
 
 LABELS = ["task", "stage"]
 
-Meters = Mapping[tuple[TaskName, StageName], BackupMeter]
+BackupMeters = Mapping[tuple[TaskName, StageName], BackupMeter]
 
 
 Copies = Mapping[tuple[TaskName, StageName], CopyMeter]
 
 
-def backup_metrics(meters: Meters, requests: Requests, copies: Copies) -> Iterable[Metric]:
+def backup_metrics(meters: BackupMeters, requests: Requests, copies: Copies) -> Iterable[Metric]:
     yield from _of_transfers("backup", "uploaded", {key: meter.backup for key, meter in meters.items()})
     yield from _of_transfers("restore", "restored", {key: meter.restore for key, meter in meters.items()})
     yield from _of_transfers("standby", "copied", {key: meter.transfers for key, meter in copies.items()})
@@ -62,7 +62,7 @@ def _of_copies(copies: Copies) -> Iterable[Metric]:
     return at, batch
 
 
-def _durability(meters: Meters) -> Iterable[Metric]:
+def _durability(meters: BackupMeters) -> Iterable[Metric]:
     at = GaugeMetricFamily("sluice_stage_durable_timestamp_seconds", "When state became durable last.", labels=LABELS)
     batch = GaugeMetricFamily("sluice_stage_durable_batch", "The last batch whose state is durable.", labels=LABELS)
     replayed = CounterMetricFamily("sluice_stage_replayed_batches", "Batches run again after a restore.", labels=LABELS)

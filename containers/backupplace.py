@@ -28,9 +28,9 @@ from coordinator import wire
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import Clock
-from coordinator.core.ids import JobName, RunId, StageName, StreamId, TaskName
-from coordinator.core.snapshot import BlobStoreName, CheckpointId
+from sluice.clock import Clock
+from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
+from sluice.core.snapshot import BlobStoreName, CheckpointId
 
 log = logging.getLogger(__name__)
 

@@ -30,10 +30,10 @@ from containers.localstate import inspect, read_plan, write_plan
 from containers.planlog import settle_in_all
 from containers.recovering import AGAIN, plan_log, recovered
 from containers.transfer import to_its_end
-from coordinator.core.errors import BlobUnavailable, OurTrouble, SluiceError
-from coordinator.core.ids import Instant
 from coordinator.core.recovery import Plan, Snapshot
-from coordinator.core.snapshot import CheckpointId
+from sluice.core.errors import BlobUnavailable, OurTrouble, SluiceError
+from sluice.core.ids import Instant
+from sluice.core.snapshot import CheckpointId
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from coordinator import wire_snapshots as bodies
+from coordinator import wire_snapshots
 
 
 class Bar:
@@ -20,7 +20,7 @@ class Bar:
         self._task = task
         self._total = 0
 
-    def show(self, errand: bodies.ErrandReply) -> None:
+    def show(self, errand: wire_snapshots.ErrandReply) -> None:
         self._progress.update(self._task, completed=errand.done, total=errand.total)
 
     def planned(self, files: int, size: int) -> None:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from containers.jars import clear_unfinished, jars_directory, java, locked, run_holding
 from containers.pathingjar import pathing_jar
-from coordinator.core.errors import ClassArchiveNotMade
+from sluice.core.errors import ClassArchiveNotMade
 
 log = logging.getLogger(__name__)
 

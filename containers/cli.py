@@ -1,4 +1,4 @@
-"""The commands `sluice container`, `sluice deploy` and `sluice run`; `coordinator/cli.py` finds them by entry point."""
+"""The commands `sluice container`, `sluice deploy` and `sluice run`;"""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def container(job_file: JobFile) -> None:
     EXECUTION_ENV_CONTAINER_ID. Exit codes: 0 stopped in order, 1 failure, 3 lease lost."""
     from containers.settings import read_container_settings
     from containers.watchdog import Watchdog
-    from coordinator import logs
-    from coordinator.clock import SystemClock
+    from sluice import logconfig
+    from sluice.clock import SystemClock
 
-    stamp = logs.configure(logs.read_log_settings())
+    stamp = logconfig.configure(logconfig.read_log_settings())
     settings = read_container_settings()
     stamp.fields |= settings.log_fields
     raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))
@@ -44,9 +44,9 @@ def deploy(
     """Make a run of the job and print its id, the SLUICE_RUN_ID of its containers; nothing is started. A live run of the job is told to
     stop, and the new one goes on where it stopped."""
     from containers.deploy import deploy, job_request
-    from coordinator import logs
+    from sluice import logconfig
 
-    logs.configure(logs.read_log_settings())
+    logconfig.configure(logconfig.read_log_settings())
     request = job_request(job_file, containers, start, system, config or [], bind or [])
     typer.echo(asyncio.run(deploy(coordinator, request)))
 
@@ -67,10 +67,10 @@ def run(
 ) -> None:
     """Run a job on this machine: a coordinator and containers as processes, restarted when they crash. Ctrl-C stops it in order."""
     from containers.local import LocalRun, run_options
-    from coordinator import logs
+    from sluice import logconfig
 
-    logs.read_log_settings()  # of the processes to come: refused here, before there are any
-    logs.configure(logs.LogSettings(log_format="text", log_level="WARNING"))
+    logconfig.read_log_settings()  # of the processes to come: refused here, before there are any
+    logconfig.configure(logconfig.LogSettings(log_format="text", log_level="WARNING"))
     options = run_options(job_file, containers, home, port, start, system, config or [], bind or [], master)
     raise typer.Exit(asyncio.run(LocalRun(options, restarts).run()))
 
@@ -82,7 +82,7 @@ def class_archive() -> None:
     import os
 
     from containers.classarchive import made
-    from coordinator import logs
+    from sluice import logconfig
 
-    logs.configure(logs.read_log_settings())
+    logconfig.configure(logconfig.read_log_settings())
     typer.echo(made(os.environ).file)

@@ -1,4 +1,4 @@
-"""The coordinator as its containers see it. Problems become the errors of `coordinator.core.errors` again."""
+"""The coordinator as its containers see it. Problems become the errors of `sluice.core.errors` again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from coordinator import wire, wire_drain, wire_samza, wire_snapshots, wire_tasks, wire_versions
-from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.model import JobModel
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel
 
 R = TypeVar("R", bound=BaseModel)
 

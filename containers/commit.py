@@ -24,14 +24,13 @@ from containers.filecontents import Hashes, LocalFiles, fingerprint
 from containers.freeze import Cut
 from containers.transfer import InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
 from coordinator.blobs.port import BlobStore, Purpose
-from coordinator.clock import Clock
-from coordinator.core.blobids import Kind
 from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
-from coordinator.core.errors import BadSettings, IndexUnreadable
-from coordinator.core.ids import Generation
-from coordinator.core.indexjson import decoded, encoded
 from coordinator.core.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
-from coordinator.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, SnapshotIndex, SnapshotMetadata
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings, IndexUnreadable
+from sluice.core.ids import Generation
+from sluice.core.indexjson import decoded, encoded
+from sluice.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata
 
 T = TypeVar("T")
 

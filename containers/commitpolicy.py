@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 
 @dataclass(frozen=True, slots=True)

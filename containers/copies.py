@@ -20,8 +20,8 @@ from typing import IO, Any, TypeVar
 from containers.filecontents import LocalFiles
 from containers.localstate import Found, Stores, inspect
 from containers.restore import mend, swap
-from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable
-from coordinator.core.ids import Lineage, StageName, TaskName, directory_name
+from sluice.core.errors import CheckpointUnreadable, DiskUnwritable
+from sluice.core.ids import Lineage, StageName, TaskName, directory_name
 
 log = logging.getLogger(__name__)
 

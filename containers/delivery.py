@@ -22,10 +22,10 @@ from containers.progresslog import telling
 from containers.recovering import until_answered
 from containers.transfer import in_parallel
 from coordinator import wire, wire_snapshots
-from coordinator.core.errors import SnapshotConflict, StaleRun, UnknownTask
-from coordinator.core.ids import Instant
 from coordinator.core.recovery import Snapshot
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex
+from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.ids import Instant
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex
 
 
 @dataclass(frozen=True, slots=True)

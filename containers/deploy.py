@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from containers.client import Coordinator
 from containers.job import Job, load_job
 from coordinator import wire
-from coordinator.core.errors import BadSettings
-from coordinator.core.ids import RunId
-from coordinator.core.placement import slots
+from sluice.core.errors import BadSettings
+from sluice.core.ids import RunId
+from sluice.core.placement import slots
 
 
 def job_request(

@@ -1,4 +1,4 @@
-"""`sluice drain`: finish what a job has read, empty its state, and end its run. `coordinator/cli.py` finds it by entry point.
+"""`sluice drain`: finish what a job has read, empty its state, and end its run.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when the drain was cancelled or failed, and for `--dry-run` when a
 flush would leave rows or that is not known.

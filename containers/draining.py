@@ -1,5 +1,5 @@
 """A task's part in a drain, once its queries are held, or stopped, between batches. The coordinator moves the phase; see
-`coordinator/core/drain.py`.
+`sluice/core/drain.py`.
 
     STOPPING    finish an interrupted batch, make the store durable, tell "stopped" with that checkpoint
     FLUSHING    in the order of the chain: wait until every task has flushed the stages before; read on to the ends of the streams between;
@@ -27,10 +27,10 @@ from containers.localstate import inspect, read_plan
 from containers.positions import positions_in
 from containers.queries import Queries
 from coordinator import wire, wire_drain, wire_tasks
-from coordinator.core.drain import Phase
-from coordinator.core.errors import OurTrouble
-from coordinator.core.ids import RunId, Ssp
-from coordinator.core.snapshot import CheckpointId
+from sluice.core.drain import Phase
+from sluice.core.errors import OurTrouble
+from sluice.core.ids import RunId, Ssp
+from sluice.core.snapshot import CheckpointId
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from containers.client import Coordinator, Refused
 from containers.draining import Draining
 from containers.life import RETRY, Life
 from coordinator import wire
-from coordinator.core.drain import Phase
-from coordinator.core.errors import OurTrouble
-from coordinator.core.ids import RunId
+from sluice.core.drain import Phase
+from sluice.core.errors import OurTrouble
+from sluice.core.ids import RunId
 
 log = logging.getLogger(__name__)
 

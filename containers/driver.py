@@ -23,10 +23,11 @@ from containers.engine import Engine
 from containers.job import Job, load_job
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator import logs, wire
-from coordinator.clock import SystemClock
-from coordinator.core.errors import SluiceError
-from coordinator.core.ids import Instant, JobName, StreamId
+from coordinator import wire
+from sluice import logconfig
+from sluice.clock import SystemClock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import Instant, JobName, StreamId
 
 log = logging.getLogger("sluice")
 
@@ -148,7 +149,7 @@ class Driver:
 def main(job_file: Path) -> int:
     """Run the container in this process; its exit code."""
     try:
-        stamp = logs.configure(logs.read_log_settings())
+        stamp = logconfig.configure(logconfig.read_log_settings())
         settings = read_container_settings()
         stamp.fields |= settings.log_fields
         job = load_job(job_file)

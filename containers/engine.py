@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from containers.job import DeclaredStage
-from coordinator.core.errors import LeaseLost
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 
 STARTING = os.cpu_count() or 1
 """How many queries start at a time: each starts a Python process that needs up to a second of a core, and Spark gives it ten seconds."""

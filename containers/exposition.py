@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from containers.meters import Meter, Meters
 from coordinator import wire
-from coordinator.clock import Clock
+from sluice.clock import Clock
 
 LABELS = ["task", "stage"]
 

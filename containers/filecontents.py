@@ -19,9 +19,9 @@ from operator import attrgetter
 from pathlib import Path
 
 from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
-from coordinator.core.errors import CheckpointUnreadable, OurTrouble
 from coordinator.core.restoring import Staged
-from coordinator.core.snapshot import FileMetadata
+from sluice.core.errors import CheckpointUnreadable, OurTrouble
+from sluice.core.snapshot import FileMetadata
 
 BLOCK = 1 << 20
 _PERMISSIONS = 0o777

@@ -1,4 +1,4 @@
-"""Emptying a stage's store for a drain: an interrupted batch, the rest of its input, and a flush. Imports pyspark (through its neighbours).
+"""Emptying a stage's store for a drain: an interrupted batch, the rest of its input, and a flush.
 
 Everything here is a batch that was planned by us (`containers/sparkplans.py`) and is run by Spark as one of its own log, so a crash
 anywhere leaves a store like any other: the planned batch runs again, and what came before it is not done twice. A store that was flushed
@@ -22,12 +22,13 @@ from containers.operators import Empties, Operator, operators_of, sources_of
 from containers.spark import Kept, plan_metadata, run_planned_batch
 from containers.sparkplans import BatchPlan
 from containers.timers import next_moment, waits_for
-from coordinator.clock import Clock
-from coordinator.core.ids import Ssp
+from sluice.clock import Clock
+from sluice.core.ids import Ssp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 
 ROUNDS = 20
 """How many batches a flush has at most: timers may set others for ever."""

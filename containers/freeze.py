@@ -19,8 +19,8 @@ from pathlib import Path
 
 from containers.localstate import inspect
 from coordinator.core.cuts import Needed, Unreadable, Version, find, lineage_by_number, lineage_of, needed, shared_files, to_load
-from coordinator.core.errors import BadSettings, CheckpointUnreadable, DiskUnwritable, OurTrouble
-from coordinator.core.ids import Lineage
+from sluice.core.errors import BadSettings, CheckpointUnreadable, DiskUnwritable, OurTrouble
+from sluice.core.ids import Lineage
 
 log = logging.getLogger(__name__)
 

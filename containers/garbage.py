@@ -10,7 +10,7 @@ from rich.text import Text
 
 from containers.snapshots import asked, errand, tell
 from containers.tables import Column, count, duration, moment, shown, table
-from coordinator import wire_snapshots as bodies
+from coordinator import wire_snapshots
 
 NOT_GOOD = 2
 
@@ -47,7 +47,7 @@ def show_explanation(url: str, blob: str, *, as_json: bool) -> None:
     tell(reply, lambda _: Group(*(line for each in reply.stores for line in _explained(each))), as_json=as_json)
 
 
-def _explained(found: bodies.ExplainReply) -> Sequence[Text]:
+def _explained(found: wire_snapshots.ExplainReply) -> Sequence[Text]:
     there = f"{count(found.size)} bytes of {moment(found.modified)}" if found.there else "not there"
     why = f": {shown(found.why)}" if found.why else ""
     lines = [Text(f"{found.blob_store}: {found.verdict}{why} ({there})")]

@@ -1,4 +1,4 @@
-"""A running query, held between two batches. Imports pyspark.
+"""A running query, held between two batches.
 
 At each trigger a query asks its sources what there is to read. Here a gate stands in for all of them: it is asked on the query's own
 thread, between two batches, and answers once it is known how to go on: with a batch that was planned, with the sources again, or with the
@@ -29,6 +29,7 @@ from containers.sparkplans import NOTHING_YET, BatchPlan, millis
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
 EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"

@@ -1,4 +1,4 @@
-"""`sluice gc`: garbage in the blob stores. `coordinator/cli.py` finds it by entry point.
+"""`sluice gc`: garbage in the blob stores.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `audit` has 2 for blobs that are missing or indexes that cannot be read.
 """

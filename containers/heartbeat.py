@@ -17,11 +17,11 @@ from datetime import timedelta
 from typing import Protocol
 
 from containers.client import Alive, NotValid
-from coordinator.clock import Clock
-from coordinator.core.errors import OurTrouble
-from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
-from coordinator.core.lease import Trust, next_heartbeat
-from coordinator.core.lifecycle import RunState
+from sluice.clock import Clock
+from sluice.core.errors import OurTrouble
+from sluice.core.ids import Epoch, ExecutionContainerId, Instant
+from sluice.core.lease import Trust, next_heartbeat
+from sluice.core.lifecycle import RunState
 
 log = logging.getLogger(__name__)
 

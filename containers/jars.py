@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from coordinator.core.errors import BadSettings, JarsUnavailable
+from sluice.core.errors import BadSettings, JarsUnavailable
 
 log = logging.getLogger(__name__)
 

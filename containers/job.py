@@ -13,9 +13,9 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from coordinator.core.errors import BadJobFile, SluiceError
-from coordinator.core.graph import Graph, Stage, chain
-from coordinator.core.ids import JobName, StageName, checked_name
+from sluice.core.errors import BadJobFile, SluiceError
+from sluice.core.graph import Graph, Stage, chain
+from sluice.core.ids import JobName, StageName, checked_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

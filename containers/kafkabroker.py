@@ -36,7 +36,7 @@ from aiokafka.errors import KafkaError
 
 from containers.jars import broker_jars, java
 from containers.kafkaconfig import LOG4J, LOOPBACK, KeyStore, Secured, server_properties
-from coordinator.core.errors import BrokerUnavailable
+from sluice.core.errors import BrokerUnavailable
 
 _LOOK_AGAIN = timedelta(milliseconds=100)
 _ONE_ANSWER = timedelta(seconds=5)

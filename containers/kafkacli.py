@@ -1,5 +1,4 @@
-"""`sluice kafka`: a Kafka broker of one's own on this machine, and the jars for it and for jobs. `coordinator/cli.py` finds it by entry
-point."""
+"""`sluice kafka`: a Kafka broker of one's own on this machine, and the jars for it and for jobs."""
 
 from __future__ import annotations
 
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from containers import topicscli
-from coordinator import logs
-from coordinator.core.errors import BadSettings
+from sluice import logconfig
+from sluice.core.errors import BadSettings
 
 if TYPE_CHECKING:
     from containers.kafkabroker import Broker, Process
+
 
 app = typer.Typer(no_args_is_help=True, help="A Kafka broker for development on this machine, its topics, and Kafka's jars.")
 app.add_typer(topicscli.app, name="topics")
@@ -32,7 +32,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 @app.callback()
 def _configure() -> None:
-    logs.configure(logs.read_log_settings())
+    logconfig.configure(logconfig.read_log_settings())
 
 
 @app.command()

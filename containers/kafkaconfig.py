@@ -9,7 +9,7 @@ from pathlib import Path
 
 import javaproperties
 
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 LOOPBACK = "127.0.0.1"
 _NODE = 1

@@ -1,4 +1,4 @@
-"""Kafka as a task's system, through Spark's connector. Imports pyspark.
+"""Kafka as a task's system, through Spark's connector.
 
 The sink is at-least-once: after a crash a topic may hold a batch's records twice, and nothing shuts out a writer whose lease is over
 before it ends. The coordinator's leases bound that window; docs/design.md says what is exact and what is not.
@@ -19,6 +19,7 @@ from coordinator.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from containers.client import Refused
-from coordinator.clock import Clock
-from coordinator.core.errors import CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from sluice.clock import Clock
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
 
 log = logging.getLogger(__name__)
 

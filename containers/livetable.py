@@ -16,9 +16,9 @@ from containers.overview import overview
 from containers.pages import ProcessRow, local_page
 from containers.tables import Screen
 from coordinator import wire
-from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError
-from coordinator.core.ids import RunId
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import RunId
 
 log = logging.getLogger(__name__)
 

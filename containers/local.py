@@ -24,10 +24,10 @@ from containers.supervised import RESTARTS, EndedTooOften, Processes, Slot, ende
 from containers.tables import Screen, is_interactive
 from containers.workerpython import last_on_path
 from coordinator import wire
-from coordinator.clock import SystemClock
-from coordinator.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
-from coordinator.core.ids import RunId
-from coordinator.core.lifecycle import RunState
+from sluice.clock import SystemClock
+from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
 
 LOCAL_KAFKA = "127.0.0.1:9092"
 TICK = timedelta(seconds=1)

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from containers.client import Coordinator
 from containers.supervised import EndedTooOften, Processes, Slot, ended
-from coordinator.core.errors import BadSettings, SluiceError
-from coordinator.core.ids import RunId
-from coordinator.core.placement import slots
+from sluice.core.errors import BadSettings, SluiceError
+from sluice.core.ids import RunId
+from sluice.core.placement import slots
 
 STOP_WITHIN = timedelta(seconds=150)
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from containers.relocating import relocate
-from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from coordinator.core.ids import Lineage, directory_name
 from coordinator.core.recovery import LocalStore
+from sluice.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from sluice.core.ids import Lineage, directory_name
 
 _BLOCK = 4096
 MARK = "drain.json"

@@ -1,4 +1,4 @@
-"""The embedded log as a task's system: appends are exactly once, by lineage and batch, and fenced by generation. Imports pyspark."""
+"""The embedded log as a task's system: appends are exactly once, by lineage and batch, and fenced by generation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from containers import logsource
 from containers.tasksystem import Grant
-from coordinator.clock import Clock
-from coordinator.core.errors import LeaseLost
 from coordinator.streams.log import Log, Record, Writer
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

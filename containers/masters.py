@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,")

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from containers.engine import Batch, Start
 from coordinator import wire_tasks
-from coordinator.clock import Clock
-from coordinator.core.histogram import Histogram
-from coordinator.core.ids import StageName, TaskName
+from sluice.clock import Clock
+from sluice.core.histogram import Histogram
+from sluice.core.ids import StageName, TaskName
 
 RATE_OVER = timedelta(seconds=10)
 

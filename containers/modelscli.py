@@ -1,5 +1,4 @@
-"""`sluice plan`, `sluice scale` and `sluice models`: what would become of a job's model, and what became of it. `coordinator/cli.py` finds
-them by entry point.
+"""`sluice plan`, `sluice scale` and `sluice models`: what would become of a job's model, and what became of it.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `plan` has 2 when what is supposed would be refused, or nobody can tell.
 """
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from containers.statuscli import LOCAL, JobName, Json, Url
+from containers.statuscli import LOCAL, JobArgument, Json, Url
 
 app = typer.Typer(no_args_is_help=True, help="The versions of a job's model: who made each, when and why, and what changed.")
 
@@ -21,7 +20,7 @@ IfVersion = Annotated[int | None, typer.Option(min=1, help="Only while this vers
 
 
 def plan(
-    job: JobName = None,
+    job: JobArgument = None,
     stream: Annotated[list[str] | None, typer.Option(help="An input of the job, by its name for it; may be repeated.")] = None,
     partitions: Annotated[list[int] | None, typer.Option(min=1, help="How many partitions that stream would have.")] = None,
     containers: Annotated[int | None, typer.Option(help="How many containers the run would have.")] = None,
@@ -50,7 +49,7 @@ def scale(
 
 @app.command("ls")
 def list_versions(
-    job: JobName = None,
+    job: JobArgument = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
     before: Annotated[int | None, typer.Option(min=1, help="Only those with lower numbers.")] = None,
     as_json: Json = False,

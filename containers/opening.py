@@ -1,4 +1,4 @@
-"""New partitions of a stream whose first records are gone already, made known to a query's checkpoint. Imports pyspark.
+"""New partitions of a stream whose first records are gone already, made known to a query's checkpoint.
 
 Spark's Kafka source begins a partition that its checkpoint does not know at its first record, and takes it for lost data when that is not
 record 0: with `failOnDataLoss` the query fails, for good. So the checkpoint gets a batch that reads nothing and ends at the old offsets and
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers import sparkplans
 from containers.localstate import inspect, read_plan, write_plan
 from containers.spark import run_planned_batch
-from coordinator.core.ids import Ssp, StreamId
+from sluice.core.ids import Ssp, StreamId
 
 log = logging.getLogger(__name__)
 

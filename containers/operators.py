@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+
 WATERMARK = "spark.watermarkDelayMs"
 """What Spark notes in the metadata of a column that has a watermark, and of a window over one."""
 

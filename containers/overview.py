@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from coordinator import wire
-from coordinator.core.expansion import Verdict
-from coordinator.core.lifecycle import RunState
+from sluice.core.expansion import Verdict
+from sluice.core.lifecycle import RunState
 
 N = TypeVar("N", int, float)
 

@@ -1,4 +1,4 @@
-"""Keeping a stage in step with the same stage of other tasks, on the coordinator's word (`coordinator/core/alignment.py`).
+"""Keeping a stage in step with the same stage of other tasks, on the coordinator's word (`sluice/core/alignment.py`).
 
 The query itself runs on: each of its batches passes a gate before it writes anything, and the gate opens when the coordinator, told how far
 the batch before has come, says so. So a task is never further ahead than is allowed by more than one batch.
@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from containers.client import Coordinator
 from containers.engine import Start
 from coordinator import wire_tasks
-from coordinator.core.errors import OurTrouble
-from coordinator.core.ids import RunId
+from sluice.core.errors import OurTrouble
+from sluice.core.ids import RunId
 
 log = logging.getLogger(__name__)
 

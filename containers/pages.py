@@ -13,7 +13,7 @@ from rich.text import Text
 from containers.overview import RunOverview, StatusReply, live_containers
 from containers.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
 from coordinator import wire
-from coordinator.core.lifecycle import RunState
+from sluice.core.lifecycle import RunState
 
 
 def _troubles(troubles: Iterable[str]) -> Iterable[Text]:

@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.blobs.port import About, BlobStore, Purpose
-from coordinator.core.blobids import batch_of, offsets_blob_id, offsets_prefix
-from coordinator.core.errors import BlobCorrupted, BlobUnavailable
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from coordinator.core.recovery import Plan
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BlobCorrupted, BlobUnavailable
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
 
 VERSION = 1
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from coordinator.core.ids import Ssp, StreamId
+from sluice.core.ids import Ssp, StreamId
 
 _SOURCES = 2
 """The line of a plan at which the sources' offsets begin; before it are Spark's version of the format and the batch's metadata."""

@@ -23,9 +23,9 @@ from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
 from containers.stopping import Patience, Quieten, finished, quietened
 from coordinator import wire_tasks
-from coordinator.clock import Clock
-from coordinator.core.errors import LeaseLost
-from coordinator.core.ids import Ssp, TaskName
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import Ssp, TaskName
 
 log = logging.getLogger(__name__)
 

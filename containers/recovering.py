@@ -18,9 +18,9 @@ from containers.planlog import PlanLog
 from containers.progresslog import telling
 from containers.restore import mend
 from coordinator.blobs.port import BlobStore
-from coordinator.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
 from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
-from coordinator.core.snapshot import BlobStoreName
+from sluice.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
+from sluice.core.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
 

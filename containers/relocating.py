@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from coordinator.core.errors import CheckpointUnreadable
+from sluice.core.errors import CheckpointUnreadable
 
 VERSION = "v2"
 _SCHEMAS = "/_stateSchema/"

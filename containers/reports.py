@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from containers.client import Coordinator
 from coordinator import wire, wire_tasks
-from coordinator.core.errors import OurTrouble, YourRequest
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.errors import OurTrouble, YourRequest
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
 log = logging.getLogger(__name__)
 

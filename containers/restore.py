@@ -24,7 +24,6 @@ from containers.filecontents import Hashes, LocalFiles, fingerprint
 from containers.transfer import READERS, InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
 from coordinator.blobs.port import BlobStore, Purpose
 from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
-from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, DiskUnwritable
 from coordinator.core.restoring import (
     Fetch,
     Link,
@@ -40,7 +39,8 @@ from coordinator.core.restoring import (
     is_it,
     plan_restore,
 )
-from coordinator.core.snapshot import BlobId, FileIndex, SnapshotIndex
+from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, DiskUnwritable
+from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from containers.commitpolicy import CommitPolicy
-from coordinator.core.errors import BadSettings
-from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId, directory_name
+from sluice.core.errors import BadSettings
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, directory_name
 
 
 class ContainerSettings(BaseSettings):

@@ -1,4 +1,4 @@
-"""Whether executors elsewhere see the paths that the driver sees. Imports pyspark.
+"""Whether executors elsewhere see the paths that the driver sees.
 
 Executors write state into the checkpoint directories and read the embedded log, at paths that the driver names. Where such a path is
 another one on their side (a disk of that machine, an emptyDir), state would be written where nobody finds it again. So, before any query,
@@ -29,11 +29,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from coordinator.clock import Clock
-from coordinator.core.errors import ExecutorsMissing, PathNotShared
+from sluice.clock import Clock
+from sluice.core.errors import ExecutorsMissing, PathNotShared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 log = logging.getLogger(__name__)
 

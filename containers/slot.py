@@ -16,8 +16,8 @@ from containers.client import Refused, Served
 from containers.life import EXIT_OK, Ending
 from containers.taskrun import TaskPlace, TaskRun
 from coordinator import wire
-from coordinator.core.errors import StaleRun, TaskNotYours, UnknownTask
-from coordinator.core.ids import Generation, ProcessorId, RunId, Ssp, TaskName
+from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
+from sluice.core.ids import Generation, ProcessorId, RunId, Ssp, TaskName
 
 log = logging.getLogger(__name__)
 

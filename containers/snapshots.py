@@ -19,13 +19,12 @@ from containers.restore import Restored, Restorer, RestoreSettings
 from containers.status import the_job
 from containers.tables import NONE, Column, Screen, count, moment, shown, table
 from containers.transfer import StoreKey
-from coordinator import wire
-from coordinator import wire_snapshots as bodies
+from coordinator import wire, wire_snapshots
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
-from coordinator.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
-from coordinator.core.ids import JobName, RunId, StageName, TaskName
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
+from sluice.core.ids import JobName, RunId, StageName, TaskName
+from sluice.core.snapshot import BlobId
 
 T = TypeVar("T")
 
@@ -55,10 +54,12 @@ def tell(reply: wire.Reply, show: Callable[[int | None], RenderableType], *, as_
         screen.show(show(screen.width))
 
 
-def errand(url: str, what: str, ask: Callable[[BackupClient], Awaitable[bodies.ErrandReply]], *, quiet: bool) -> bodies.ErrandReply:
+def errand(
+    url: str, what: str, ask: Callable[[BackupClient], Awaitable[wire_snapshots.ErrandReply]], *, quiet: bool
+) -> wire_snapshots.ErrandReply:
     """Ask for something that takes long, and show how it goes on until it is over. Raises CoordinatorUnreachable when it failed there."""
 
-    async def run(client: BackupClient) -> bodies.ErrandReply:
+    async def run(client: BackupClient) -> wire_snapshots.ErrandReply:
         begun = await ask(client)
         with bar(what, unit=begun.unit, quiet=quiet) as shown_by:
             return await client.done(begun, shown_by.show)
@@ -75,7 +76,7 @@ def errand(url: str, what: str, ask: Callable[[BackupClient], Awaitable[bodies.E
 def show_snapshots(
     url: str, job: str | None, task: str | None, stage: str | None, before: int | None, limit: int, *, as_json: bool
 ) -> None:
-    async def ask(client: BackupClient) -> bodies.SnapshotsReply:
+    async def ask(client: BackupClient) -> wire_snapshots.SnapshotsReply:
         name = job or (await the_job(client, None)).job
         return await client.snapshots(name, task, stage, before, limit)
 
@@ -83,7 +84,7 @@ def show_snapshots(
     tell(reply, lambda width: _with_note(snapshots_table(reply, width), reply.next), as_json=as_json)
 
 
-def snapshots_table(reply: bodies.SnapshotsReply, width: int | None) -> RenderableType:
+def snapshots_table(reply: wire_snapshots.SnapshotsReply, width: int | None) -> RenderableType:
     columns = [
         *(Column("NUMBER", right=True, rank=4), Column("TASK"), Column("STAGE"), Column("CHECKPOINT"), Column("BATCH", right=True)),
         *(Column("REPORTED", rank=1), Column("FILES", right=True, rank=3), Column("BYTES", right=True, rank=2)),
@@ -100,7 +101,7 @@ def snapshots_table(reply: bodies.SnapshotsReply, width: int | None) -> Renderab
     return table(columns, rows, width)
 
 
-def _largest(snapshot: bodies.SnapshotReply, what: str) -> int:
+def _largest(snapshot: wire_snapshots.SnapshotReply, what: str) -> int:
     return max((int(getattr(each, what)) for each in snapshot.markers.values()), default=0)
 
 
@@ -113,7 +114,7 @@ def show_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, *,
     tell(reply, lambda width: _snapshot_page(reply, width), as_json=as_json)
 
 
-def _snapshot_page(reply: bodies.SnapshotReply, width: int | None) -> RenderableType:
+def _snapshot_page(reply: wire_snapshots.SnapshotReply, width: int | None) -> RenderableType:
     facts = {
         "snapshot": f"{reply.checkpoint_id} of stage {reply.stage} of task {shown(reply.task)} of job {reply.job}",
         "batch": NONE if reply.batch_id is None else str(reply.batch_id),
@@ -154,7 +155,7 @@ def show_pins(url: str, job: str, *, as_json: bool) -> None:
     tell(reply, lambda width: pins_table(reply, width), as_json=as_json)
 
 
-def pins_table(reply: bodies.PinsReply, width: int | None) -> RenderableType:
+def pins_table(reply: wire_snapshots.PinsReply, width: int | None) -> RenderableType:
     columns = [
         *(Column("PIN"), Column("SNAPSHOTS", right=True), Column("CREATED", rank=1), Column("EXPIRES")),
         Column("REASON", folds=True),
@@ -166,7 +167,7 @@ def pins_table(reply: bodies.PinsReply, width: int | None) -> RenderableType:
 
 
 def pin_snapshots(url: str, job: str, pinning: Pinning, *, as_json: bool) -> None:
-    body = bodies.PinRequest(
+    body = wire_snapshots.PinRequest(
         pin_id=pinning.name,
         task=pinning.task,
         stage=pinning.stage,
@@ -190,9 +191,9 @@ def unpin_snapshots(url: str, job: str, pin: str) -> None:
 def verify_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, blob_store: str | None, *, as_json: bool) -> int:
     """The exit code."""
 
-    async def ask(client: BackupClient) -> bodies.ErrandReply:
+    async def ask(client: BackupClient) -> wire_snapshots.ErrandReply:
         found = await client.snapshot(job, task, stage, checkpoint)
-        return await client.verify(job, found.checkpoint_id, bodies.StoreBody(task=task, stage=stage, blob_store=blob_store))
+        return await client.verify(job, found.checkpoint_id, wire_snapshots.StoreBody(task=task, stage=stage, blob_store=blob_store))
 
     reply = errand(url, "verifying", ask, quiet=as_json)
     result: Mapping[str, Any] = reply.result or {}
@@ -208,9 +209,9 @@ def _verified(result: Mapping[str, Any]) -> RenderableType:
 
 
 def choose_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, *, as_json: bool) -> None:
-    async def ask(client: BackupClient) -> bodies.RestoreReply:
+    async def ask(client: BackupClient) -> wire_snapshots.RestoreReply:
         found = await client.snapshot(job, task, stage, checkpoint)
-        return await client.choose(job, found.checkpoint_id, bodies.StoreBody(task=task, stage=stage))
+        return await client.choose(job, found.checkpoint_id, wire_snapshots.StoreBody(task=task, stage=stage))
 
     reply = asked(url, ask)
     batch = "before its first batch" if reply.batch_id is None else f"after batch {reply.batch_id}"
@@ -240,7 +241,7 @@ async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpo
         )
     pinned = await client.pin(
         job,
-        bodies.PinRequest(
+        wire_snapshots.PinRequest(
             task=task,
             stage=stage,
             checkpoint_id=found.checkpoint_id,

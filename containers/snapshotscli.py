@@ -1,4 +1,4 @@
-"""`sluice snapshots`: what is backed up, pins, and going back to a snapshot. `coordinator/cli.py` finds it by entry point.
+"""`sluice snapshots`: what is backed up, pins, and going back to a snapshot.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `verify` has 2 for a snapshot that is not whole.
 """

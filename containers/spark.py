@@ -1,4 +1,4 @@
-"""Everything that Sluice does to Spark itself: the session, a query's start, and its stop between batches. Imports pyspark.
+"""Everything that Sluice does to Spark itself: the session, a query's start, and its stop between batches.
 
 What depends on the version of Spark is here and is tested against the pinned one (`tests/spark`).
 """
@@ -44,11 +44,12 @@ from containers.engine import StateSize
 from containers.masters import is_local
 from containers.sparksettings import session_settings
 from containers.workerpython import plain_environment, worker_python
-from coordinator.core.errors import SparkGone, SparkNotStarted
+from sluice.core.errors import SparkGone, SparkNotStarted
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
 
 log = logging.getLogger(__name__)
 

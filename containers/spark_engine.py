@@ -1,4 +1,4 @@
-"""The engine on real Spark. Imports pyspark (through its neighbours)."""
+"""The engine on real Spark."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from containers.stagetask import Bound, StageTask
 from containers.systems import jars_for, task_systems
 from containers.tasksystem import Grant, TaskSystem
 from containers.triggers import Triggers
-from coordinator.clock import Clock
-from coordinator.core.errors import BadJobFile, BadSettings, StateElsewhere
-from coordinator.core.ids import Ssp, StreamId
+from sluice.clock import Clock
+from sluice.core.errors import BadJobFile, BadSettings, StateElsewhere
+from sluice.core.ids import Ssp, StreamId
 
 log = logging.getLogger(__name__)
 

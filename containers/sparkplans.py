@@ -17,8 +17,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from containers.positions import advance, positions_of
-from coordinator.core.errors import CheckpointUnreadable
-from coordinator.core.ids import Ssp, StreamId
+from sluice.core.errors import CheckpointUnreadable
+from sluice.core.ids import Ssp, StreamId
 
 VERSION = "v1"
 NOTHING_YET = "-"

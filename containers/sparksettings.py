@@ -1,4 +1,4 @@
-"""What Spark is told when a session begins. Imports no pyspark."""
+"""What Spark is told when a session begins."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 from containers.engine import Engine, Start
 from containers.job import in_job_file
-from coordinator.clock import Clock
-from coordinator.core.errors import BadJobFile, DataTrouble, LeaseLost, StateElsewhere
-from coordinator.core.ids import Instant
-from coordinator.logs import about
+from sluice.clock import Clock
+from sluice.core.errors import BadJobFile, DataTrouble, LeaseLost, StateElsewhere
+from sluice.core.ids import Instant
+from sluice.logconfig import about
 
 log = logging.getLogger(__name__)
 

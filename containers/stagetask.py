@@ -1,4 +1,4 @@
-"""The task that a stage's function is given: reading and writing the job's streams. Imports pyspark."""
+"""The task that a stage's function is given: reading and writing the job's streams."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from containers.engine import Around
 from containers.job import Readable, Writable
 from containers.tasksystem import Grant, TaskSystem
-from coordinator.core.errors import BadJobFile, UnknownSystem
-from coordinator.core.ids import StreamId
 from coordinator.wire import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
+from sluice.core.errors import BadJobFile, UnknownSystem
+from sluice.core.ids import StreamId
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

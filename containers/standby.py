@@ -1,5 +1,5 @@
 """Warm standby: the newest snapshots of tasks that other slots run, kept on this disk: a task that comes over when its container is lost
-then needs the difference only. Which tasks those are is the coordinator's word (`coordinator/core/standby.py`)."""
+then needs the difference only. Which tasks those are is the coordinator's word (`sluice/core/placement.py`)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from containers.filecontents import LocalFiles
 from containers.restore import Restored
 from containers.transfer import StoreKey
 from coordinator.core.diff import Fingerprint, Identity
-from coordinator.core.errors import BlobMissing, SluiceError
-from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
-from coordinator.core.snapshot import BlobId, CheckpointId
 from coordinator.wire_versions import StandbyCopy
+from sluice.core.errors import BlobMissing, SluiceError
+from sluice.core.ids import ExecutionContainerId, StageName, TaskName
+from sluice.core.snapshot import BlobId, CheckpointId
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from containers.engine import Start
 from containers.job import Job
 from coordinator import wire, wire_tasks
-from coordinator.core.errors import BadJobFile
-from coordinator.core.ids import Generation, Lineage, RunId, TaskName
 from coordinator.core.recovery import Snapshot
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.errors import BadJobFile
+from sluice.core.ids import Generation, Lineage, RunId, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 
 def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire_tasks.AcquireReply) -> Sequence[Start]:

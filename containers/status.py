@@ -20,9 +20,9 @@ from containers.overview import RunOverview, StatusReply, overview, status_of
 from containers.pages import status_page
 from containers.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
 from coordinator import wire
-from coordinator.clock import SystemClock
-from coordinator.core.errors import BadSettings, CoordinatorUnreachable, UnknownJob, UnknownRun, YourRequest
-from coordinator.core.ids import JobName, RunId
+from sluice.clock import SystemClock
+from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownJob, UnknownRun, YourRequest
+from sluice.core.ids import JobName, RunId
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ import typer
 
 Url = Annotated[str, typer.Option("--coordinator", envvar="SLUICE_COORDINATOR_URL", help="The coordinator's URL.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document, spelled as the API spells it.")]
-JobName = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")]
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job for its current run. Default: the only job's.")]
+JobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")]
+RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job for its current run. Default: the only job's.")]
 
 LOCAL = "http://127.0.0.1:8180"
 
@@ -45,7 +45,7 @@ def jobs(as_json: Json = False, coordinator: Url = LOCAL) -> None:
 
 
 def runs(
-    job: JobName = None,
+    job: JobArgument = None,
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
     before: Annotated[str | None, typer.Option(help="Only runs older than this one.")] = None,
     as_json: Json = False,
@@ -57,14 +57,14 @@ def runs(
     show_runs(coordinator, job, limit, before, as_json=as_json)
 
 
-def containers(run: RunName = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def containers(run: RunArgument = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
     """The containers of a run, those that are gone too."""
     from containers.status import show_containers
 
     show_containers(coordinator, run, as_json=as_json)
 
 
-def tasks(run: RunName = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+def tasks(run: RunArgument = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
     """The tasks of a run: who holds them, and how far their stages have come."""
     from containers.status import show_tasks
 

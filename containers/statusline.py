@@ -8,10 +8,10 @@ from typing import TextIO
 
 from containers.client import Coordinator
 from coordinator import wire
-from coordinator.core.errors import SluiceError
-from coordinator.core.ids import RunId
+from sluice.core.errors import SluiceError
+from sluice.core.ids import RunId
 
-EVERY = timedelta(seconds=15)
+LINE_EVERY = timedelta(seconds=15)
 
 
 def told(run: wire.RunDetail) -> str:
@@ -51,4 +51,4 @@ class StatusLine:
             if line != last:
                 print(line, file=self._out, flush=True)
             last = line
-            await asyncio.sleep(EVERY.total_seconds())
+            await asyncio.sleep(LINE_EVERY.total_seconds())

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.pages import ProcessRow
-from coordinator.clock import Clock
+from sluice.clock import Clock
 
 CRASH_WINDOW = timedelta(minutes=10)
 RESTARTS = 5

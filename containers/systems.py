@@ -1,7 +1,4 @@
-"""The systems of a run as this container reaches them: from what the coordinator tells of each to what stages read and write with.
-
-Imports pyspark (through its neighbours).
-"""
+"""The systems of a run as this container reaches them: from what the coordinator tells of each to what stages read and write with."""
 
 from __future__ import annotations
 
@@ -14,12 +11,13 @@ from containers.kafkatask import KafkaTaskSystem
 from containers.logtask import LogTaskSystem
 from containers.settings import ContainerSettings
 from containers.tasksystem import TaskSystem
-from coordinator.clock import Clock
-from coordinator.core.errors import LeaseLost, UnknownSystem
 from coordinator.streams.kafka_properties import KafkaProperties
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost, UnknownSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 Connections = Mapping[str, Mapping[str, str]]
 """System -> what the coordinator says of it: "type", and where it is."""

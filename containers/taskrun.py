@@ -17,9 +17,9 @@ from containers.queries import Queries
 from containers.reports import Reports
 from containers.starts import offered, starts_of
 from coordinator import wire, wire_tasks
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
 from coordinator.core.recovery import Snapshot
-from coordinator.logs import about
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
+from sluice.logconfig import about
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

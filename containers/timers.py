@@ -1,4 +1,4 @@
-"""What a store still waits for when its windows are closed: timers of user code, and state that expires. Imports pyspark.
+"""What a store still waits for when its windows are closed: timers of user code, and state that expires.
 
 A flush moves the time of day on, which both timers of processing time and the time to live of state go by. A timer must find the state
 that it was set for, so time moves only as far as no state expires first.
@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
 
 TRANSFORM = "transformWithState"
 GROUPS = ("applyInPandasWithState", "flatMapGroupsWithState")

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.core.errors import StreamUnavailable, UnknownStream
+from sluice.core.errors import StreamUnavailable, UnknownStream
 
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
     from coordinator.streams.kafka import KafkaSystem
+
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a Kafka cluster.")
 

@@ -12,10 +12,9 @@ from typing import Protocol, TypeVar
 
 from containers.filecontents import LocalFiles
 from coordinator.blobs.port import About, Purpose
-from coordinator.core.blobids import Kind, fresh_blob_id
 from coordinator.core.diff import Fingerprint, Identity, LocalFile
-from coordinator.core.ids import JobName, StageName, TaskName
-from coordinator.core.snapshot import BlobId
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.snapshot import BlobId, Kind, fresh_blob_id
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from containers.overview import live_containers, offsets_behind
 from coordinator import wire
-from coordinator.core.lifecycle import RunState
+from sluice.core.lifecycle import RunState
 
 ORDERLY = (0, 3)
 """Exit codes that say nothing against a version: stopped in order, lease lost."""

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from coordinator import wire
-from coordinator.core.drain import Phase
-from coordinator.core.ids import RunId
-from coordinator.core.lifecycle import RunState
 from coordinator.wire_drain import DrainSummary
+from sluice.core.drain import Phase
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
 
 FORMER, CODE, BACK = "upgrade.former", "upgrade.code", "upgrade.back"
 """Keys of a run's config: the drained run that it comes after; a hash of its job file; the run that it goes back from."""

@@ -27,11 +27,10 @@ from containers.upgrade import (
 )
 from containers.upgraderequest import new_request
 from containers.upgradewish import Outcome, UpgradeReply, Wish
-from coordinator import wire
-from coordinator import wire_drain as bodies
-from coordinator.core.drain import Phase
-from coordinator.core.errors import NotEmptied, YourRequest
-from coordinator.core.ids import RunId
+from coordinator import wire, wire_drain
+from sluice.core.drain import Phase
+from sluice.core.errors import NotEmptied, YourRequest
+from sluice.core.ids import RunId
 
 
 class Checks:
@@ -122,7 +121,7 @@ class Checks:
         return f"{count(detail.rows_left)} rows are left that a flush could not empty (in {', '.join(stages)})" if detail.rows_left else ""
 
 
-def _left(plan: bodies.DrainPlanReply) -> str:
+def _left(plan: wire_drain.DrainPlanReply) -> str:
     """What a drain would leave, or that it is not known; "" when nothing."""
     if plan.empties:
         return ""

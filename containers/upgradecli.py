@@ -1,5 +1,4 @@
-"""`sluice upgrade`: drain a job, start its new version from the drained offsets, watch it, and go back if it fails. `coordinator/cli.py`
-finds it by entry point."""
+"""`sluice upgrade`: drain a job, start its new version from the drained offsets, watch it, and go back if it fails."""
 
 from __future__ import annotations
 
@@ -44,14 +43,14 @@ def upgrade(
     from containers.upgradelocal import LocalWish
     from containers.upgraderequest import Settings
     from containers.upgradewish import Wish
-    from coordinator import logs
-    from coordinator.core.errors import BadSettings
+    from sluice import logconfig
+    from sluice.core.errors import BadSettings
 
     if old is not None and not local:
         raise BadSettings("--old is for --local: elsewhere the deployment platform starts the old version's containers")
     if local and as_json:
         raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
-    logs.configure(logs.read_log_settings())
+    logconfig.configure(logconfig.read_log_settings())
     wish = Wish(
         job_file=job_file,
         settings=Settings(containers, system, bind or (), config or ()),

@@ -12,7 +12,7 @@ from containers.snapshots import tell
 from containers.tables import shown
 from containers.upgradesteps import Upgrade
 from containers.upgradewish import EXIT_CODES, UpgradeReply, Wish, say
-from coordinator.core.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 
 def upgrade_job(url: str, wish: Wish, *, as_json: bool) -> int:

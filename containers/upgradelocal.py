@@ -19,10 +19,10 @@ from containers.statusline import StatusLine
 from containers.supervised import EndedTooOften, Processes
 from containers.tables import Screen, is_interactive
 from containers.trial import ORDERLY
-from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError
-from coordinator.core.ids import RunId
-from coordinator.core.lifecycle import RunState
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
 
 TICK = timedelta(seconds=1)
 

@@ -9,7 +9,7 @@ from containers.deploy import bound_names, checked_request, config_of
 from containers.job import Job
 from containers.upgrade import unmarked
 from coordinator import wire
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,11 @@ from containers.upgrade import GIVEN_UP, AwaitEnd, Deploy, Drain, GoBack, Refuse
 from containers.upgradechecks import Checks
 from containers.upgradelocal import LocalUpgrade
 from containers.upgradewish import Outcome, UpgradeReply, Wish, say
-from coordinator import wire
-from coordinator import wire_drain as bodies
-from coordinator.clock import SystemClock
-from coordinator.core.drain import Phase
-from coordinator.core.errors import CoordinatorUnreachable, NotTheCurrentRun, RunIsDraining, YourRequest
-from coordinator.core.ids import RunId
+from coordinator import wire, wire_drain
+from sluice.clock import SystemClock
+from sluice.core.drain import Phase
+from sluice.core.errors import CoordinatorUnreachable, NotTheCurrentRun, RunIsDraining, YourRequest
+from sluice.core.ids import RunId
 
 T = TypeVar("T")
 
@@ -111,7 +110,7 @@ class Upgrade:
                 assert_never(step)
 
     async def _drain(self, run_id: RunId) -> UpgradeReply | None:
-        asked = bodies.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
+        asked = wire_drain.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
         drain = await patiently(lambda: self._client.request_drain(asked))
         self.standing = (
             f"the drain of run {run_id} goes on without this command; the same command again goes on with the upgrade, "

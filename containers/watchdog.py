@@ -24,9 +24,9 @@ from containers.driver import WATCHDOG_FD
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.processes import kill_session
 from containers.settings import ContainerSettings
-from coordinator.clock import Clock
-from coordinator.core.errors import CoordinatorUnreachable, SluiceError
-from coordinator.core.ids import Instant
+from sluice.clock import Clock
+from sluice.core.errors import CoordinatorUnreachable, SluiceError
+from sluice.core.ids import Instant
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.clock import Clock
-from coordinator.core.errors import LeaseLost, SluiceError, UnknownContainer, UnknownVersion, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, RunId
 from coordinator.endings import the_run
 from coordinator.gathering import Gathering
 from coordinator.store.port import ContainerRow, ContainerState, Store, Writing
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost, SluiceError, UnknownContainer, UnknownVersion, YourRequest
+from sluice.core.ids import Epoch, ExecutionContainerId, RunId
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from coordinator import api_drain, api_snapshots, api_versions, metrics, wire, wire_samza, wire_tasks
 from coordinator.blobstores import BlobStores
-from coordinator.core.errors import UnknownJob, UnknownSlot, YourRequest
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
-from coordinator.core.ownership import Wait
 from coordinator.declared import PROBLEMS, RunIdPath, TaskPath
 from coordinator.deployments import Deployments
 from coordinator.fastpaths import ALIVE
@@ -42,6 +39,9 @@ from coordinator.snapshots import Snapshots
 from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
 from coordinator.tasks import Tasks
+from sluice.core.errors import UnknownJob, UnknownSlot, YourRequest
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
+from sluice.core.ownership import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ async def the_parts(request: Request) -> Parts:
     return parts
 
 
-Ours = Annotated[Parts, Depends(the_parts)]
+PartsDep = Annotated[Parts, Depends(the_parts)]
 router = APIRouter(responses=PROBLEMS)
 
 
@@ -90,7 +90,7 @@ Replaces = Annotated[
 
 @router.post("/runs", status_code=201)
 async def deploy_run(
-    body: wire.RunRequest, parts: Ours, sluice_replaces: Replaces = None, sluice_who: api_versions.Who = ""
+    body: wire.RunRequest, parts: PartsDep, sluice_replaces: Replaces = None, sluice_who: api_versions.Who = ""
 ) -> wire.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
@@ -98,7 +98,7 @@ async def deploy_run(
 
 
 @router.post("/runs/plan")
-async def plan_run(body: wire.RunRequest, parts: Ours) -> wire.RunPlanReply:
+async def plan_run(body: wire.RunRequest, parts: PartsDep) -> wire.RunPlanReply:
     """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
     that is still to come."""
     return plan_of_run(body.job, await parts.deployments.plan(body))
@@ -106,7 +106,7 @@ async def plan_run(body: wire.RunRequest, parts: Ours) -> wire.RunPlanReply:
 
 @router.get("/runs")
 async def get_runs(
-    parts: Ours,
+    parts: PartsDep,
     job: Annotated[wire.Name | None, Query(description="only this job's")] = None,
     before: Annotated[str | None, Query(max_length=300, pattern=wire.NO_NUL, description="only runs older than this one")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
@@ -117,7 +117,7 @@ async def get_runs(
 
 
 @router.get("/runs/{runId}")
-async def get_run(run_id: RunIdPath, parts: Ours, response: Response) -> wire.RunDetail:
+async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire.RunDetail:
     """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model: see `PATCH`."""
     described = await parts.runs.describe(RunId(run_id))
     response.headers["ETag"] = f'"{described.run.model_version}"'
@@ -132,27 +132,27 @@ async def get_run(run_id: RunIdPath, parts: Ours, response: Response) -> wire.Ru
 
 
 @router.get("/runs/{runId}/request")
-async def get_run_request(run_id: RunIdPath, parts: Ours) -> wire.RunRequest:
+async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire.RunRequest:
     """The request that made a run, with which it can be made again."""
     return await parts.runs.request_of(RunId(run_id))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
-async def stop_run(run_id: RunIdPath, parts: Ours, body: wire.StopRequest | None = None) -> wire.RunReply:
+async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire.StopRequest | None = None) -> wire.RunReply:
     """Stop all containers between batches; the run ends when the last is gone. Repeating it changes nothing."""
     asked = body or wire.StopRequest()
     return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
 
 
 @router.get("/jobs")
-async def get_jobs(parts: Ours) -> wire.JobsReply:
+async def get_jobs(parts: PartsDep) -> wire.JobsReply:
     return wire.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
 
 
 @router.get("/runs/{runId}/notices")
 async def get_notices(
     run_id: RunIdPath,
-    parts: Ours,
+    parts: PartsDep,
     after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     wait: Annotated[float, Query(ge=0, le=300, description="seconds; the coordinator may hold the poll for less")] = 30,
 ) -> wire.NoticesReply:
@@ -168,7 +168,7 @@ async def get_notices(
 
 
 @router.post("/runs/{runId}/containers", status_code=201)
-async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest, parts: Ours) -> wire_tasks.RegisterReply:
+async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest, parts: PartsDep) -> wire_tasks.RegisterReply:
     """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
     new = Newcomer(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
@@ -186,7 +186,9 @@ async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest
 
 @router.post("/containers/{executionContainerId:path}/exit")
 async def report_exit(
-    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], body: wire_tasks.ExitRequest, parts: Ours
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
+    body: wire_tasks.ExitRequest,
+    parts: PartsDep,
 ) -> wire.ContainerReply:
     """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
     return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
@@ -194,7 +196,7 @@ async def report_exit(
 
 @router.get("/containerHeartbeat", response_model=wire.HeartbeatReply)
 async def container_heartbeat(
-    parts: Ours,
+    parts: PartsDep,
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
 ) -> Response:
@@ -221,7 +223,7 @@ async def acquire_task(
     run_id: RunIdPath,
     task: TaskPath,
     body: wire_tasks.AcquireRequest,
-    parts: Ours,
+    parts: PartsDep,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
 ) -> Response:
     """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act. The holder itself
@@ -241,14 +243,14 @@ async def acquire_task(
 
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
-async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ProgressRequest, parts: Ours) -> None:
+async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ProgressRequest, parts: PartsDep) -> None:
     """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
     told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire.offsets_of(body.offsets), body.measures)
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 
 @router.post("/runs/{runId}/tasks/{task}/pace")
-async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_tasks.PaceRequest, parts: Ours) -> wire_tasks.PaceReply:
+async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_tasks.PaceRequest, parts: PartsDep) -> wire_tasks.PaceReply:
     """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
     word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
     lead = None if word.lead is None else word.lead.total_seconds()
@@ -256,7 +258,7 @@ async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_tasks.PaceRe
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
-async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ReleaseRequest, parts: Ours) -> None:
+async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ReleaseRequest, parts: PartsDep) -> None:
     """Give the task back, so that its next holder need not wait."""
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
@@ -266,7 +268,7 @@ async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_tasks.Relea
 
 @router.get("/jobModel", response_model=None, responses={200: {"content": {"application/json": {}}}, 304: {"description": "Unchanged"}})
 async def get_job_model(
-    parts: Ours,
+    parts: PartsDep,
     job: Annotated[str, Query(min_length=1)],
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
@@ -283,7 +285,7 @@ def _matches(if_none_match: str, etag: str) -> bool:
 
 @router.get("/locality")
 async def get_locality(
-    parts: Ours,
+    parts: PartsDep,
     job: Annotated[str | None, Query(min_length=1, description="needed when there is more than one job")] = None,
     processor_id: Annotated[str | None, Query(alias="processorId")] = None,
 ) -> dict[str, Any]:
@@ -307,12 +309,12 @@ async def get_locality(
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
-async def get_metrics(parts: Ours) -> Response:
+async def get_metrics(parts: PartsDep) -> Response:
     return Response(metrics.exposition(parts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/prometheus/targets")
-async def get_prometheus_targets(parts: Ours) -> list[wire.PrometheusTarget]:
+async def get_prometheus_targets(parts: PartsDep) -> list[wire.PrometheusTarget]:
     """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
     return [prometheus_target(row, row.metrics_address) for row in await parts.heartbeats.live() if row.metrics_address]
 
@@ -324,7 +326,7 @@ async def live() -> str:
 
 
 @router.get("/readyz", response_class=PlainTextResponse, responses={503: {"content": {"text/plain": {}}, "description": "Not ready"}})
-async def ready(parts: Ours, verbose: Annotated[str | None, Query()] = None) -> Response:
+async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None) -> Response:
     """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
     checks = await parts.health.check()
     good = all(check.ok or not check.vital for check in checks)

@@ -24,14 +24,7 @@ from coordinator.blobs.locations import open_blob_store, wrapped
 from coordinator.blobs.port import BlobStore
 from coordinator.blobstores import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
-from coordinator.clock import Clock, SystemClock
 from coordinator.collection import Collection
-from coordinator.core.drain import DrainId, Phase, Times
-from coordinator.core.errors import DatabaseInUse, StreamUnavailable
-from coordinator.core.holdback import HoldBack
-from coordinator.core.ids import JobName, Lineage, RunId
-from coordinator.core.retention import Retention
-from coordinator.core.snapshot import BlobStoreName
 from coordinator.deployments import Deployments
 from coordinator.drains import Drains
 from coordinator.drainwatch import DrainWatch
@@ -68,6 +61,13 @@ from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 from coordinator.traffic import Traffic
 from coordinator.versions import Versions
+from sluice.clock import Clock, SystemClock
+from sluice.core.drain import DrainId, Phase, Times
+from sluice.core.errors import DatabaseInUse, StreamUnavailable
+from sluice.core.failover import HoldBack
+from sluice.core.ids import JobName, Lineage, RunId
+from sluice.core.retention import Retention
+from sluice.core.snapshot import BlobStoreName
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:

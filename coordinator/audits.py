@@ -12,15 +12,15 @@ from typing import Any
 
 from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.blobstores import BlobStores
-from coordinator.core.errors import BlobCorrupted, BlobMissing, DataTrouble, UnknownSnapshot
-from coordinator.core.garbage import split
-from coordinator.core.ids import JobName
-from coordinator.core.indexjson import lengths
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId, FileIndex
 from coordinator.errands import Progress
 from coordinator.indexes import Registered, about_store, is_known, known_stores, only, read_index, registered
 from coordinator.store.backups import StoreKey
 from coordinator.store.port import Store
+from sluice.core.errors import BlobCorrupted, BlobMissing, DataTrouble, UnknownSnapshot
+from sluice.core.ids import JobName
+from sluice.core.indexjson import lengths
+from sluice.core.retention import split
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, FileIndex
 
 ABOUT = About(Purpose.AUDIT)
 AT_ONCE = 8

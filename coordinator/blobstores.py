@@ -11,10 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from coordinator.blobs.port import About, BlobStore, Purpose
-from coordinator.core.blobids import Kind
-from coordinator.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
-from coordinator.core.ids import JobName
-from coordinator.core.snapshot import BlobStoreName
+from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.ids import JobName
+from sluice.core.snapshot import BlobStoreName, Kind
 
 log = logging.getLogger(__name__)
 

@@ -17,15 +17,14 @@ from typing import assert_never
 
 from coordinator.blobs.port import Purpose
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.blobids import offsets_prefix
-from coordinator.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
-from coordinator.core.ids import Lineage
-from coordinator.core.retention import Retention, Taken, retained
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.indexes import about_store, read_index, registered
 from coordinator.store.backups import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StoreKey
 from coordinator.store.port import Store, Writing
+from sluice.clock import Clock
+from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.ids import Lineage
+from sluice.core.retention import Retention, Taken, retained
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, offsets_prefix
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator import logcli, logs, rebuildcli
-from coordinator.core.errors import SluiceError
+from coordinator import logcli, rebuildcli
+from sluice import logconfig
+from sluice.core.errors import SluiceError
 
 if TYPE_CHECKING:
     import uvicorn
+
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs.")
 db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
@@ -46,7 +48,7 @@ def coordinator(
     from coordinator.server import server
     from coordinator.settings import read_settings
 
-    logs.configure(logs.read_log_settings())
+    logconfig.configure(logconfig.read_log_settings())
     settings = read_settings(
         host=host,
         port=port,
@@ -114,7 +116,7 @@ def main() -> None:
     try:
         whole()()
     except SluiceError as error:
-        logs.last_words(f"{error.title()} {error}")
+        logconfig.last_words(f"{error.title()} {error}")
         raise SystemExit(1) from None
 
 

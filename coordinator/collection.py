@@ -16,16 +16,16 @@ from itertools import groupby
 
 from coordinator.blobs.port import About, BlobStore, Listed, Purpose
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.errors import DataTrouble, SluiceError
-from coordinator.core.garbage import Found, Judged, References, judge, split
-from coordinator.core.ids import JobName, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName
 from coordinator.errands import Progress
 from coordinator.indexes import Registered, about_store, is_known, known_stores, read_index, registered
 from coordinator.ourplaces import is_ours
 from coordinator.store.backups import CondemnedRow, StoreKey
 from coordinator.store.port import Store
+from sluice.clock import Clock
+from sluice.core.errors import DataTrouble, SluiceError
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.retention import Found, Judged, References, judge, split
+from sluice.core.snapshot import BlobId, BlobStoreName
 
 log = logging.getLogger(__name__)
 

@@ -9,21 +9,6 @@ from datetime import datetime
 
 from coordinator import wire, wire_samza
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.errors import (
-    NeverDrained,
-    NotTheCurrentRun,
-    RunIsDraining,
-    StateUnregistered,
-)
-from coordinator.core.failover import FailOver
-from coordinator.core.graph import chain
-from coordinator.core.grouping import Grouper, Previous
-from coordinator.core.ids import JobName, RunId, Ssp, StreamId
-from coordinator.core.lifecycle import RunState
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Plan
-from coordinator.core.standby import replicas_of
 from coordinator.endings import ask_to_stop, the_run
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels, plan_model
@@ -34,6 +19,15 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.port import Reading, RunRow, Store, Writing
 from coordinator.store.versions import ModelRow
 from coordinator.streams.port import StreamSystem
+from sluice.clock import Clock
+from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
+from sluice.core.failover import FailOver
+from sluice.core.graph import chain
+from sluice.core.grouping import Grouper, Previous
+from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, Plan
+from sluice.core.placement import replicas_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from coordinator import wire, wire_tasks
-from coordinator import wire_drain as bodies
-from coordinator.core.drain import Phase, Shape, Step, blockers, remains, waits_for
-from coordinator.core.ids import ExecutionContainerId, ProcessorId, StageName, TaskName
+from coordinator import wire, wire_drain, wire_tasks
 from coordinator.drains import Described, stages_at
 from coordinator.drainsteps import shape_of
 from coordinator.emptying import Emptying
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerState, RunRow
+from sluice.core.drain import Phase, Shape, Step, blockers, remains, waits_for
+from sluice.core.ids import ExecutionContainerId, ProcessorId, StageName, TaskName
 
 
-def drain_summary(row: DrainRow) -> bodies.DrainSummary:
-    return bodies.DrainSummary.model_validate(_summary_fields(row))
+def drain_summary(row: DrainRow) -> wire_drain.DrainSummary:
+    return wire_drain.DrainSummary.model_validate(_summary_fields(row))
 
 
 def _summary_fields(row: DrainRow) -> dict[str, object]:
@@ -38,7 +37,7 @@ def _summary_fields(row: DrainRow) -> dict[str, object]:
     }
 
 
-def drain_detail(found: Described) -> bodies.DrainDetail:
+def drain_detail(found: Described) -> wire_drain.DrainDetail:
     drain, stages = found.drain, stages_at(found.stages)
     shape = shape_of(found.run, found.model, found.containers, found.holds)
     left = remains(drain.phase, stages)
@@ -53,16 +52,16 @@ def drain_detail(found: Described) -> bodies.DrainDetail:
         "rows_left": sum(each.rows_left or 0 for each in found.stages),
         "phases": tuple(_phases(drain, found.at)),
         "blocked_by": tuple(
-            bodies.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why) for each in blocked
+            wire_drain.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why) for each in blocked
         ),
         "containers": tuple(_containers(found, shape, waiting, behind)),
         "pinned": wire.offsets_body(drain.pinned),
         "catch_up": wire.offsets_body(drain.catch_up),
     }
-    return bodies.DrainDetail.model_validate(fields)
+    return wire_drain.DrainDetail.model_validate(fields)
 
 
-def _phases(drain: DrainRow, now: datetime) -> Sequence[bodies.DrainPhaseReply]:
+def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drain.DrainPhaseReply]:
     came = [
         (Phase.REQUESTED, drain.requested_at),
         *((Phase.STOPPING, drain.stopping_at), (Phase.FLUSHING, drain.flushing_at), (Phase.COMMITTING, drain.committing_at)),
@@ -74,7 +73,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[bodies.DrainPhaseReply]:
     for (phase, at), end in zip(entered, ends, strict=True):
         took, budget = end - at, drain.budgets.get(phase)
         found.append(
-            bodies.DrainPhaseReply(
+            wire_drain.DrainPhaseReply(
                 phase=phase,
                 at=at,
                 seconds=round(took.total_seconds(), 3),
@@ -87,7 +86,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[bodies.DrainPhaseReply]:
 
 def _containers(
     found: Described, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
-) -> Sequence[bodies.DrainContainerReply]:
+) -> Sequence[wire_drain.DrainContainerReply]:
     valid: dict[ProcessorId, ExecutionContainerId] = {
         each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE
     }
@@ -95,9 +94,9 @@ def _containers(
     rows: defaultdict[TaskName, list[DrainStageRow]] = defaultdict(list)
     for row in found.stages:
         rows[row.task].append(row)
-    tasks: defaultdict[ProcessorId, list[bodies.DrainTaskReply]] = defaultdict(list)
+    tasks: defaultdict[ProcessorId, list[wire_drain.DrainTaskReply]] = defaultdict(list)
     for name, of_task in rows.items():
-        told = bodies.DrainTaskReply(
+        told = wire_drain.DrainTaskReply(
             task=name,
             holder=holders.get(name),
             done=sum(1 for row in of_task if (name, row.stage) not in behind),
@@ -105,13 +104,13 @@ def _containers(
         )
         tasks[shape.slots[name]].append(told)
     return [
-        bodies.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
+        wire_drain.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
         for slot, listed in sorted(tasks.items())
     ]
 
 
-def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> bodies.DrainStageReply:
-    return bodies.DrainStageReply.model_validate(
+def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drain.DrainStageReply:
+    return wire_drain.DrainStageReply.model_validate(
         {
             "stage": row.stage,
             "step": wire_tasks.step_name(row.step),
@@ -129,12 +128,12 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> bodies.DrainStageRep
     )
 
 
-def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> bodies.DrainPlanReply:
+def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drain.DrainPlanReply:
     leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
     told = tuple(
-        bodies.StagePlanReply(
+        wire_drain.StagePlanReply(
             stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, untold=tuple(each.untold)
         )
         for each in stages
     )
-    return bodies.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)
+    return wire_drain.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)

@@ -8,9 +8,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
-from coordinator.core.errors import (
+from coordinator.drainsteps import ShowDrain, cancel, containers_of, enter, fail, intermediates, pin, stages_of, tell, unpin
+from coordinator.emptying import Emptying, emptying
+from coordinator.endings import the_run
+from coordinator.holdings import held
+from coordinator.measures import Measures
+from coordinator.notices import Notices
+from coordinator.store.backups import StoreKey
+from coordinator.store.drains import DrainRow, DrainStageRow
+from coordinator.store.port import ContainerRow, HoldRow, Reading, RunRow, Store, Writing
+from coordinator.streams.port import StreamSystem
+from sluice.clock import Clock
+from sluice.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
+from sluice.core.errors import (
     CheckpointNeeded,
     ForeignDrain,
     NotEmptied,
@@ -22,20 +32,10 @@ from coordinator.core.errors import (
     UnknownSystem,
     UnknownTask,
 )
-from coordinator.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.lifecycle import RunState, moved
-from coordinator.core.model import JobModel
-from coordinator.core.snapshot import CheckpointId
-from coordinator.drainsteps import ShowDrain, cancel, containers_of, enter, fail, intermediates, pin, stages_of, tell, unpin
-from coordinator.emptying import Emptying, emptying
-from coordinator.endings import the_run
-from coordinator.holdings import held
-from coordinator.measures import Measures
-from coordinator.notices import Notices
-from coordinator.store.backups import StoreKey
-from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, HoldRow, Reading, RunRow, Store, Writing
-from coordinator.streams.port import StreamSystem
+from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState, moved
+from sluice.core.model import JobModel
+from sluice.core.snapshot import CheckpointId
 
 log = logging.getLogger(__name__)
 

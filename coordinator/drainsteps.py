@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from coordinator.core.drain import DrainId, Phase, Shape, cancelled, moved
-from coordinator.core.errors import Bug
-from coordinator.core.ids import ExecutionContainerId, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.lifecycle import moved as run_moved
-from coordinator.core.model import JobModel
 from coordinator.endings import ask_to_stop
 from coordinator.snapshotqueue import retirement
 from coordinator.store.backups import PinRow, StoreKey
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Writing
+from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
+from sluice.core.errors import Bug
+from sluice.core.ids import ExecutionContainerId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.lifecycle import moved as run_moved
+from sluice.core.model import JobModel
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from coordinator.clock import Clock
-from coordinator.core.drain import Blocker, DrainId, Phase, Step, blockers
 from coordinator.drains import Drains, stages_at
 from coordinator.drainsteps import shape_of
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import Store
+from sluice.clock import Clock
+from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers
 
 log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.core.ids import StageName, TaskName
-from coordinator.core.model import JobModel
 from coordinator.drainsteps import stages_of
 from coordinator.measures import Measures
 from coordinator.store.port import RunRow
+from sluice.core.ids import StageName, TaskName
+from sluice.core.model import JobModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from coordinator.core.errors import UnknownRun
-from coordinator.core.holdback import HeldUntil, HoldBack, Incarnation, held_until
-from coordinator.core.ids import RunId
-from coordinator.core.lifecycle import RunState, moved
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Writing
+from sluice.core.errors import UnknownRun
+from sluice.core.failover import HeldUntil, HoldBack, Incarnation, held_until
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
+from sluice.core.lifecycle import moved as run_moved
 
 
 async def the_run(tx: Reading, run_id: RunId) -> RunRow:
@@ -62,7 +63,7 @@ async def settle_run(tx: Writing, run: RunRow, now: datetime) -> RunRow:
         return run
     if await tx.has_standing(run.run_id):
         return run
-    ended = replace(run, state=moved(run.state, RunState.FAILED if run.failing else RunState.STOPPED), ended_at=now)
+    ended = replace(run, state=run_moved(run.state, RunState.FAILED if run.failing else RunState.STOPPED), ended_at=now)
     await tx.put_run(ended)
     await tx.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
     return ended

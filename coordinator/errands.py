@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError, UnknownErrand
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError, UnknownErrand
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
-from coordinator.core.failover import FailOver, Slot
-from coordinator.core.failover import given_away as to_give_away
-from coordinator.core.ids import ProcessorId, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.placement import Homes, slots
 from coordinator.jobmodels import JobModels
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store
 from coordinator.versions import Asked, Versions, Wish, given_away
+from sluice.clock import Clock
+from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
+from sluice.core.failover import FailOver, Slot
+from sluice.core.failover import given_away as to_give_away
+from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.placement import Homes, slots
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from coordinator.core.ids import JobName, TaskName
 from coordinator.store.port import HoldRow
+from sluice.core.ids import JobName, TaskName
 
 
 class Freed:

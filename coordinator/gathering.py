@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from coordinator.core.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 Question = TypeVar("Question")
 Reply = TypeVar("Reply")

@@ -17,9 +17,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar, cast
 
-from coordinator.core.custom_grouping import CheckedGrouper, GrouperName
-from coordinator.core.errors import BadGrouping
-from coordinator.core.grouping import Grouper, grouper_named
+from sluice.core.errors import BadGrouping
+from sluice.core.grouping import CheckedGrouper, Grouper, GrouperName, grouper_named
 
 _Result = TypeVar("_Result")
 

@@ -7,12 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from coordinator.clock import Clock
-from coordinator.core.drain import DrainId, Phase
-from coordinator.core.errors import HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
-from coordinator.core.holdback import USUAL, HoldBack
-from coordinator.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
-from coordinator.core.lifecycle import RunState, moved
 from coordinator.drainsteps import drain_of, enter
 from coordinator.endings import end_container, held_back, settle_run, the_run
 from coordinator.freed import Freed
@@ -20,6 +14,12 @@ from coordinator.gathering import Gathering
 from coordinator.leases import Leases
 from coordinator.notices import Notices
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
+from sluice.clock import Clock
+from sluice.core.drain import DrainId, Phase
+from sluice.core.errors import HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
+from sluice.core.failover import USUAL, HoldBack
+from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
+from sluice.core.lifecycle import RunState, moved
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coordinator.core.errors import LeaseLost, UnknownTask
-from coordinator.core.ids import Generation, TaskName
-from coordinator.core.ownership import holds
 from coordinator.store.port import HoldRow, Reading, RunRow
+from sluice.core.errors import LeaseLost, UnknownTask
+from sluice.core.ids import Generation, TaskName
+from sluice.core.ownership import holds
 
 
 async def held(tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> HoldRow:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from coordinator.blobs.port import About, BlobStore, Listed, Purpose
-from coordinator.core.blobids import store_prefix
-from coordinator.core.garbage import References
-from coordinator.core.ids import JobName, Lineage
-from coordinator.core.indexjson import decoded
-from coordinator.core.retention import floors
-from coordinator.core.snapshot import BlobId, BlobStoreName, SnapshotIndex
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import Reading
+from sluice.core.ids import JobName, Lineage
+from sluice.core.indexjson import decoded
+from sluice.core.retention import References, floors
+from sluice.core.snapshot import BlobId, BlobStoreName, SnapshotIndex, store_prefix
 
 
 async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIndex:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator import wire, wire_samza
-from coordinator.core.errors import NoJobModel
-from coordinator.core.grouping import Grouper, Previous
-from coordinator.core.ids import JobName, RunId, StageName, StreamId
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Outline, Plan
-from coordinator.core.placement import slots
 from coordinator.store.port import Reading, RunRow, Store
+from sluice.core.errors import NoJobModel
+from sluice.core.grouping import Grouper, Previous
+from sluice.core.ids import JobName, RunId, StageName, StreamId
+from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.placement import slots
 
 
 def outline_of(request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> Outline:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from coordinator import wire
-from coordinator.core.errors import StreamConflict, UnknownStream, UnknownSystem
-from coordinator.core.ids import Ssp, StreamId
-from coordinator.core.outline import Plan
 from coordinator.store.port import RunRow
 from coordinator.streams.port import Offsets, StreamSystem
+from sluice.core.errors import StreamConflict, UnknownStream, UnknownSystem
+from sluice.core.ids import Ssp, StreamId
+from sluice.core.model import Plan
 
 
 class JobStreams:

@@ -12,10 +12,10 @@ from datetime import timedelta
 from functools import lru_cache
 from math import inf
 
-from coordinator.clock import Clock
-from coordinator.core.drain import DrainId
-from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
-from coordinator.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
+from sluice.clock import Clock
+from sluice.core.drain import DrainId
+from sluice.core.ids import Epoch, ExecutionContainerId, Instant
+from sluice.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from coordinator.clock import Clock
-from coordinator.core.errors import DatabaseInUse, SluiceError
-from coordinator.core.ids import JobName, RunId, Ssp, StreamId
 from coordinator.endings import end_container, settle_run, the_run
 from coordinator.freed import Freed
 from coordinator.leases import Leases
@@ -20,6 +17,9 @@ from coordinator.notices import Notices
 from coordinator.store.backups import StoreKey
 from coordinator.store.port import ContainerState, HoldRow, Reading, Store
 from coordinator.streams.port import StreamSystem
+from sluice.clock import Clock
+from sluice.core.errors import DatabaseInUse, SluiceError
+from sluice.core.ids import JobName, RunId, Ssp, StreamId
 
 log = logging.getLogger(__name__)
 

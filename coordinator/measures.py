@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from coordinator import wire_tasks
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 
 
 @dataclass(frozen=True, slots=True)

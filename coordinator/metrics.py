@@ -10,7 +10,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.core.lifecycle import RunState
 from coordinator.jobmodels import JobModels
 from coordinator.leases import Leases
 from coordinator.maintenance import Maintenance
@@ -18,6 +17,7 @@ from coordinator.notices import Notices
 from coordinator.store.port import ContainerState
 from coordinator.survey import Survey
 from coordinator.traffic import Traffic
+from sluice.core.lifecycle import RunState
 
 Source = Callable[[], Iterable[Metric]]
 

@@ -9,10 +9,10 @@ from prometheus_client.metrics_core import Metric
 
 from coordinator.blobs.counted import Requests
 from coordinator.cleanup import CleanUp
-from coordinator.clock import Clock
 from coordinator.collection import Collection
 from coordinator.snapshots import Snapshots
 from coordinator.survey import Survey
+from sluice.clock import Clock
 
 
 def of_snapshots(snapshots: Snapshots, survey: Survey, clock: Clock) -> Iterable[Metric]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from coordinator.clock import Clock
-from coordinator.core.drain import Phase, Step
 from coordinator.drainwatch import DrainWatch
+from sluice.clock import Clock
+from sluice.core.drain import Phase, Step
 
 
 def of_drains(watch: DrainWatch, clock: Clock) -> Iterable[Metric]:

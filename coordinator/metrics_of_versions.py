@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from coordinator.clock import Clock
-from coordinator.core.expansion import Verdict
 from coordinator.partitionwatch import PartitionWatch
 from coordinator.survey import Survey
+from sluice.clock import Clock
+from sluice.core.expansion import Verdict
 
 _STREAM = ["sluice_job", "system", "stream"]
 

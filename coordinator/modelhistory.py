@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator import wire_samza
-from coordinator.clock import Clock
-from coordinator.core.errors import IncompatibleExpansion, UnknownJob, UnknownVersion, VersionAdopted
-from coordinator.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
-from coordinator.core.ids import ExecutionContainerId, JobName, StreamId
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Plan
 from coordinator.drainsteps import containers_of
 from coordinator.jobmodels import JobModels
 from coordinator.store.port import Reading, RunRow, Store, Writing
 from coordinator.store.versions import ModelHead, WatchedRow
 from coordinator.versions import Asked, Change, Proposal, changeable, store_version, stream_of
+from sluice.clock import Clock
+from sluice.core.errors import IncompatibleExpansion, UnknownJob, UnknownVersion, VersionAdopted
+from sluice.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
+from sluice.core.ids import ExecutionContainerId, JobName, StreamId
+from sluice.core.model import JobModel, Plan
 
 log = logging.getLogger(__name__)
 

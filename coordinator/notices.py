@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 
-from coordinator.core.errors import UnknownRun
-from coordinator.core.ids import RunId
 from coordinator.store.port import NoticeRow, Store
+from sluice.core.errors import UnknownRun
+from sluice.core.ids import RunId
 
 
 class Notices:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from coordinator.blobs.port import About, BlobStore, Purpose
-from coordinator.core.blobids import checked_blob_id
-from coordinator.core.snapshot import BlobId, BlobStoreName
 from coordinator.store.port import Store
+from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id
 
 PREFIX = "registries/"
 ABOUT = About(Purpose.OPEN)

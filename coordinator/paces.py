@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.clock import Clock
-from coordinator.core.alignment import Pace, Word, word_for
-from coordinator.core.errors import NotAligned, StreamUnavailable
-from coordinator.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.model import JobModel
 from coordinator.endings import the_run
 from coordinator.holdings import held as held_by
 from coordinator.store.port import Reading, RunRow, Store
 from coordinator.streams.port import Offsets, StreamSystem
+from sluice.clock import Clock
+from sluice.core.alignment import Pace, Word, word_for
+from sluice.core.errors import NotAligned, StreamUnavailable
+from sluice.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.model import JobModel
 
 FRESH = timedelta(seconds=1)
 """How long what was read about a stage serves the words of all its tasks."""

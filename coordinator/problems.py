@@ -14,8 +14,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from coordinator import wire
-from coordinator.core.errors import BodyTooLarge, Bug, OurTrouble, SluiceError
 from coordinator.fastpaths import App, Receive, Scope, Send
+from sluice.core.errors import BodyTooLarge, Bug, OurTrouble, SluiceError
 
 log = logging.getLogger(__name__)
 

@@ -19,19 +19,18 @@ from itertools import groupby
 
 from coordinator.blobs.port import About, BlobStore, Listed, Purpose
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.blobids import Kind, store_prefix
-from coordinator.core.errors import DataTrouble, RegistryNotEmpty
-from coordinator.core.garbage import split
-from coordinator.core.ids import ExecutionContainerId, Generation, JobName, RunId
-from coordinator.core.ownership import Hold
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex
 from coordinator.errands import Progress
 from coordinator.indexes import read_index
 from coordinator.ourplaces import take_over
 from coordinator.snapshotqueue import keeping, retirement
 from coordinator.store.backups import MarkerRow, SnapshotRow, StoreKey
 from coordinator.store.port import HoldRow, Store, StoreRow, Writing
+from sluice.clock import Clock
+from sluice.core.errors import DataTrouble, RegistryNotEmpty
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId
+from sluice.core.ownership import Hold
+from sluice.core.retention import split
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, SnapshotIndex, store_prefix
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")

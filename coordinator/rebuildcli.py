@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coordinator.rebuild import Rebuilt
     from coordinator.settings import Settings
 
+
 Home = Annotated[Path | None, typer.Option(help="Directory of the database (default .sluice).")]
 Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]
 
@@ -38,10 +39,10 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, anew: bool, quiet: bool
     from rich.progress import Progress as Bars
 
     from coordinator.app import stores_of_blobs, take
-    from coordinator.clock import SystemClock
     from coordinator.errands import Progress
     from coordinator.rebuild import find, write
     from coordinator.store.sql import open_store
+    from sluice.clock import SystemClock
 
     clock, store = SystemClock(), open_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {})  # they become this registry's when all is written, not before

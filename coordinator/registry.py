@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from coordinator.cleanup import pins_at
-from coordinator.clock import Clock
-from coordinator.core.errors import TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot, YourRequest
-from coordinator.core.ids import JobName, StageName, TaskName
-from coordinator.core.retention import Retention, Taken, retained
-from coordinator.core.snapshot import CheckpointId
 from coordinator.indexes import is_known
 from coordinator.snapshotqueue import retirement
 from coordinator.store.backups import PinRow, SnapshotRow, StoreKey
 from coordinator.store.port import Reading, Store, StoreRow, Writing
+from sluice.clock import Clock
+from sluice.core.errors import TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot, YourRequest
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.retention import Retention, Taken, retained
+from sluice.core.snapshot import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from datetime import datetime, timedelta
 from coordinator import wire, wire_tasks
 from coordinator.adoptions import version_of_all
 from coordinator.blobstores import BlobStores
-from coordinator.core.ids import ExecutionContainerId, StageName, TaskName
-from coordinator.core.ownership import Hold
 from coordinator.deployments import Proposed
 from coordinator.measures import Stages, Told
 from coordinator.paces import Told as Paced
@@ -22,6 +20,8 @@ from coordinator.store.versions import WatchedRow
 from coordinator.survey import Behind
 from coordinator.tasks import StageStart
 from coordinator.versions import given_away
+from sluice.core.ids import ExecutionContainerId, StageName, TaskName
+from sluice.core.ownership import Hold
 
 Connections = dict[str, dict[str, str]]
 

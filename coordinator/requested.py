@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinator import wire
-from coordinator.core.errors import BadGraph
-from coordinator.core.graph import Graph, Stage
-from coordinator.core.ids import StageName, StreamId
+from sluice.core.errors import BadGraph
+from sluice.core.graph import Graph, Stage
+from sluice.core.ids import StageName, StreamId
 
 
 def graph_of(request: wire.RunRequest) -> Graph:

@@ -8,15 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from coordinator import wire
-from coordinator.clock import Clock
-from coordinator.core.drain import DrainId
-from coordinator.core.errors import (
-    UnknownJob,
-)
-from coordinator.core.holdback import USUAL, HeldUntil, HoldBack
-from coordinator.core.ids import JobName, ProcessorId, RunId
-from coordinator.core.model import JobModel
-from coordinator.core.placement import slots
 from coordinator.drainsteps import ShowDrain, containers_of, leave
 from coordinator.endings import ask_to_stop, held_back, the_run
 from coordinator.jobmodels import JobModels
@@ -24,6 +15,13 @@ from coordinator.notices import Notices
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerRow, HoldRow, JobRow, RunRow, Store, StoreRow
 from coordinator.store.versions import ModelHead, WatchedRow
+from sluice.clock import Clock
+from sluice.core.drain import DrainId
+from sluice.core.errors import UnknownJob
+from sluice.core.failover import USUAL, HeldUntil, HoldBack
+from sluice.core.ids import JobName, ProcessorId, RunId
+from sluice.core.model import JobModel
+from sluice.core.placement import slots
 
 
 @dataclass(frozen=True, slots=True)

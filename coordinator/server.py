@@ -10,10 +10,10 @@ from typing import IO
 import uvicorn
 
 from coordinator.app import Coordinator, build
-from coordinator.core.errors import CannotListen, HomeInUse, SluiceError
 from coordinator.heap import StillHeap
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
+from sluice.core.errors import CannotListen, HomeInUse, SluiceError
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Annotated
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from coordinator.core.custom_grouping import is_allowance
-from coordinator.core.errors import BadName, BadSettings
-from coordinator.core.failover import FailOver
-from coordinator.core.ids import checked_name
-from coordinator.core.lease import LeasePolicy
+from sluice.core.errors import BadName, BadSettings
+from sluice.core.failover import FailOver
+from sluice.core.grouping import is_allowance
+from sluice.core.ids import checked_name
+from sluice.core.lease import LeasePolicy
 
 
 class Settings(BaseSettings):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from coordinator.core.blobids import store_prefix
-from coordinator.core.snapshot import BlobStoreName
 from coordinator.store.backups import CleanupKind, CleanupRow, SnapshotRow, StoreKey
+from sluice.core.snapshot import BlobStoreName, store_prefix
 
 
 def retirement(key: StoreKey, now: datetime) -> CleanupRow:

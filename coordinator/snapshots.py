@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.blobstores import BlobStores
-from coordinator.clock import Clock
-from coordinator.core.blobids import Kind, checked_blob_id, store_prefix
-from coordinator.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.endings import the_run
 from coordinator.holdings import held
 from coordinator.notices import Notices
 from coordinator.snapshotqueue import keeping, retirement
 from coordinator.store.backups import MarkerRow, SnapshotRow, StoreKey
 from coordinator.store.port import Reading, RunRow, Store, StoreRow, Writing
+from sluice.clock import Clock
+from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, checked_blob_id, store_prefix
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.blobstores import BlobStores
-from coordinator.core.errors import UnknownContainer
-from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId, TaskName
-from coordinator.core.placement import Homes, Placement
-from coordinator.core.standby import Hosts, replicas_of, standbys
 from coordinator.endings import the_run
 from coordinator.jobmodels import JobModels
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import ContainerRow, Reading, RunRow, Store, StoreRow
+from sluice.core.errors import UnknownContainer
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, TaskName
+from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from coordinator.clock import Clock
-from coordinator.core.errors import SluiceError
-from coordinator.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.model import JobModel
 from coordinator.measures import Measures
 from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
 from coordinator.streams.port import Offsets, StreamSystem
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel
 
 OLD = timedelta(minutes=1)
 

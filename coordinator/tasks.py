@@ -6,13 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from coordinator.clock import Clock
-from coordinator.core.drain import Step
-from coordinator.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.model import JobModel, TaskModel
-from coordinator.core.ownership import Hold, Wait, acquire
 from coordinator.drainsteps import drain_of
 from coordinator.endings import the_run
 from coordinator.freed import Freed, rung
@@ -22,6 +15,13 @@ from coordinator.measures import Measures, Told
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
+from sluice.clock import Clock
+from sluice.core.drain import Step
+from sluice.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, TaskModel
+from sluice.core.ownership import Hold, Wait, acquire
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-from coordinator.clock import Clock
-from coordinator.core.histogram import Histogram
 from coordinator.fastpaths import App, Receive, Scope, Send
+from sluice.clock import Clock
+from sluice.core.histogram import Histogram
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds. A poll for notices may be held for 30."""

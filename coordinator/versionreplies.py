@@ -6,37 +6,37 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from coordinator import wire_versions as bodies
+from coordinator import wire_versions
 from coordinator.blobstores import BlobStores
-from coordinator.core.expansion import Effect, Judged, Skew
 from coordinator.modelhistory import Version
 from coordinator.replies import stage_snapshot
 from coordinator.standbys import Kept
 from coordinator.store.versions import ModelHead
 from coordinator.versions import Change, Proposal
+from sluice.core.expansion import Effect, Judged, Skew
 
 
-def plan_reply(proposal: Proposal, blob_stores: BlobStores) -> bodies.PlanReply:
-    return bodies.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | {"version": proposal.run.model_version})
+def plan_reply(proposal: Proposal, blob_stores: BlobStores) -> wire_versions.PlanReply:
+    return wire_versions.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | {"version": proposal.run.model_version})
 
 
-def standby_reply(kept: Kept) -> bodies.StandbyReply:
+def standby_reply(kept: Kept) -> wire_versions.StandbyReply:
     copies = tuple(
-        bodies.StandbyCopy(task=each.store.task, stage=each.store.stage, snapshot=stage_snapshot(each.snapshot, each.store))
+        wire_versions.StandbyCopy(task=each.store.task, stage=each.store.stage, snapshot=stage_snapshot(each.snapshot, each.store))
         for each in kept.copies
     )
-    return bodies.StandbyReply(copies=copies, own=tuple(sorted(kept.own)))
+    return wire_versions.StandbyReply(copies=copies, own=tuple(sorted(kept.own)))
 
 
-def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> bodies.PlanReply:
+def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> wire_versions.PlanReply:
     """The answer to a plan for so many containers that nothing else can be said of it; `proposal` leaves the run as it is."""
     told = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
-    return bodies.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
+    return wire_versions.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
 
 
-def change_reply(change: Change, blob_stores: BlobStores) -> bodies.ChangeReply:
+def change_reply(change: Change, blob_stores: BlobStores) -> wire_versions.ChangeReply:
     versions = {"version": change.run.model_version, "former": change.proposal.run.model_version}
-    return bodies.ChangeReply.model_validate(_proposal_fields(change.proposal, blob_stores) | versions)
+    return wire_versions.ChangeReply.model_validate(_proposal_fields(change.proposal, blob_stores) | versions)
 
 
 def _proposal_fields(proposal: Proposal, blob_stores: BlobStores) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def _warnings(proposal: Proposal, blob_stores: BlobStores) -> Sequence[str]:
     return []
 
 
-def _stream(judged: Judged, proposal: Proposal) -> bodies.StreamVerdict:
+def _stream(judged: Judged, proposal: Proposal) -> wire_versions.StreamVerdict:
     counted = judged.counted
-    return bodies.StreamVerdict(
+    return wire_versions.StreamVerdict(
         name=counted.name,
         system=counted.stream.system,
         stream=counted.stream.stream,
@@ -74,23 +74,25 @@ def _stream(judged: Judged, proposal: Proposal) -> bodies.StreamVerdict:
 def _effect_fields(effect: Effect) -> dict[str, Any]:
     return {
         "partitions": tuple(
-            bodies.NewPartition(system=ssp.system, stream=ssp.stream, partition=ssp.partition, task=task)
+            wire_versions.NewPartition(system=ssp.system, stream=ssp.stream, partition=ssp.partition, task=task)
             for ssp, task in effect.partitions.items()
         ),
         "tasks_affected": tuple(effect.affected),
         "tasks_new": tuple(effect.made),
         "tasks_gone": tuple(effect.gone),
-        "moves": tuple(bodies.MoveReply(task=move.task, former=move.former, to=move.to) for move in effect.moves),
+        "moves": tuple(wire_versions.MoveReply(task=move.task, former=move.former, to=move.to) for move in effect.moves),
         "skew_before": _skew(effect.before),
         "skew_after": _skew(effect.after),
     }
 
 
-def _skew(skew: Skew) -> bodies.SkewReply:
-    def spread(numbers: tuple[int, float]) -> bodies.Spread:
-        return bodies.Spread(max=numbers[0], mean=numbers[1])
+def _skew(skew: Skew) -> wire_versions.SkewReply:
+    def spread(numbers: tuple[int, float]) -> wire_versions.Spread:
+        return wire_versions.Spread(max=numbers[0], mean=numbers[1])
 
-    return bodies.SkewReply(partitions_per_task=spread(skew.partitions_per_task), tasks_per_container=spread(skew.tasks_per_container))
+    return wire_versions.SkewReply(
+        partitions_per_task=spread(skew.partitions_per_task), tasks_per_container=spread(skew.tasks_per_container)
+    )
 
 
 def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
@@ -105,17 +107,17 @@ def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
     }
 
 
-def versions_reply(job: str, heads: Sequence[ModelHead], current: int, limit: int) -> bodies.VersionsReply:
+def versions_reply(job: str, heads: Sequence[ModelHead], current: int, limit: int) -> wire_versions.VersionsReply:
     """`heads` holds one more than `limit` where there is another page."""
     page = heads[:limit]
-    listed = tuple(bodies.VersionSummary.model_validate(_summary_fields(each, current=each.version == current)) for each in page)
-    return bodies.VersionsReply(job=job, models=listed, next=page[-1].version if len(heads) > limit else None)
+    listed = tuple(wire_versions.VersionSummary.model_validate(_summary_fields(each, current=each.version == current)) for each in page)
+    return wire_versions.VersionsReply(job=job, models=listed, next=page[-1].version if len(heads) > limit else None)
 
 
-def version_detail(found: Version) -> bodies.VersionDetail:
+def version_detail(found: Version) -> wire_versions.VersionDetail:
     fields = _summary_fields(found.head, current=found.current)
-    return bodies.VersionDetail.model_validate(fields | {"model": json.loads(found.document)})
+    return wire_versions.VersionDetail.model_validate(fields | {"model": json.loads(found.document)})
 
 
-def difference_reply(job: str, former: int, later: int, effect: Effect) -> bodies.DifferenceReply:
-    return bodies.DifferenceReply.model_validate(_effect_fields(effect) | {"job": job, "former": former, "later": later})
+def difference_reply(job: str, former: int, later: int, effect: Effect) -> wire_versions.DifferenceReply:
+    return wire_versions.DifferenceReply.model_validate(_effect_fields(effect) | {"job": job, "former": former, "later": later})

@@ -13,21 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from coordinator import wire, wire_samza
-from coordinator.clock import Clock
-from coordinator.core.errors import (
-    RunIsDraining,
-    StaleRun,
-    UnknownStream,
-    UnknownSystem,
-    VersionConflict,
-)
-from coordinator.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
-from coordinator.core.grouping import Grouper, Previous
-from coordinator.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, StreamId
-from coordinator.core.lifecycle import RunState
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Plan
-from coordinator.core.placement import Homes, slots
 from coordinator.drainsteps import containers_of
 from coordinator.endings import the_run
 from coordinator.groupers import Groupers
@@ -37,6 +22,14 @@ from coordinator.standbys import with_standbys
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
 from coordinator.store.versions import ModelRow
 from coordinator.streams.port import StreamSystem
+from sluice.clock import Clock
+from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
+from sluice.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
+from sluice.core.grouping import Grouper, Previous
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, Plan
+from sluice.core.placement import Homes, slots
 
 log = logging.getLogger(__name__)
 

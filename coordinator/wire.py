@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from coordinator.core.drain import Phase
-from coordinator.core.expansion import Verdict
-from coordinator.core.ids import Ssp
-from coordinator.core.lifecycle import RunState
+from sluice.core.drain import Phase
+from sluice.core.expansion import Verdict
+from sluice.core.ids import Ssp
+from sluice.core.lifecycle import RunState
 
 EPOCH_HEADER = "Sluice-Epoch"
 LEASE_HEADER = "Sluice-Lease-Seconds"

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.core.ids import ProcessorId, Ssp, TaskName
-from coordinator.core.model import ContainerModel, JobModel, TaskModel
+from sluice.core.ids import ProcessorId, Ssp, TaskName
+from sluice.core.model import ContainerModel, JobModel, TaskModel
 
 
 def ssp_document(ssp: Ssp) -> dict[str, Any]:

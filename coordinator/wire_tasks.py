@@ -6,14 +6,14 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
-from coordinator.core.drain import Step
 from coordinator.wire import HOST_AND_PORT, NO_NUL, Body, DrainOfRun, Name, Offset, Reply, SspOffset, Utc
+from sluice.core.drain import Step
 
 Millis = Annotated[int, Field(ge=0, le=10**12)]
 OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 StepName = Literal["stopped", "flushing", "flushed", "committed"]
-"""Steps of a stage in a drain, see `coordinator.core.drain.Step`."""
+"""Steps of a stage in a drain, see `sluice.core.drain.Step`."""
 
 
 class RegisterRequest(Body):

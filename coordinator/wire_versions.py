@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from coordinator.core.expansion import Verdict
 from coordinator.wire import NO_NUL, Body, Count, Name, Reply
 from coordinator.wire_tasks import StageSnapshot
+from sluice.core.expansion import Verdict
 
 WHO_HEADER = "Sluice-Who"
 """Who asks, in his own words: kept with a version of a job model."""

@@ -21,10 +21,10 @@ from containers.settings import ContainerSettings
 from coordinator import wire
 from coordinator.app import build
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import Clock, SystemClock
-from coordinator.core.ids import Instant, RunId
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from sluice.clock import Clock, SystemClock
+from sluice.core.ids import Instant, RunId
 from tests.fake_engine import FakeEngine, soon
 from tests.fakes import FakeClock
 

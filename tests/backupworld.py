@@ -15,23 +15,6 @@ from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.blobstores import Backup, BlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.collection import Collection
-from coordinator.core.blobids import Kind, fresh_blob_id, offsets_blob_id
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
-from coordinator.core.indexjson import decoded, encoded
-from coordinator.core.lifecycle import RunState
-from coordinator.core.retention import Retention
-from coordinator.core.snapshot import (
-    BlobId,
-    BlobStoreName,
-    CheckpointId,
-    DirIndex,
-    FileBlob,
-    FileIndex,
-    FileMetadata,
-    SnapshotIndex,
-    SnapshotMetadata,
-)
 from coordinator.notices import Notices
 from coordinator.ourplaces import is_ours
 from coordinator.registry import Registry
@@ -39,6 +22,25 @@ from coordinator.snapshots import Marked, Reported, Snapshots
 from coordinator.store.backups import MarkerRow, StoreKey
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
+from sluice.core.grouping import Previous
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.indexjson import decoded, encoded
+from sluice.core.lifecycle import RunState
+from sluice.core.retention import Retention
+from sluice.core.snapshot import (
+    BlobId,
+    BlobStoreName,
+    CheckpointId,
+    DirIndex,
+    FileBlob,
+    FileIndex,
+    FileMetadata,
+    Kind,
+    SnapshotIndex,
+    SnapshotMetadata,
+    fresh_blob_id,
+    offsets_blob_id,
+)
 from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row
 from tests.fakes import FakeClock
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import Ssp, TaskName
+from sluice.core.grouping import Previous
+from sluice.core.ids import Ssp, TaskName
 
 
 class ByParity:

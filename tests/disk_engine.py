@@ -12,7 +12,7 @@ from typing import Any
 
 from containers.engine import Batch, Emptied, Start
 from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
-from coordinator.core.ids import Ssp
+from sluice.core.ids import Ssp
 from tests.fake_engine import FakeEngine, FakeQuery
 
 

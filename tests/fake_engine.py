@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any, TypeVar
 
 from containers.engine import Batch, Callbacks, Emptied, Start
-from coordinator.core.errors import LeaseLost
-from coordinator.core.ids import Ssp
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import Ssp
 
 T = TypeVar("T")
 

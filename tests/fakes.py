@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobstores import Backup, BlobStores
-from coordinator.core.ids import Instant
+from sluice.core.ids import Instant
 
 
 class FakeClock:

@@ -17,8 +17,8 @@ from io import BytesIO
 from typing import TypeVar
 
 from coordinator.blobs.port import About, BlobStore, Listed, Sink
-from coordinator.core.errors import BlobStoreUnusable, BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BlobStoreUnusable, BlobUnavailable
+from sluice.core.snapshot import BlobId
 
 _T = TypeVar("_T")
 

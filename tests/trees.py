@@ -17,8 +17,8 @@ from containers.freeze import Cut
 from containers.restore import Restored, Restorer, RestoreSettings
 from containers.transfer import NoProgress, StoreKey
 from coordinator.blobs.port import BlobStore
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from coordinator.core.snapshot import BlobId, CheckpointId, SnapshotIndex
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.snapshot import BlobId, CheckpointId, SnapshotIndex
 from tests.fakes import FakeClock
 
 KEY = StoreKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from coordinator.blobs.port import About, BlobStore, Listed, Purpose, Sink
-from coordinator.core.snapshot import BlobId
+from sluice.core.snapshot import BlobId
 
 
 class Kind(NamedTuple):

@@ -29,10 +29,9 @@ from coordinator.blobs import directories
 from coordinator.blobs.directories import Move
 from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
 from coordinator.blobs.port import REMEMBER, About, Listed, Sink
-from coordinator.clock import Clock
-from coordinator.core.blobids import checked_blob_id, checked_prefix
-from coordinator.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
-from coordinator.core.snapshot import BlobId
+from sluice.clock import Clock
+from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime, timedelta
 
 from coordinator.blobs.port import About, BlobStore, Listed, Sink
-from coordinator.core.snapshot import BlobId
+from sluice.core.snapshot import BlobId
 
 
 class LimitedBlobs:

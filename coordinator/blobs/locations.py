@@ -21,9 +21,9 @@ from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.patient import PatientBlobs
 from coordinator.blobs.port import BlobStore
 from coordinator.blobs.retrying import RetryingBlobs
-from coordinator.clock import Clock, SystemClock
-from coordinator.core.backoff import Backoff
-from coordinator.core.errors import BadSettings
+from sluice.clock import Clock, SystemClock
+from sluice.core.backoff import Backoff
+from sluice.core.errors import BadSettings
 
 CONCURRENCY = 16
 PATIENCE = timedelta(seconds=20)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from coordinator.blobs.port import REMEMBER, About, Listed, Sink
-from coordinator.clock import Clock
-from coordinator.core.blobids import checked_blob_id, checked_prefix
-from coordinator.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable
-from coordinator.core.snapshot import BlobId
+from sluice.clock import Clock
+from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable
+from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
 
 _PAGE = 1000
 

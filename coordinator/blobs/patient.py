@@ -9,8 +9,8 @@ from threading import Lock
 from typing import TypeVar
 
 from coordinator.blobs.port import About, BlobStore, Listed, Sink
-from coordinator.core.errors import BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BlobUnavailable
+from sluice.core.snapshot import BlobId
 
 _T = TypeVar("_T")
 _SLOWEST = 512 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from coordinator.core.errors import BlobStoreUnusable
+from sluice.core.errors import BlobStoreUnusable
 
 MARKER = "sluice.json"
 _FORMAT = 1

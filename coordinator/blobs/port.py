@@ -9,7 +9,7 @@ The contract, tested by `tests/contracts/blobs.py` on every implementation, wrap
   is known. BlobStoreUnusable: the store is not there, is not ours, or may not be written: a person must act.
 * Nothing here retries, limits or counts: wrappers of the same type do (`retrying`, `limited`, `patient`, `counted`).
 * A blob with a TTL may go after it, not before, and stays for ever once its TTL was removed. `remove_ttl` may run twice.
-* Ids are `coordinator.core.blobids`'; whoever makes an id up with '..' in it gets BadName.
+* Ids are `sluice.core.snapshot`'; whoever makes an id up with '..' in it gets BadName.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from coordinator.core.snapshot import BlobId
+from sluice.core.snapshot import BlobId
 
 REMEMBER = timedelta(days=30)
 """How long a store can tell a deleted blob from one that never was."""

@@ -11,10 +11,10 @@ from io import BytesIO
 from typing import TypeVar
 
 from coordinator.blobs.port import About, BlobStore, Listed, Sink
-from coordinator.clock import Clock
-from coordinator.core.backoff import Backoff
-from coordinator.core.errors import BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.clock import Clock
+from sluice.core.backoff import Backoff
+from sluice.core.errors import BlobUnavailable
+from sluice.core.snapshot import BlobId
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)

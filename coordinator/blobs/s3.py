@@ -27,13 +27,13 @@ from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made,
 from coordinator.blobs.port import REMEMBER, About, Listed, Sink
 from coordinator.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from coordinator.blobs.s3place import Access, S3Place, access_to, code_of, trouble
-from coordinator.clock import Clock
-from coordinator.core.blobids import checked_blob_id, checked_prefix
-from coordinator.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
-from coordinator.core.snapshot import BlobId
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
+from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
+
 
 _PAGE = 1000
 _INLINE = 1 << 20

@@ -12,11 +12,12 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from coordinator.blobs.s3place import Access, S3Place, trouble
-from coordinator.core.errors import BlobUnavailable
+from sluice.core.errors import BlobUnavailable
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
     from types_aiobotocore_s3.type_defs import LifecycleRuleOutputTypeDef, LifecycleRuleTypeDef, LifecycleRuleUnionTypeDef
+
 
 TTL_TAG = "sluice-ttl-days"
 TTL_DAYS = (1, 2, 7, 30, 90, 365)

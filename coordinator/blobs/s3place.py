@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.core.blobids import checked_blob_id
-from coordinator.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.snapshot import checked_blob_id
 
 _ELSEWHERE = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 """Other ways to credentials that both clients find in the environment by themselves."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from coordinator.core.snapshot import DirIndex, FileIndex, FileMetadata
+from sluice.core.snapshot import DirIndex, FileIndex, FileMetadata
 
 
 class Identity(NamedTuple):

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
-from coordinator.core.errors import BadSettings
-from coordinator.core.snapshot import BlobId, FileBlob, FileIndex
+from sluice.core.errors import BadSettings
+from sluice.core.snapshot import BlobId, FileBlob, FileIndex
 
 MANY_PACKS = 64
 """So many packs of less than an eighth of `pack_bytes` are put together."""

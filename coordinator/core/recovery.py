@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from coordinator.core.ids import Generation, Lineage
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.ids import Generation, Lineage
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from itertools import groupby
 from typing import TypeAlias
 
 from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
-from coordinator.core.indexjson import lengths
-from coordinator.core.snapshot import BlobId, DirIndex, FileIndex
+from sluice.core.indexjson import lengths
+from sluice.core.snapshot import BlobId, DirIndex, FileIndex
 
 NEAR = 64 << 10
 """Ranges of a pack that are no further apart, in bytes, are fetched in one request."""

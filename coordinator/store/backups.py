@@ -12,8 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from coordinator.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from coordinator.core.ids import JobName, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StoreKey
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 _Row = TypeVar("_Row")
 

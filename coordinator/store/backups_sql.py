@@ -12,10 +12,10 @@ from sqlalchemy import Executable, Table, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from coordinator.core.ids import JobName, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store import rows, tables
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StoreKey
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 AT_ONCE = 1_000
 """Rows of one statement that writes many."""

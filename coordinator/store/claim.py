@@ -26,8 +26,8 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from coordinator.core.errors import DatabaseInUse, StoreUnavailable
 from coordinator.store import tables
+from sluice.core.errors import DatabaseInUse, StoreUnavailable
 
 _NAME = "coordinator"
 _LOCK = 7355609

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from coordinator.core.drain import DrainId, Phase, Step, Times, is_late
-from coordinator.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
-from coordinator.core.snapshot import CheckpointId
+from sluice.core.drain import DrainId, Phase, Step, Times, is_late
+from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
+from sluice.core.snapshot import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.core.drain import DrainId, Phase, Step
-from coordinator.core.ids import JobName, RunId, StageName, TaskName
 from coordinator.store.backups_memory import in_utc
 from coordinator.store.drains import DrainRow, DrainStageRow
+from sluice.core.drain import DrainId, Phase, Step
+from sluice.core.ids import JobName, RunId, StageName, TaskName
 
 
 @dataclass(slots=True)

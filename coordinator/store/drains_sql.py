@@ -7,11 +7,11 @@ from itertools import islice
 
 from sqlalchemy import func, select
 
-from coordinator.core.drain import DrainId, Phase, Step
-from coordinator.core.ids import JobName, RunId, StageName, TaskName
 from coordinator.store import rows, tables
 from coordinator.store.backups_sql import AT_ONCE, SqlBackupReading, SqlBackupWriting
 from coordinator.store.drains import DrainRow, DrainStageRow
+from sluice.core.drain import DrainId, Phase, Step
+from sluice.core.ids import JobName, RunId, StageName, TaskName
 
 
 class SqlDrainReading(SqlBackupReading):

@@ -11,23 +11,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
 from coordinator.store.backups_memory import BackupRows, MemoryBackupReading, MemoryBackupWriting, in_utc
 from coordinator.store.drains_memory import DrainRows, MemoryDrainReading, MemoryDrainWriting
-from coordinator.store.port import (
-    ContainerRow,
-    ContainerState,
-    HoldRow,
-    JobRow,
-    NoticeRow,
-    Reading,
-    RunRow,
-    StoreRow,
-    Tally,
-    Writing,
-)
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, NoticeRow, Reading, RunRow, StoreRow, Tally, Writing
 from coordinator.store.versions_memory import MemoryVersionReading, MemoryVersionWriting, VersionRows
+from sluice.core.grouping import Previous
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
 
 _STANDING = (ContainerState.LIVE, ContainerState.REPLACED)
 

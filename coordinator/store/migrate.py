@@ -12,8 +12,8 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from coordinator.core.errors import StoreUnavailable
 from coordinator.store.sql import SqlStore
+from sluice.core.errors import StoreUnavailable
 
 _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
 """Inside the package when installed from a wheel, beside it in a checkout."""

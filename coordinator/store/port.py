@@ -19,25 +19,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import (
-    Epoch,
-    ExecutionContainerId,
-    Generation,
-    JobName,
-    Lineage,
-    ProcessorId,
-    RunId,
-    Ssp,
-    StageName,
-    TaskName,
-)
-from coordinator.core.lifecycle import RunState
-from coordinator.core.ownership import Hold
-from coordinator.core.snapshot import CheckpointId
 from coordinator.store.backups import BackupReading, BackupWriting
 from coordinator.store.drains import DrainReading, DrainWriting
 from coordinator.store.versions import VersionReading, VersionWriting
+from sluice.core.grouping import Previous
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.ownership import Hold
+from sluice.core.snapshot import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from coordinator.core.drain import DrainId, Phase, Step
-from coordinator.core.expansion import Verdict
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.ownership import Hold
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, NoticeRow, RunRow, StoreRow
 from coordinator.store.versions import ModelRow, WatchedRow
+from sluice.core.drain import DrainId, Phase, Step
+from sluice.core.expansion import Verdict
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.ownership import Hold
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 Columns = dict[str, Any]
 

@@ -12,26 +12,15 @@ from sqlalchemy import bindparam, delete, event, func, insert, literal, select, 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from coordinator.core.errors import StoreUnavailable
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
-from coordinator.core.lifecycle import RunState
 from coordinator.store import rows, tables
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
-from coordinator.store.port import (
-    ContainerRow,
-    ContainerState,
-    HoldRow,
-    JobRow,
-    NoticeRow,
-    Reading,
-    RunRow,
-    StoreRow,
-    Tally,
-    Writing,
-)
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, NoticeRow, Reading, RunRow, StoreRow, Tally, Writing
 from coordinator.store.sqlite import connect
 from coordinator.store.versions_sql import SqlVersionReading, SqlVersionWriting
+from sluice.core.errors import StoreUnavailable
+from sluice.core.grouping import Previous
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from sluice.core.lifecycle import RunState
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from coordinator.core.expansion import Verdict
-from coordinator.core.ids import JobName, RunId, StreamId
+from sluice.core.expansion import Verdict
+from sluice.core.ids import JobName, RunId, StreamId
 
 
 @dataclass(frozen=True, slots=True)

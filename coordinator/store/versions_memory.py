@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 
-from coordinator.core.ids import JobName
 from coordinator.store.backups_memory import in_utc
 from coordinator.store.versions import ModelHead, ModelRow, WatchedRow
+from sluice.core.ids import JobName
 
 
 @dataclass(slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import delete, insert, select
 
-from coordinator.core.ids import JobName
 from coordinator.store import rows, tables
 from coordinator.store.drains_sql import SqlDrainReading, SqlDrainWriting
 from coordinator.store.versions import ModelHead, ModelRow, WatchedRow
+from sluice.core.ids import JobName
 
 
 class SqlVersionReading(SqlDrainReading):

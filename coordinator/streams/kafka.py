@@ -20,11 +20,11 @@ from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
-from coordinator.core.ids import checked_name
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.kafka_topicids import NO_ID, TopicIdRequest
 from coordinator.streams.port import Offsets
+from sluice.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
+from sluice.core.ids import checked_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -2, -1

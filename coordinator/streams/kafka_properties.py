@@ -14,7 +14,7 @@ from typing import Any
 
 import javaproperties
 
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

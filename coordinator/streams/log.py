@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from coordinator.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
-from coordinator.core.ids import Generation, Lineage, checked_name
 from coordinator.streams.port import Offsets
+from sluice.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
+from sluice.core.ids import Generation, Lineage, checked_name
 
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0

@@ -4,12 +4,11 @@ Needs Sluice in the Python that spark-submit starts (PYSPARK_DRIVER_PYTHON). doc
 """
 
 import sys
-
-if not sys.flags.safe_path:
-    del sys.path[0]  # this file's directory: a file in it must not shadow a module of Sluice or of the standard library
-
 from pathlib import Path
 
 from containers.driver import run_and_exit
+
+if not sys.flags.safe_path:
+    del sys.path[0]  # this file's directory: a file in it must not shadow a module of Sluice or of the standard library
 
 run_and_exit(Path(sys.argv[1]))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+
 job = Job("flight-delays")
 flights = job.input("flights")
 by_carrier = job.intermediate("flights-by-carrier", partitions=4)

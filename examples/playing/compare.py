@@ -13,6 +13,7 @@ from examples.playing.streams import Home, Streams, log_home
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 Row = TypeVar("Row", bound="DataclassInstance")

@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from coordinator.core.errors import SluiceError
 from coordinator.streams.log import Log
 from examples.flights.data import Flight, FlightsMissing, flight_of, time_text
 from examples.flights.data import decode as decode_flight
@@ -43,6 +42,7 @@ from examples.weather.data import (
     load_weather,
     weather_of,
 )
+from sluice.core.errors import SluiceError
 
 WATERMARK = timedelta(days=10)
 _OF_WEATHER = FIELDS[1:]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+
 job = Job("departures-with-weather")
 departures = job.input("departures")
 weather = job.input("weather")

@@ -17,8 +17,8 @@ import pytest
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import wrapped
 from coordinator.blobs.port import About, BlobStore, Listed, Purpose
-from coordinator.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing
+from sluice.core.snapshot import BlobId
 
 ABOUT = About(Purpose.DATA, "flight-delays", "Partition 0", "route")
 DAY = timedelta(days=1)

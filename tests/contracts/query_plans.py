@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, event, insert
 
-from coordinator.core.drain import DrainId, Phase, Step
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.snapshot import BlobId
 from coordinator.store import rows, tables
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import ContainerState, Reading, RunRow, Writing
 from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
+from sluice.core.drain import DrainId, Phase, Step
+from sluice.core.grouping import Previous
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.snapshot import BlobId
 from tests.contracts.rows import (
     LOCAL,
     NOON,

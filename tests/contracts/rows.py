@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from coordinator.core.drain import DrainId, Phase
-from coordinator.core.expansion import Verdict
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
-from coordinator.core.lifecycle import RunState
-from coordinator.core.ownership import Hold
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, RunRow, StoreRow
 from coordinator.store.versions import ModelRow, WatchedRow
+from sluice.core.drain import DrainId, Phase
+from sluice.core.expansion import Verdict
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.ownership import Hold
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")

@@ -11,18 +11,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import (
-    ExecutionContainerId,
-    Generation,
-    JobName,
-    RunId,
-    Ssp,
-    StreamId,
-    TaskName,
-)
-from coordinator.core.lifecycle import RunState
 from coordinator.store.port import ContainerState, JobRow, NoticeRow, Store, Tally
+from sluice.core.grouping import Previous
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, Ssp, StreamId, TaskName
+from sluice.core.lifecycle import RunState
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, container_row, hold_row, run_row, store_row
 from tests.contracts.store_backups import StoreBackupsContract
 from tests.contracts.store_drains import StoreDrainsContract

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from coordinator.core.ids import Generation, Lineage, StageName, TaskName
-from coordinator.core.snapshot import BlobId, BlobStoreName
 from coordinator.store.backups import CleanupKind, MarkerRow, QueueTally, StoreKey
 from coordinator.store.port import Store
+from sluice.core.ids import Generation, Lineage, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
     JOB,
     LOCAL,

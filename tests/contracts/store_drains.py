@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from coordinator.core.drain import DrainId, Phase, Step
-from coordinator.core.ids import Generation, RunId, StageName, TaskName
 from coordinator.store.port import Store
+from sluice.core.drain import DrainId, Phase, Step
+from sluice.core.ids import Generation, RunId, StageName, TaskName
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, checkpoint_of, drain_row, drain_stage_row
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from coordinator.core.expansion import Verdict
-from coordinator.core.ids import StreamId
 from coordinator.store.port import Store
 from coordinator.store.versions import ModelHead, ModelRow
+from sluice.core.expansion import Verdict
+from sluice.core.ids import StreamId
 from tests.contracts.rows import JOB, NOON, OTHER, model_row, watched_row
 
 

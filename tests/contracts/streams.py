@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.core.errors import StreamConflict, UnknownStream, YourRequest
 from coordinator.streams.port import StreamSystem
+from sluice.core.errors import StreamConflict, UnknownStream, YourRequest
 
 Append = Callable[[str, int, int, datetime], Awaitable[None]]
 """stream, partition, how many records, when."""

@@ -12,7 +12,7 @@ import pytest
 
 from containers import Job
 from containers.life import EXIT_FAILED, EXIT_OK
-from coordinator.core.ids import RunId, TaskName
+from sluice.core.ids import RunId, TaskName
 from tests.agents import Incarnation, Place, place
 from tests.disk_engine import DiskEngine
 from tests.fake_engine import FakeEngine, FakeQuery, soon

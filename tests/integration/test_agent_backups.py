@@ -19,16 +19,16 @@ from containers.planlog import PlanLog
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobs.locations import open_blob_store
 from coordinator.blobs.port import About, Purpose
-from coordinator.clock import SystemClock
-from coordinator.core.errors import BlobUnavailable
-from coordinator.core.ids import Generation, JobName, RunId, StageName
 from coordinator.core.recovery import Plan
-from coordinator.core.snapshot import CheckpointId
 from coordinator.errands import Progress
 from coordinator.rebuild import find, write
 from coordinator.settings import read_settings
 from coordinator.store.sql import open_store
 from coordinator.wire_snapshots import MarkerBody, SnapshotRequest
+from sluice.clock import SystemClock
+from sluice.core.errors import BlobUnavailable
+from sluice.core.ids import Generation, JobName, RunId, StageName
+from sluice.core.snapshot import CheckpointId
 from tests.agents import Incarnation, Place, place
 from tests.disk_engine import DiskEngine, plan
 from tests.fake_engine import FakeQuery, soon

@@ -15,7 +15,7 @@ import pytest
 from containers import Job
 from containers.engine import Start
 from containers.life import EXIT_FAILED, EXIT_OK
-from coordinator.core.ids import RunId
+from sluice.core.ids import RunId
 from tests.agents import Place, place
 from tests.disk_engine import DiskEngine
 from tests.fake_engine import soon

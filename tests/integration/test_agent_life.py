@@ -11,7 +11,7 @@ import pytest
 
 from containers.engine import Batch, Start
 from containers.life import EXIT_FAILED, EXIT_OK
-from coordinator.core.ids import Ssp
+from sluice.core.ids import Ssp
 from tests.agents import Place, place, two_stages
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 

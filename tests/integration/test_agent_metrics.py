@@ -15,7 +15,7 @@ import pytest
 from containers.engine import Batch, StateSize
 from containers.life import EXIT_OK
 from coordinator import wire
-from coordinator.core.ids import RunId, Ssp
+from sluice.core.ids import RunId, Ssp
 from tests.agents import Incarnation, Place, place
 from tests.fake_engine import FakeQuery
 

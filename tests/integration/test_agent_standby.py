@@ -12,8 +12,8 @@ from containers.copies import Copies
 from containers.localstate import Stores, inspect
 from coordinator.blobs.locations import open_blob_store
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import SystemClock
-from coordinator.core.ids import RunId, TaskName
+from sluice.clock import SystemClock
+from sluice.core.ids import RunId, TaskName
 from tests.agents import Incarnation, Place, place
 from tests.disk_engine import DiskEngine
 from tests.fake_engine import FakeQuery

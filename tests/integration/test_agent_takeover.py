@@ -11,7 +11,7 @@ import pytest
 
 from containers.engine import Start
 from containers.life import EXIT_LEASE_LOST, EXIT_OK
-from coordinator.core.ids import ExecutionContainerId, RunId, TaskName
+from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.agents import Incarnation, Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 

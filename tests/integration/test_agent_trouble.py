@@ -11,7 +11,7 @@ import pytest
 
 from containers.engine import Start
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from coordinator.core.errors import BadJobFile, SluiceError, SparkGone, StateElsewhere
+from sluice.core.errors import BadJobFile, SluiceError, SparkGone, StateElsewhere
 from tests.agents import Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock

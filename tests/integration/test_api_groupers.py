@@ -12,8 +12,6 @@ import pytest
 
 from containers.deploy import job_request
 from coordinator import wire
-from coordinator.core.errors import BadGrouping
-from coordinator.core.ids import RunId
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
@@ -21,6 +19,8 @@ from coordinator.notices import Notices
 from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.streams.log_system import LogSystem
+from sluice.core.errors import BadGrouping
+from sluice.core.ids import RunId
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.custom_groupers import Endless
 from tests.fakes import FakeClock, no_blob_stores

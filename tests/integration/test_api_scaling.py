@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
+from sluice.core.ids import Generation, Lineage
 from tests.caller import Caller, chained_body, problem_slug, run_body
 from tests.draincaller import UNSAVED, running
 from tests.fakes import FakeClock

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from coordinator.core.ids import JobName, TaskName
 from coordinator.maintenance import ExpireLeases
+from sluice.core.ids import JobName, TaskName
 from tests.caller import Caller, chained_body, problem_slug, run_body
 from tests.fakes import FakeClock
 

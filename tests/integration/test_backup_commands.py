@@ -17,21 +17,22 @@ import pytest
 
 from coordinator.blobs.filesystem import FilesystemBlobs
 from coordinator.blobs.port import About, Purpose
-from coordinator.clock import SystemClock
-from coordinator.core.blobids import Kind, fresh_blob_id
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from coordinator.core.indexjson import encoded
-from coordinator.core.snapshot import (
+from coordinator.streams.log import Log
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.indexjson import encoded
+from sluice.core.snapshot import (
     BlobId,
     CheckpointId,
     DirIndex,
     FileBlob,
     FileIndex,
     FileMetadata,
+    Kind,
     SnapshotIndex,
     SnapshotMetadata,
+    fresh_blob_id,
 )
-from coordinator.streams.log import Log
 from tests.caller import run_body
 from tests.support.coordinators import GENEROUS, Running, running
 

@@ -11,13 +11,11 @@ from itertools import count
 import pytest
 
 from coordinator.blobs.port import BlobStore
-from coordinator.core.blobids import Kind, batch_of
-from coordinator.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
-from coordinator.core.garbage import split
-from coordinator.core.retention import Retention
-from coordinator.core.snapshot import BlobId
 from coordinator.errands import Progress
 from coordinator.store.backups import CleanupKind, QueueTally
+from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
+from sluice.core.retention import Retention, split
+from sluice.core.snapshot import BlobId, Kind, batch_of
 from tests.backupworld import ABOUT, KEY, LOCAL, TTL, World, new_world
 from tests.faultyblobs import Fault, FaultyBlobs, Killed, Plan, at, every, healthy
 

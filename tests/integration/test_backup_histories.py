@@ -11,11 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.core.blobids import Kind, offsets_blob_id
-from coordinator.core.errors import LeaseLost, SnapshotConflict, TaskHeld
-from coordinator.core.retention import Retention
-from coordinator.core.snapshot import BlobId, CheckpointId, SnapshotIndex
 from coordinator.registry import Wanted
+from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
+from sluice.core.retention import Retention
+from sluice.core.snapshot import BlobId, CheckpointId, Kind, SnapshotIndex, offsets_blob_id
 from tests.backupworld import GRACE, JOB, KEY, STAGE, TASK, TTL, Agent, World, new_world
 
 T = TypeVar("T")

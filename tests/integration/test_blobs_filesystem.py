@@ -16,9 +16,9 @@ import pytest
 from coordinator.blobs import directories
 from coordinator.blobs.filesystem import FilesystemBlobs
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import SystemClock
-from coordinator.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.clock import SystemClock
+from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
+from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.fakes import FakeClock
 

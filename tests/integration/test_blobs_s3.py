@@ -13,8 +13,8 @@ import pytest
 from coordinator.blobs.locations import open_blob_store
 from coordinator.blobs.port import BlobStore
 from coordinator.blobs.s3control import TTL_TAG
-from coordinator.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
+from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.processes import free_port
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, certified, moto, versitygw

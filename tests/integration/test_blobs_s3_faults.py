@@ -15,9 +15,9 @@ import pytest
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
 from coordinator.blobs.port import BlobStore, Purpose
-from coordinator.core.backoff import Backoff
-from coordinator.core.errors import BlobDeleted, BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.core.backoff import Backoff
+from sluice.core.errors import BlobDeleted, BlobUnavailable
+from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
 from tests.s3faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Lost, faulty_s3
 from tests.support.s3servers import S3Server, toxiproxy

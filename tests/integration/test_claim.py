@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import DatabaseInUse, StoreUnavailable
-from coordinator.core.ids import RunId
 from coordinator.store.claim import SessionClaim
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
+from sluice.core.errors import DatabaseInUse, StoreUnavailable
+from sluice.core.ids import RunId
 from tests.clients import Other, another_client
 from tests.contracts.rows import run_row
 from tests.support.servers import Postgres

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from containers.engine import Start
-from coordinator.logs import Stamp
+from sluice.logconfig import Stamp
 from tests.agents import Place, place
 from tests.fake_engine import FakeEngine
 

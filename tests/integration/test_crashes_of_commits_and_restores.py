@@ -10,7 +10,7 @@ import pytest
 from containers.filecontents import LocalFiles
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import Purpose
-from coordinator.core.snapshot import BlobId
+from sluice.core.snapshot import BlobId
 from tests.fakes import FakeClock
 from tests.faultyblobs import Fault, FaultyBlobs, Killed, at
 from tests.faultyfiles import FaultyFiles

@@ -10,10 +10,6 @@ from itertools import count
 import pytest
 
 from coordinator import wire
-from coordinator.core.errors import RunIsDraining, StaleRun
-from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
-from coordinator.core.lease import LeasePolicy
-from coordinator.core.lifecycle import RunState
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -24,6 +20,10 @@ from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
 from coordinator.streams.port import Offsets
+from sluice.core.errors import RunIsDraining, StaleRun
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
+from sluice.core.lease import LeasePolicy
+from sluice.core.lifecycle import RunState
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions

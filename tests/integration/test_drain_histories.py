@@ -15,12 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator import wire
-from coordinator.core.drain import DrainId, Phase, Step, Times
-from coordinator.core.errors import Bug, LeaseLost, SluiceError
-from coordinator.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
-from coordinator.core.lease import LeasePolicy
-from coordinator.core.lifecycle import RunState
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from coordinator.deployments import Deployments
 from coordinator.drains import Asked, Drains, Took
 from coordinator.drainwatch import DrainWatch
@@ -36,6 +30,12 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
 from coordinator.tasks import Tasks
+from sluice.core.drain import DrainId, Phase, Step, Times
+from sluice.core.errors import Bug, LeaseLost, SluiceError
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
+from sluice.core.lease import LeasePolicy
+from sluice.core.lifecycle import RunState
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 from tests.caller import chained_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions

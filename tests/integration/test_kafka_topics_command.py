@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
 from containers.topicscli import app
-from coordinator.core.errors import BadSettings, StreamConflict, StreamUnavailable, UnknownStream
+from sluice.core.errors import BadSettings, StreamConflict, StreamUnavailable, UnknownStream
 from tests.support.processes import free_port
 
 Topics = Callable[..., str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.indexjson import decoded, encoded
-from coordinator.core.snapshot import DirIndex
+from sluice.core.indexjson import decoded, encoded
+from sluice.core.snapshot import DirIndex
 from tests.unit.test_index_json import BLOB, file, index
 
 

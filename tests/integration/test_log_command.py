@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.core.errors import StreamConflict, UnknownStream
 from coordinator.logcli import app
 from coordinator.streams.log import Log
+from sluice.core.errors import StreamConflict, UnknownStream
 
 
 @pytest.fixture

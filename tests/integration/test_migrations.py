@@ -11,10 +11,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
-from coordinator.core.errors import StoreUnavailable
 from coordinator.store import tables
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
+from sluice.core.errors import StoreUnavailable
 
 SLUICE = [sys.executable, "-m", "coordinator.cli"]
 

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from coordinator.core.errors import UnknownRun
-from coordinator.core.ids import RunId
 from coordinator.notices import Notices
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Reading
+from sluice.core.errors import UnknownRun
+from sluice.core.ids import RunId
 from tests.contracts.rows import NOON, run_row
 
 RUN = RunId("r1")

@@ -21,10 +21,10 @@ import typer
 from typer.testing import CliRunner
 
 from containers import statuscli
-from coordinator.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from sluice.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
 from tests.caller import Json, run_body
 from tests.support.processes import free_port
 from tests.terminal import SHOW_CURSOR, at_terminal

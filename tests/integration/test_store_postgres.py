@@ -7,10 +7,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
-from coordinator.core.errors import StoreUnavailable
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from coordinator.store.tables import metadata
+from sluice.core.errors import StoreUnavailable
 from tests.contracts.store import StoreContract
 from tests.support.processes import free_port
 from tests.support.servers import Postgres

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from coordinator.core.errors import StoreUnavailable
-from coordinator.core.ids import RunId
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
+from sluice.core.errors import StoreUnavailable
+from sluice.core.ids import RunId
 from tests.contracts.rows import JOB, NOON, run_row
 from tests.contracts.store import StoreContract
 

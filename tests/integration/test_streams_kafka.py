@@ -13,10 +13,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from coordinator.core.errors import StreamConflict, StreamUnavailable, UnknownStream
 from coordinator.streams.kafka import KafkaSystem
 from coordinator.streams.kafka_properties import KafkaProperties
 from coordinator.streams.port import Offsets
+from sluice.core.errors import StreamConflict, StreamUnavailable, UnknownStream
 from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 from tests.support.processes import free_port
 
@@ -172,7 +172,7 @@ async def test_a_system_that_lost_its_connection_connects_again(kafka: KafkaSyst
 
 
 def test_a_file_of_properties_that_is_not_there_is_named(tmp_path: Path) -> None:
-    from coordinator.core.errors import BadSettings
+    from sluice.core.errors import BadSettings
 
     with pytest.raises(BadSettings, match=r"client\.properties"):
         KafkaProperties.read(tmp_path / "client.properties")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer, partition_of
 from coordinator.streams.log_system import LogSystem
+from sluice.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
+from sluice.core.ids import Generation, Lineage
 from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 
 T0 = 1_772_366_400_000_000

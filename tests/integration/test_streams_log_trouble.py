@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import StreamUnavailable, UnknownStream
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from sluice.core.errors import StreamUnavailable, UnknownStream
+from sluice.core.ids import Generation, Lineage
 
 BATCH = 5_000
 APPENDER = f"""

@@ -13,11 +13,6 @@ from typing import Any
 import pytest
 
 from coordinator import wire
-from coordinator.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
-from coordinator.core.grouping import Previous
-from coordinator.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
-from coordinator.core.lease import LeasePolicy
-from coordinator.core.lifecycle import RunState
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -31,6 +26,11 @@ from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow, Writing
 from coordinator.streams.port import Offsets
 from coordinator.versions import Asked, Change, Versions, Wish, supposed
+from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
+from sluice.core.grouping import Previous
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
+from sluice.core.lease import LeasePolicy
+from sluice.core.lifecycle import RunState
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions

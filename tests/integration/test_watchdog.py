@@ -27,14 +27,14 @@ import asyncio, sys
 from pathlib import Path
 from containers.settings import read_container_settings
 from containers.watchdog import Watchdog
-from coordinator.clock import SystemClock
+from sluice.clock import SystemClock
 watchdog = Watchdog(Path(sys.argv[1]), read_container_settings(), SystemClock(), driver=[sys.executable])
 sys.exit(asyncio.run(watchdog.run()))
 """
 
 DRIVER = """
 import os, signal, subprocess, sys, time
-from coordinator.clock import SystemClock
+from sluice.clock import SystemClock
 
 def tell(text):
     os.write(int(os.environ["SLUICE_WATCHDOG_FD"]), text.encode())

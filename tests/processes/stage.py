@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from coordinator import wire
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Log, Record, Writer
+from sluice.core.ids import Generation, Lineage
 from tests.support.coordinators import Cluster
 from tests.support.processes import tail, wait_for
 

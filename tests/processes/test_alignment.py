@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator import wire
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
+from sluice.core.ids import Generation, Lineage
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.core.ids import Generation, Lineage
 from coordinator.streams.log import Record, Writer
 from coordinator.streams.port import Offsets
 from examples.playing.topics import Topics
+from sluice.core.ids import Generation, Lineage
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage

@@ -20,7 +20,7 @@ from containers.job import Input, Output
 from containers.localstate import inspect, read_plan
 from containers.stagetask import StageTask
 from containers.tasksystem import Grant
-from coordinator.core.ids import Ssp
+from sluice.core.ids import Ssp
 from tests.fakes import FakeClock
 from tests.spark.conftest import SOON, Bench
 

@@ -21,7 +21,7 @@ from containers.localstate import inspect
 from containers.stagetask import StageTask
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.core.cuts import lineage_of, needed
-from coordinator.core.ids import StageName
+from sluice.core.ids import StageName
 from tests.fakes import FakeClock
 from tests.spark.conftest import Bench
 from tests.trees import Place

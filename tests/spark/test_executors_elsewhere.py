@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from containers.sharedpaths import SharedPath, SharedPaths
-from coordinator.clock import SystemClock
-from coordinator.core.errors import ExecutorsMissing
+from sluice.clock import SystemClock
+from sluice.core.errors import ExecutorsMissing
 
 pytestmark = pytest.mark.spark
 

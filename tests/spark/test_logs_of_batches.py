@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.job import Input
 from containers.stagetask import StageTask
-from coordinator.logs import Stamp, about
+from sluice.logconfig import Stamp, about
 from tests.spark.conftest import Bench
 
 log = logging.getLogger("user.code")

@@ -14,7 +14,7 @@ from containers.job import Input, Output
 from containers.positions import positions_of
 from containers.spark import BatchDone, Listener
 from containers.stagetask import StageTask
-from coordinator.core.ids import Ssp, StreamId
+from sluice.core.ids import Ssp, StreamId
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.job import Input
 from containers.spark import check_alive
 from containers.stagetask import StageTask
-from coordinator.core.errors import SparkGone
+from sluice.core.errors import SparkGone
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,6 @@ import pytest
 from containers.logtask import LogTaskSystem
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
-from coordinator.clock import SystemClock
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from coordinator.streams.log import Log, Record, Writer
 from coordinator.wire import RUN_RECORD_HEADER
 from examples.flights.data import YEAR_STARTS, Flight
@@ -19,6 +17,8 @@ from examples.flights.data import encode as encode_flight
 from examples.weather import job
 from examples.weather.check import batch_join, check
 from examples.weather.data import DEPARTURES_BY_ORIGIN, HOUR, JOINED, MEASURES, PARTITIONS, WEATHER_BY_ORIGIN, Weather, encode
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

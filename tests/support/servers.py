@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from containers.jars import broker_jars
 from containers.kafkabroker import Broker
-from coordinator.core.errors import JarsUnavailable
+from sluice.core.errors import JarsUnavailable
 from tests.support.processes import ProcessFailed, free_port, serving
 
 _SOURCES: Mapping[str, str] = {

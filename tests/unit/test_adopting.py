@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.adopting import Adoption, adoption
-from coordinator.core.ids import ProcessorId, Ssp, TaskName
-from coordinator.core.model import JobModel, job_model
-from coordinator.core.placement import slots
+from sluice.core.ids import ProcessorId, Ssp, TaskName
+from sluice.core.model import JobModel, job_model
+from sluice.core.placement import slots
 
 ZERO, ONE, TWO = (TaskName(f"Partition {n}") for n in range(3))
 SLOT = ProcessorId("0")

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.alignment import Pace, Word, word_for
-from coordinator.core.ids import TaskName
+from sluice.core.alignment import Pace, Word, word_for
+from sluice.core.ids import TaskName
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from bench import assignment, backup, checkpoint_latency, drain
 from bench.checkpoint_latency import Measured
 from bench.gateway import operation
-from coordinator.core.ids import ProcessorId, TaskName
-from coordinator.core.placement import slots
+from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.placement import slots
 
 PUT = (
     "sluice bench [21/November/2026:15:05:50 +0000] 127.0.0.1 sluice XFRF34LSVMN0NI69 s3_PutObject sluice/blobs/jobs/a/b/c/data/x "

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.blobs.filesystem import FilesystemBlobs
 from coordinator.blobs.locations import open_blob_store
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 from tests.contracts.blobs import bytes_of, ids, put
 
 

@@ -16,9 +16,9 @@ from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.patient import PatientBlobs
 from coordinator.blobs.port import About, BlobStore, Purpose, Sink
 from coordinator.blobs.retrying import RetryingBlobs
-from coordinator.core.backoff import Backoff
-from coordinator.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
-from coordinator.core.snapshot import BlobId
+from sluice.core.backoff import Backoff
+from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
+from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, bytes_of, ids, put
 from tests.fakes import FakeClock
 from tests.faultyblobs import Fault, FaultyBlobs, Plan, at, every, healthy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.classarchive import ClassArchive, installation, made, present
-from coordinator.core.errors import ClassArchiveNotMade
+from sluice.core.errors import ClassArchiveNotMade
 
 
 class Training:

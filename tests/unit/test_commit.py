@@ -13,9 +13,9 @@ from containers.filecontents import FileChanged, LocalFiles
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import Purpose
 from coordinator.core.diff import Identity
-from coordinator.core.errors import BadSettings, BlobMissing, BlobUnavailable, CheckpointUnreadable, IndexUnreadable
-from coordinator.core.indexjson import encoded
-from coordinator.core.snapshot import BlobId
+from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, CheckpointUnreadable, IndexUnreadable
+from sluice.core.indexjson import encoded
+from sluice.core.snapshot import BlobId
 from tests.fakes import FakeClock
 from tests.faultyblobs import Fault, FaultyBlobs, Operation, at, healthy
 from tests.trees import KEY, TINY, Place, flip, make, plain, read, with_parents

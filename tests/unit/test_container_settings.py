@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.custom_grouping import CheckedGrouper, GrouperName, is_allowance
-from coordinator.core.errors import BadGrouping, IncompatibleExpansion
-from coordinator.core.grouping import Assignment, Previous, assign
-from coordinator.core.ids import Ssp, StreamId, TaskName
+from sluice.core.errors import BadGrouping, IncompatibleExpansion
+from sluice.core.grouping import Assignment, CheckedGrouper, GrouperName, Previous, assign, is_allowance
+from sluice.core.ids import Ssp, StreamId, TaskName
 from tests import custom_groupers
 
 FLIGHTS = StreamId("log", "flights")

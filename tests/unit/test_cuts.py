@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from containers.freeze import CutFailed, freeze
 from coordinator.core.cuts import Needed, Unreadable, Version, lineage_by_number, lineage_of, lz4_block, needed, shared_files, to_load
-from coordinator.core.errors import BadSettings, CheckpointUnreadable
+from sluice.core.errors import BadSettings, CheckpointUnreadable
 
 ONE, TWO, THREE = Version(1, "a"), Version(2, "b"), Version(3, "c")
 

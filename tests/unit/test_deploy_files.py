@@ -14,8 +14,8 @@ from typer.core import TyperGroup
 
 from containers.settings import ContainerSettings, read_container_settings
 from coordinator.cli import whole
-from coordinator.logs import LogSettings
 from coordinator.settings import Settings, read_settings
+from sluice.logconfig import LogSettings
 from tests.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests
 
 READ_ELSEWHERE = {"SLUICE_JARS_DIR": "containers/jars.py", "SLUICE_CONFIG": "coordinator/settings.py"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
-from coordinator.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
 
 NOW = 1_700_000_000_000_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.drain import (
+from sluice.core.drain import (
     Blocker,
     Phase,
     Shape,
@@ -28,9 +28,9 @@ from coordinator.core.drain import (
     to_catch_up,
     waits_for,
 )
-from coordinator.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
-from coordinator.core.ids import ProcessorId, Ssp, StageName, TaskName
-from coordinator.core.lifecycle import RunState
+from sluice.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
+from sluice.core.ids import ProcessorId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TASKS = [TaskName(f"Partition {n}") for n in range(3)]

@@ -11,7 +11,7 @@ import pytest
 from containers.driver import Lifeline, main
 from containers.life import Ending
 from containers.positions import positions_of
-from coordinator.core.ids import Instant, Ssp, StreamId
+from sluice.core.ids import Instant, Ssp, StreamId
 
 FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.errors import BadGrouping, IncompatibleExpansion, NotCoPartitioned
-from coordinator.core.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
-from coordinator.core.ids import Ssp, StreamId, TaskName
+from sluice.core.errors import BadGrouping, IncompatibleExpansion, NotCoPartitioned
+from sluice.core.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
+from sluice.core.ids import Ssp, StreamId, TaskName
 
 VIEWS = StreamId("kafka", "page-views")
 CLICKS = StreamId("kafka", "ads.clicks")

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.core.errors import BadConfig
-from coordinator.core.failover import FailOver, Slot, given_away
-from coordinator.core.holdback import HeldUntil, HoldBack, Incarnation, held_until
-from coordinator.core.ids import ProcessorId
+from sluice.core.errors import BadConfig
+from sluice.core.failover import FailOver, HeldUntil, HoldBack, Incarnation, Slot, given_away, held_until
+from sluice.core.ids import ProcessorId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULE = FailOver(after=timedelta(minutes=5), give_back=True)

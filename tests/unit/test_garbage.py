@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.garbage import Found, References, judge, split
-from coordinator.core.ids import Lineage
-from coordinator.core.snapshot import BlobId
+from sluice.core.ids import Lineage
+from sluice.core.retention import Found, References, judge, split
+from sluice.core.snapshot import BlobId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 GRACE = timedelta(hours=24)

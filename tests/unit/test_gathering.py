@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.core.errors import SluiceError, StaleRun, StoreUnavailable
 from coordinator.gathering import Gathering
+from sluice.core.errors import SluiceError, StaleRun, StoreUnavailable
 
 
 class Doubling:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.errors import BadGraph, BadName
-from coordinator.core.graph import Graph, Stage, chain
-from coordinator.core.ids import StageName
+from sluice.core.errors import BadGraph, BadName
+from sluice.core.graph import Graph, Stage, chain
+from sluice.core.ids import StageName
 
 
 def stage(name: str, reads: str, writes: str = "") -> Stage:

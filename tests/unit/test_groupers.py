@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from containers.local import coordinator_command, coordinator_environment, run_options
-from coordinator.core.errors import BadGrouping, BadSettings
-from coordinator.core.grouping import GroupByPartition, Previous
-from coordinator.core.ids import Ssp
 from coordinator.groupers import Groupers, apart
 from coordinator.settings import read_settings
+from sluice.core.errors import BadGrouping, BadSettings
+from sluice.core.grouping import GroupByPartition, Previous
+from sluice.core.ids import Ssp
 
 GROUPER = """
 class Mine:

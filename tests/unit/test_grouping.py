@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from coordinator.core.errors import BadGrouping
-from coordinator.core.grouping import Assignment, Previous, assign, grouper_named
-from coordinator.core.ids import Ssp, StreamId, TaskName
+from sluice.core.errors import BadGrouping
+from sluice.core.grouping import Assignment, Previous, assign, grouper_named
+from sluice.core.ids import Ssp, StreamId, TaskName
 
 VIEWS = StreamId("kafka", "page-views")
 CLICKS = StreamId("kafka", "ads.clicks")

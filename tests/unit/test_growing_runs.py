@@ -11,23 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.errors import BadPlacement, IncompatibleExpansion
-from coordinator.core.expansion import (
-    Counted,
-    Judged,
-    Move,
-    Verdict,
-    check_nothing_is_taken,
-    effect,
-    judge,
-    overall,
-    skew,
-)
-from coordinator.core.grouping import Grouper, Groups, Previous, grouper_named
-from coordinator.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Outline, Plan
-from coordinator.core.placement import slots
+from sluice.core.errors import BadPlacement, IncompatibleExpansion
+from sluice.core.expansion import Counted, Judged, Move, Verdict, check_nothing_is_taken, effect, judge, overall, skew
+from sluice.core.grouping import Grouper, Groups, Previous, grouper_named
+from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
+from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.placement import slots
 
 FLIGHTS, WEATHER, CARRIERS = StreamId("kafka", "flights"), StreamId("kafka", "weather.hourly"), StreamId("log", "carriers")
 BINDINGS = {"flights": FLIGHTS, "weather": WEATHER, "carriers": CARRIERS}

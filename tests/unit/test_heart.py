@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from containers.client import Alive, NotValid
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver, Verdict
-from coordinator.core.errors import CoordinatorUnreachable
-from coordinator.core.ids import Epoch, ExecutionContainerId, Instant
-from coordinator.core.lease import Trust, next_heartbeat
-from coordinator.core.lifecycle import RunState
+from sluice.core.errors import CoordinatorUnreachable
+from sluice.core.ids import Epoch, ExecutionContainerId, Instant
+from sluice.core.lease import Trust, next_heartbeat
+from sluice.core.lifecycle import RunState
 from tests.fake_engine import soon
 from tests.fakes import FakeClock
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core.errors import BadName
-from coordinator.core.ids import Ssp, StreamId, checked_name
+from sluice.core.errors import BadName
+from sluice.core.ids import Ssp, StreamId, checked_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "page-views", "ads.clicks", "a..b", "A_b-c.9", "x" * 249])

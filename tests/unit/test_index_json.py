@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.errors import IndexUnreadable
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from coordinator.core.indexjson import decoded, encoded, permissions
-from coordinator.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
+from sluice.core.errors import IndexUnreadable
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.indexjson import decoded, encoded, permissions
+from sluice.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
 
 BLOB = BlobId("jobs/demo/Partition_0/counts/snapshots/1700000002100-0123456789abcdef")
 ABOUT = SnapshotMetadata(CheckpointId("1700000002000-123456"), JobName("demo"), TaskName("Partition 0"), StageName("counts"))

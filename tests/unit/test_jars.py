@@ -7,8 +7,8 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, fetched, jars_directory, java
-from coordinator.core.errors import BadSettings, JarsUnavailable
 from coordinator.store.claim import lock_file
+from sluice.core.errors import BadSettings, JarsUnavailable
 
 ONE = JarSet("one", (Artefact("org.example", "thing_2.13", "1.0"),))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.errors import BadSettings
-from coordinator.core.ids import Epoch, Instant
-from coordinator.core.lease import JITTER, KILL_TIME, MAX_DRIFT, Lease, LeasePolicy, Terms, Trust, granted, may_renew, next_heartbeat
+from sluice.core.errors import BadSettings
+from sluice.core.ids import Epoch, Instant
+from sluice.core.lease import JITTER, KILL_TIME, MAX_DRIFT, Lease, LeasePolicy, Terms, Trust, granted, may_renew, next_heartbeat
 
 
 def seconds(value: float) -> timedelta:

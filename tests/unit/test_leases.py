@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from coordinator.core.drain import DrainId
-from coordinator.core.ids import Epoch, ExecutionContainerId
-from coordinator.core.lease import LeasePolicy
 from coordinator.leases import Leases
+from sluice.core.drain import DrainId
+from sluice.core.ids import Epoch, ExecutionContainerId
+from sluice.core.lease import LeasePolicy
 from tests.fakes import FakeClock
 
 C1, C2, C3 = (ExecutionContainerId(name) for name in ("c1", "c2", "c3"))

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from coordinator.core.errors import IllegalTransition
-from coordinator.core.lifecycle import RunState, moved
+from sluice.core.errors import IllegalTransition
+from sluice.core.lifecycle import RunState, moved
 
 ALLOWED = {
     ("CREATED", "RUNNING"),

@@ -10,7 +10,7 @@ import pytest
 from containers.client import Coordinator
 from containers.localcontainers import Launch, LocalContainers
 from containers.supervised import Processes, Slot
-from coordinator.core.ids import RunId
+from sluice.core.ids import RunId
 from tests.fakes import FakeClock
 
 

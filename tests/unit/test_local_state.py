@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from containers.localstate import Found, Stores, check_not_emptied, check_writable, inspect, mark_emptied
-from coordinator.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from coordinator.core.ids import Lineage, directory_name
+from sluice.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from sluice.core.ids import Lineage, directory_name
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 TASK, STAGE = "Partition 0", "hourly"

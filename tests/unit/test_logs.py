@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.errors import BadSettings
-from coordinator.logs import LogSettings, Stamp, about, new_handler, read_log_settings
+from sluice.core.errors import BadSettings
+from sluice.logconfig import LogSettings, Stamp, about, new_handler, read_log_settings
 
 New = Callable[..., logging.Logger]
 JSON = LogSettings(log_format="json", log_level="INFO")

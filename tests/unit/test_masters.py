@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from containers.masters import executors_asked, is_local, is_loopback
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 

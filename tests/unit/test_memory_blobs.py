@@ -6,8 +6,8 @@ import pytest
 
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import BlobStore
-from coordinator.clock import SystemClock
-from coordinator.core.errors import BlobStoreUnusable
+from sluice.clock import SystemClock
+from sluice.core.errors import BlobStoreUnusable
 from tests.contracts.blobs import BlobStoreContract, WrappedBlobStoreContract
 
 

@@ -14,7 +14,7 @@ from containers.engine import Batch, Start, StateSize
 from containers.exposition import ContainerCollector
 from containers.meters import Meters
 from coordinator import wire_tasks
-from coordinator.core.ids import Generation, Lineage, RunId, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from tests.fakes import FakeClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from coordinator.core.ids import ProcessorId, Ssp, TaskName
-from coordinator.core.model import JobModel, job_model
+from sluice.core.ids import ProcessorId, Ssp, TaskName
+from sluice.core.model import JobModel, job_model
 
 T0, T1, T2 = TaskName("Partition 0"), TaskName("Partition 1"), TaskName("Partition 2")
 

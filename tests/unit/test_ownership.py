@@ -5,8 +5,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.ids import ExecutionContainerId, Generation, Instant
-from coordinator.core.ownership import Granted, Hold, Wait, acquire, holds
+from sluice.core.ids import ExecutionContainerId, Generation, Instant
+from sluice.core.ownership import Granted, Hold, Wait, acquire, holds
 
 OLD = ExecutionContainerId("old")
 NEW = ExecutionContainerId("new")

@@ -12,9 +12,9 @@ from containers.engine import Start
 from containers.job import DeclaredStage
 from containers.pacing import Pacer
 from coordinator import wire_tasks
-from coordinator.core.errors import CoordinatorUnreachable, LeaseLost
-from coordinator.core.graph import Stage
-from coordinator.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.graph import Stage
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from tests.fake_engine import soon
 
 START = Start(

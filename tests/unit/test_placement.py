@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.errors import BadPlacement
-from coordinator.core.ids import ProcessorId, TaskName
-from coordinator.core.placement import Placement, place, slots
+from sluice.core.errors import BadPlacement
+from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.placement import Placement, place, slots
 
 
 def names(count: int) -> list[TaskName]:

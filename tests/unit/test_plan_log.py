@@ -8,10 +8,10 @@ import pytest
 from containers.planlog import PlanLog, encoded, settle_in_all
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import About, BlobStore, Purpose
-from coordinator.core.blobids import offsets_blob_id
-from coordinator.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from coordinator.core.recovery import Plan
+from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.snapshot import offsets_blob_id
 from tests.fakes import FakeClock
 
 JOB, TASK, STAGE, LINEAGE = JobName("delays"), TaskName("Partition 0"), StageName("hourly"), Lineage("one")

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from containers.pulse import TURNS, Pulse
-from coordinator.core.errors import SparkGone
+from sluice.core.errors import SparkGone
 from tests.fake_engine import soon
 
 SHORT = timedelta(seconds=0.05)

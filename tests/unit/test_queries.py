@@ -18,7 +18,7 @@ from containers.pacing import Pacer
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.stagerunner import RestartPolicy
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.ids import Generation, Lineage
 from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Refuse, Restore, RestoreAnew, Snapshot, recovery
-from coordinator.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.ids import Generation, Lineage
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 CODE = "v1"

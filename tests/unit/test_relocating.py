@@ -8,8 +8,8 @@ import pytest
 
 from containers.localstate import Stores
 from containers.relocating import relocate, relocated
-from coordinator.core.errors import CheckpointUnreadable
-from coordinator.core.ids import Lineage
+from sluice.core.errors import CheckpointUnreadable
+from sluice.core.ids import Lineage
 
 OPERATOR = Path("/disk 2/job/Partition_0/totals/state/0")
 LINEAGE = Lineage("6f0c9a52-3f5b-4e58-9c53-0d8e7a1f3b01")

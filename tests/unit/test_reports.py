@@ -12,8 +12,8 @@ import pytest
 
 from containers.client import Coordinator
 from containers.reports import Report, Reports
-from coordinator.core.errors import CoordinatorUnreachable, LeaseLost
-from coordinator.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from tests.fake_engine import soon
 
 Answer = Callable[[], httpx.Response]

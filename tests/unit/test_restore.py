@@ -15,7 +15,7 @@ from containers.commit import read_index
 from containers.restore import mend
 from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobs.port import Purpose
-from coordinator.core.errors import (
+from sluice.core.errors import (
     BlobCorrupted,
     BlobDeleted,
     BlobMissing,
@@ -24,8 +24,8 @@ from coordinator.core.errors import (
     DiskUnwritable,
     IndexUnreadable,
 )
-from coordinator.core.indexjson import encoded
-from coordinator.core.snapshot import BlobId, FileBlob, SnapshotIndex
+from sluice.core.indexjson import encoded
+from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex
 from tests.fakes import FakeClock
 from tests.faultyblobs import Fault, FaultyBlobs, at
 from tests.faultyfiles import FullDisk

@@ -19,7 +19,7 @@ from coordinator.core.restoring import (
     Sync,
     plan_restore,
 )
-from coordinator.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
 
 NOTHING = Staged(LocalDir(""))
 CHUNK = 1 << 20

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from coordinator.core.ids import Lineage
-from coordinator.core.retention import Retention, Taken, floors, plan_needed, retained
-from coordinator.core.snapshot import CheckpointId
+from sluice.core.ids import Lineage
+from sluice.core.retention import Retention, Taken, floors, plan_needed, retained
+from sluice.core.snapshot import CheckpointId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 L1, L2 = Lineage("l1"), Lineage("l2")

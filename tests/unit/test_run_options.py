@@ -11,7 +11,7 @@ import pytest
 
 from containers.local import RunOptions, run_options
 from containers.localcontainers import container_environment
-from coordinator.core.errors import BadJobFile, BadPlacement, BadSettings
+from sluice.core.errors import BadJobFile, BadPlacement, BadSettings
 
 JOB = """
 from containers import Job

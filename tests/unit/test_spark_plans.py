@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from containers.sparkplans import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail, widened, widens
 from containers.timers import Waiting, next_moment
-from coordinator.core.errors import CheckpointUnreadable
-from coordinator.core.ids import Ssp, StreamId
+from sluice.core.errors import CheckpointUnreadable
+from sluice.core.ids import Ssp, StreamId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ORDERS, PRICES = StreamId("log", "orders"), StreamId("kafka", "prices")

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.errors import BadConfig
-from coordinator.core.ids import ProcessorId, TaskName
-from coordinator.core.placement import place, slots
-from coordinator.core.standby import REPLICAS, replicas_of, standbys
+from sluice.core.errors import BadConfig
+from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.placement import REPLICAS, place, replicas_of, slots, standbys
 
 
 def tasks(count: int) -> list[TaskName]:

@@ -31,9 +31,9 @@ from containers.upgrade import (
 )
 from containers.upgraderequest import Settings, new_request
 from coordinator import wire
-from coordinator.core.errors import BadSettings
-from coordinator.core.ids import RunId
 from coordinator.wire_drain import DrainSummary
+from sluice.core.errors import BadSettings
+from sluice.core.ids import RunId
 from tests.rundetails import NOON, detail
 
 OLD, NEW = RunId("old"), RunId("new")

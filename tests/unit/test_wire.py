@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from coordinator import wire, wire_samza
-from coordinator.core.ids import ProcessorId, Ssp, TaskName
-from coordinator.core.model import JobModel, job_model
+from sluice.core.ids import ProcessorId, Ssp, TaskName
+from sluice.core.model import JobModel, job_model
 
 DOTTED = Ssp("kafka", "ads.clicks", 1)
 VIEWS = Ssp("kafka", "page-views", 3)

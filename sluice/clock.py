@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-from coordinator.core.ids import Instant
+from sluice.core.ids import Instant
 
 
 class Clock(Protocol):

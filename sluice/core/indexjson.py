@@ -19,10 +19,19 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NoReturn, TypeVar
 
-from coordinator.core.blobids import checked_blob_id
-from coordinator.core.errors import BadName, IndexUnreadable
-from coordinator.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from coordinator.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
+from sluice.core.errors import BadName, IndexUnreadable
+from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.snapshot import (
+    BlobId,
+    CheckpointId,
+    DirIndex,
+    FileBlob,
+    FileIndex,
+    FileMetadata,
+    SnapshotIndex,
+    SnapshotMetadata,
+    checked_blob_id,
+)
 
 SCHEMA_VERSION = 1
 

@@ -2,7 +2,7 @@
 
 Who trusts what. The container counts its lease from the moment it *sent* the last heartbeat that was answered, and stops `margin` before
 its end. The coordinator counts from the moment the heartbeat *arrived*, which is later, and gives the container's tasks away only `grace`
-after the end. Both count on clocks that never jump (see `coordinator.clock.elapsed`), so wall clocks may be hours apart; only the *rate*
+after the end. Both count on clocks that never jump (see `sluice.clock.elapsed`), so wall clocks may be hours apart; only the *rate*
 of two clocks matters, and MAX_DRIFT of difference is allowed for. The window in which two incarnations can act is therefore at most
 
     kill time + MAX_DRIFT * lease - margin - grace        (not below zero)
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 
-from coordinator.core.errors import BadSettings
-from coordinator.core.ids import Epoch, Instant
+from sluice.core.errors import BadSettings
+from sluice.core.ids import Epoch, Instant
 
 MAX_DRIFT = 0.01
 """Two machines' clocks may differ in rate by one part in a hundred; real ones differ by less than one in a thousand."""

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.core.errors import BadGraph
-from coordinator.core.ids import StageName, checked_name
+from sluice.core.errors import BadGraph
+from sluice.core.ids import StageName, checked_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.core.ids import TaskName
+from sluice.core.ids import TaskName
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
-from coordinator.core.errors import BadName
+from sluice.core.errors import BadName
 
 JobName = NewType("JobName", str)
 RunId = NewType("RunId", str)
@@ -20,7 +20,7 @@ Generation = NewType("Generation", int)
 Lineage = NewType("Lineage", str)
 
 Instant = NewType("Instant", float)
-"""A reading of the clock that never jumps, in seconds; see `coordinator.clock.elapsed`."""
+"""A reading of the clock that never jumps, in seconds; see `sluice.clock.elapsed`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
 """Kafka's rule for a topic's name, less names that begin with a dot or a dash: they are safe in a path and on a command line."""

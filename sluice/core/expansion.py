@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coordinator.core.errors import IncompatibleExpansion, YourRequest
-from coordinator.core.ids import ProcessorId, Ssp, StreamId, TaskName
-from coordinator.core.model import JobModel
-from coordinator.core.outline import Plan
+from sluice.core.errors import IncompatibleExpansion, YourRequest
+from sluice.core.ids import ProcessorId, Ssp, StreamId, TaskName
+from sluice.core.model import JobModel, Plan
 
 
 class Verdict(StrEnum):

@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
-from coordinator.core.errors import BadSettings
+from sluice.core.errors import BadSettings
 
 QUIET = (
     *("aioboto3", "aiobotocore", "aiokafka", "aiosqlite", "alembic", "asyncio", "asyncpg", "boto3", "botocore", "httpcore", "httpx"),

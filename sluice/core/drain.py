@@ -35,9 +35,9 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from coordinator.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
-from coordinator.core.ids import ProcessorId, Ssp, StageName, TaskName
-from coordinator.core.lifecycle import RunState
+from sluice.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
+from sluice.core.ids import ProcessorId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
 
 DrainId = NewType("DrainId", str)
 """The notification's uuid."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from coordinator.core.errors import IllegalTransition
+from sluice.core.errors import IllegalTransition
 
 
 class RunState(StrEnum):

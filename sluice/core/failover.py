@@ -6,12 +6,12 @@ nothing. A slot that has had no live container for `after` is not expected any m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.core.errors import BadConfig
-from coordinator.core.ids import ProcessorId
+from sluice.core.errors import BadConfig
+from sluice.core.ids import ProcessorId
 
 AFTER, GIVE_BACK = "failover.after.seconds", "failover.give.back"
 """What a job's configuration may say."""
@@ -67,3 +67,45 @@ def given_away(slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], 
     wanted = frozenset((away & slots.keys()) - (back if rule.give_back else set()) | lost)
     taking = [pid for pid, slot in slots.items() if slot.live and pid not in wanted]
     return wanted if taking else away
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One that has ended, and whether in order."""
+
+    registered_at: datetime
+    ended_at: datetime
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBack:
+    """The rule: `free` failures one after the other cost nothing; the next one `first`, and every further one double, up to `most`. A
+    failure counts when it came within `quick` of the registration. `first` of zero holds nobody back."""
+
+    first: timedelta = timedelta(seconds=5)
+    most: timedelta = timedelta(minutes=5)
+    free: int = 3
+    quick: timedelta = timedelta(minutes=1)
+
+
+USUAL = HoldBack()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUntil:
+    failures: int
+    until: datetime
+
+
+def held_until(incarnations: Sequence[Incarnation], rule: HoldBack) -> HeldUntil | None:
+    """Until when a slot with these incarnations, in order, is held back; None if it is not."""
+    failures = 0
+    for each in reversed(incarnations):
+        if not each.failed or each.ended_at - each.registered_at > rule.quick:
+            break
+        failures += 1
+    if failures <= rule.free or not rule.first:
+        return None
+    doublings = min(failures - rule.free - 1, 30)
+    return HeldUntil(failures, incarnations[-1].ended_at + min(rule.most, rule.first * 2**doublings))

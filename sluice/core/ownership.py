@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.core.ids import ExecutionContainerId, Generation, Instant
+from sluice.core.ids import ExecutionContainerId, Generation, Instant
 
 
 @dataclass(frozen=True, slots=True)

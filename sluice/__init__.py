@@ -1,0 +1,1 @@
+"""Sluice: leases, job models, drains and state backup for PySpark streaming jobs."""
