@@ -13,9 +13,10 @@ import httpx
 
 from bench.harness import BenchFailed
 from containers.client import Coordinator
-from coordinator import wire, wire_tasks
-from coordinator.wire_versions import ChangeReply
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId
+from sluice.wire import agents as wire_agents
+from sluice.wire import runs as wire_runs
+from sluice.wire.jobmodels import ChangeReply
 
 POLL = timedelta(seconds=20)
 PATIENCE = 120.0
@@ -38,7 +39,7 @@ class _Adopter:
         self._epoch = Epoch(0)
 
     async def register(self) -> None:
-        body = wire_tasks.RegisterRequest(processor_id=self._slot, execution_container_id=self._id, host="simulated")
+        body = wire_agents.RegisterRequest(processor_id=self._slot, execution_container_id=self._id, host="simulated")
         self._epoch = Epoch((await self._coordinator.register(self._run_id, body)).epoch)
 
     async def adopt(self, job: JobName, wanted: int, listening: asyncio.Barrier) -> None:
@@ -74,7 +75,7 @@ async def _adopted(url: str, run_id: str, made: Sequence[_Adopter]) -> Adopted:
     for each in made:
         await each.register()
     async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
-        run = wire.RunDetail.model_validate_json((await http.get(f"/runs/{run_id}")).content)
+        run = wire_runs.RunDetail.model_validate_json((await http.get(f"/runs/{run_id}")).content)
         listening = asyncio.Barrier(len(made) + 1)
         adopting = [asyncio.create_task(each.adopt(JobName(run.job), run.job_model_version + 1, listening)) for each in made]
         await listening.wait()
@@ -85,7 +86,7 @@ async def _adopted(url: str, run_id: str, made: Sequence[_Adopter]) -> Adopted:
         version = ChangeReply.model_validate_json(answer.raise_for_status().content).version
         await asyncio.gather(*adopting)
         everywhere = perf_counter() - began
-        now = wire.RunDetail.model_validate_json((await http.get(f"/runs/{run_id}")).content)
+        now = wire_runs.RunDetail.model_validate_json((await http.get(f"/runs/{run_id}")).content)
     if now.adoption is None or now.adoption.all_on != version:
         raise BenchFailed(f"not all containers are said to run version {version}: {now.adoption}")
     return Adopted(answered, everywhere)

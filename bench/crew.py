@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.harness import cores, pinned
-from coordinator import wire
+from sluice.wire import runs as wire_runs
 from tests.support.coordinators import Cluster, Container
 from tests.support.processes import must_run, wait_for
 
@@ -29,7 +29,7 @@ class Crew(Cluster):
         self.containers.append(super().start_container(slot, **settings))
         return self.containers[-1]
 
-    def until(self, what: str, look: Callable[[wire.RunDetail], T | None], *, may_end: Container | None = None) -> T:
+    def until(self, what: str, look: Callable[[wire_runs.RunDetail], T | None], *, may_end: Container | None = None) -> T:
         """Look at the run until there is something to see. Raises TooSlow, or EndedEarly where a container has ended."""
 
         def found() -> T | None:

@@ -20,7 +20,6 @@ from typing import Any
 from sqlalchemy import insert
 
 from bench.harness import BenchFailed
-from coordinator import wire
 from coordinator.app import new_run_id, prepare, stores_of_blobs
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
@@ -37,6 +36,7 @@ from coordinator.streams.log_system import LogSystem
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 from tests.support.processes import get
 
 JOB = "bench"
@@ -45,13 +45,13 @@ CONTAINER = "bench-container-%05d"
 EPOCH = Epoch(1)
 
 
-def run_request(containers: int) -> wire.RunRequest:
+def run_request(containers: int) -> wire_runs.RunRequest:
     """A job of one stage that reads the stream."""
-    return wire.RunRequest(
+    return wire_runs.RunRequest(
         job=JOB,
         containers=containers,
-        inputs=(wire.InputBody(name=STREAM, system="log"),),
-        stages=(wire.StageBody(name="only", reads=(STREAM,)),),
+        inputs=(wire_runs.InputBody(name=STREAM, system="log"),),
+        stages=(wire_runs.StageBody(name="only", reads=(STREAM,)),),
     )
 
 

@@ -32,11 +32,11 @@ from bench.drain_job import PARTITIONS
 from bench.drain_upgrade import first_output_after
 from bench.harness import BenchFailed, Result, note
 from coordinator.streams.log import Log, Record, Writer
-from coordinator.wire_drain import DrainDetail
 from examples.playing.launch import SluiceRun, sluice_run
 from examples.playing.watch import RunWatch, is_started, offsets_read
 from sluice.core.drain import Phase
 from sluice.core.ids import Generation, Lineage
+from sluice.wire.drains import DrainDetail
 from tests.support.processes import ROOT, wait_for
 
 NAME = "drain"

@@ -27,9 +27,9 @@ from pathlib import Path
 from bench.crew import Crew, crew
 from bench.gateway import gateway
 from bench.harness import Result, note
-from coordinator import wire
 from coordinator.streams.log import Log, Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.wire import runs as wire_runs
 from tests.support.processes import ROOT, kill_whole
 from tests.support.s3servers import S3_CREDENTIALS
 
@@ -139,16 +139,16 @@ def coming(log: Log) -> Iterator[None]:
         thread.join()
 
 
-def stage_of(detail: wire.RunDetail) -> wire.StageProgress | None:
+def stage_of(detail: wire_runs.RunDetail) -> wire_runs.StageProgress | None:
     return next((stage for task in detail.tasks if task.task == TASK for stage in task.stages), None)
 
 
-def done(detail: wire.RunDetail, offset: int) -> bool | None:
+def done(detail: wire_runs.RunDetail, offset: int) -> bool | None:
     stage = stage_of(detail)
     return True if stage is not None and any(each.offset >= offset for each in stage.offsets) else None
 
 
-def batch_of(detail: wire.RunDetail) -> int:
+def batch_of(detail: wire_runs.RunDetail) -> int:
     stage = stage_of(detail)
     return -1 if stage is None or stage.batch_id is None else stage.batch_id
 
@@ -174,6 +174,6 @@ def copied(disk: Path) -> int:
     return found
 
 
-def moved_on(detail: wire.RunDetail, former: str, batch: int) -> bool | None:
+def moved_on(detail: wire_runs.RunDetail, former: str, batch: int) -> bool | None:
     holder = next((task.holder for task in detail.tasks if task.task == TASK), None)
     return True if holder not in (None, former) and batch_of(detail) > batch else None

@@ -25,11 +25,11 @@ from bench.crew import crew
 from bench.deployment import STREAM, deploy, make_stream
 from bench.growth_job import FIRST
 from bench.harness import Result, coordinator, note, peer, running
-from coordinator import wire
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log, Record, Writer
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.wire import runs as wire_runs
 from tests.support.processes import ROOT, free_port, wait_for
 from tests.support.servers import kafka
 
@@ -134,7 +134,7 @@ def through_sluice(place: Path) -> list[float]:
             return list(growths(topics, lambda: positions(here.detail())))
 
 
-def positions(detail: wire.RunDetail) -> Read:
+def positions(detail: wire_runs.RunDetail) -> Read:
     return {at.partition: at.offset for task in detail.tasks for stage in task.stages for at in stage.offsets}
 
 

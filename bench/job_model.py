@@ -17,10 +17,10 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register,
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
-from coordinator import wire_samza
 from coordinator.jobmodels import plan_model
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import StreamId
+from sluice.wire import samza as wire_samza
 from tests.support.processes import free_port, get
 
 NAME = "job-model"

@@ -34,7 +34,6 @@ from containers.stagerunner import RestartPolicy
 from containers.standby import Standby
 from containers.starts import check_job
 from containers.taskrun import TaskPlace
-from coordinator import wire, wire_tasks
 from coordinator.blobs.port import BlobStore
 from coordinator.core.recovery import Snapshot
 from sluice.clock import Clock
@@ -43,6 +42,8 @@ from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
 from sluice.core.snapshot import BlobStoreName
+from sluice.wire import agents as wire_agents
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Agent:
         settings: ContainerSettings,
         coordinator: Coordinator,
         clock: Clock,
-        make_engine: Callable[[wire.RunDetail], Engine],
+        make_engine: Callable[[wire_runs.RunDetail], Engine],
         on_renewed: Callable[[Instant], None],
         on_lease_lost: Callable[[str], None],
         open_blobs: Callable[[str], BlobStore] | None = None,
@@ -156,8 +157,8 @@ class Agent:
     def _held(self) -> Mapping[TaskName, Generation]:
         return self._slot.held if self._slot is not None else {}
 
-    async def _register(self, run: wire.RunDetail) -> wire_tasks.RegisterReply:
-        request = wire_tasks.RegisterRequest(
+    async def _register(self, run: wire_runs.RunDetail) -> wire_agents.RegisterReply:
+        request = wire_agents.RegisterRequest(
             processor_id=self._settings.processor_id,
             execution_container_id=self._settings.id,
             host=self._settings.host,
@@ -165,7 +166,7 @@ class Agent:
         )
         sent = self._clock.elapsed()
 
-        async def ask() -> wire_tasks.RegisterReply:
+        async def ask() -> wire_agents.RegisterReply:
             nonlocal sent
             sent = self._clock.elapsed()
             return await self._coordinator.register(self._settings.run, request)
@@ -242,7 +243,7 @@ class Agent:
         except SluiceError as error:
             log.error("the run's new blob stores are not used: %s %s", error.title(), error)
 
-    async def _open_blobs(self, run: wire.RunDetail) -> None:
+    async def _open_blobs(self, run: wire_runs.RunDetail) -> None:
         """A blob store that does not answer is waited for as the coordinator is."""
         give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
         while not self._life.over:
@@ -259,13 +260,13 @@ class Agent:
     def backing_up_to(self) -> Sequence[BlobStoreName]:
         return list(self._backups.destinations.to)
 
-    def _backup_of(self, run: wire.RunDetail) -> Callable[[Start], Backup | None]:
+    def _backup_of(self, run: wire_runs.RunDetail) -> Callable[[Start], Backup | None]:
         def backup_of(start: Start) -> Backup | None:
             return Backup(self._backups, start, self._snapshots.get(start.query)) if run.restore_from else None
 
         return backup_of
 
-    async def _work(self, run: wire.RunDetail, registered: wire_tasks.RegisterReply) -> None:
+    async def _work(self, run: wire_runs.RunDetail, registered: wire_agents.RegisterReply) -> None:
         """Open Spark, then run the slot's tasks, each as soon as it is free."""
         policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
         await self._open_blobs(run)
@@ -304,7 +305,7 @@ class Agent:
     async def _feel_pulse(self, queries: Queries) -> None:
         self._life.end(Ending(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
 
-    def _pacer_of(self, run: wire.RunDetail) -> Callable[[Start], Pacer | None]:
+    def _pacer_of(self, run: wire_runs.RunDetail) -> Callable[[Start], Pacer | None]:
         """Aligned are the stages that feed another one, in a run that asks for it."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from urllib.parse import quote
 
 from containers.client import TIMEOUT, Coordinator
-from coordinator import wire_snapshots
+from sluice.wire import snapshots as wire_snapshots
 
 LOOK = timedelta(seconds=0.5)
 """How long a question for an errand waits for its end: as often a bar moves."""

@@ -24,13 +24,13 @@ from containers.localstate import Stores
 from containers.restore import Restorer, RestoreSettings
 from containers.settings import ContainerSettings
 from containers.transfer import Progress, StoreKey
-from coordinator import wire
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
 from coordinator.blobs.port import BlobStore
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
 from sluice.core.snapshot import BlobStoreName, CheckpointId
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Destinations:
     restore_from: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
     _opened: dict[tuple[str, str], BlobStore] = field(default_factory=dict)
 
-    async def adopt(self, run: wire.RunDetail) -> None:
+    async def adopt(self, run: wire_runs.RunDetail) -> None:
         """Use what the run says. Nothing is changed if a store cannot be opened: raises BlobStoreUnusable, BlobUnavailable, BadSettings."""
         to = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.backup_to}
         restore_from = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.restore_from}
@@ -97,7 +97,7 @@ class BackupPlace:
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.stores, settings.processor_id, self.in_thread)
 
-    async def adopt(self, run: wire.RunDetail) -> None:
+    async def adopt(self, run: wire_runs.RunDetail) -> None:
         """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also when a commit may last until its blobs are collected
         as garbage."""
         if run.backup_to and run.garbage_grace_seconds is not None:

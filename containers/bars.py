@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from coordinator import wire_snapshots
+from sluice.wire import snapshots as wire_snapshots
 
 
 class Bar:

@@ -14,11 +14,17 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from coordinator import wire, wire_drain, wire_samza, wire_snapshots, wire_tasks, wire_versions
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
+from sluice.wire import jobmodels as wire_jobmodels
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
+from sluice.wire import snapshots as wire_snapshots
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -102,43 +108,45 @@ class Coordinator:
     async def live(self) -> None:
         await self._ask("GET", "/livez")
 
-    async def jobs(self) -> wire.JobsReply:
-        return await self._read(wire.JobsReply, "GET", "/jobs")
+    async def jobs(self) -> wire_runs.JobsReply:
+        return await self._read(wire_runs.JobsReply, "GET", "/jobs")
 
-    async def runs(self, job: JobName, limit: int, before: RunId | None = None) -> wire.RunsReply:
+    async def runs(self, job: JobName, limit: int, before: RunId | None = None) -> wire_runs.RunsReply:
         """Up to `limit` runs of the job, newest first; only those older than `before`."""
         query = {"job": job, "limit": limit} | ({"before": before} if before else {})
-        return await self._read(wire.RunsReply, "GET", "/runs", params=query)
+        return await self._read(wire_runs.RunsReply, "GET", "/runs", params=query)
 
-    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None) -> wire.RunReply:
+    async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None) -> wire_runs.RunReply:
         """With `replaces`, only while that is the job's current run: else refused as `NotTheCurrentRun`."""
-        headers = {wire_versions.WHO_HEADER: whoever()} | ({} if replaces is None else {wire.REPLACES_HEADER: str(replaces)})
-        return await self._read(wire.RunReply, "POST", "/runs", request, headers=headers)
+        headers = {wire_jobmodels.WHO_HEADER: whoever()} | ({} if replaces is None else {wire_body.REPLACES_HEADER: str(replaces)})
+        return await self._read(wire_runs.RunReply, "POST", "/runs", request, headers=headers)
 
-    async def plan_run(self, request: wire.RunRequest) -> wire.RunPlanReply:
+    async def plan_run(self, request: wire_runs.RunRequest) -> wire_runs.RunPlanReply:
         """What deploying this would make. Changes nothing."""
-        return await self._read(wire.RunPlanReply, "POST", "/runs/plan", request)
+        return await self._read(wire_runs.RunPlanReply, "POST", "/runs/plan", request)
 
-    async def request_of(self, run_id: RunId) -> wire.RunRequest:
+    async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
         """The request that made a run."""
-        return await self._read(wire.RunRequest, "GET", f"/runs/{_part(run_id)}/request")
+        return await self._read(wire_runs.RunRequest, "GET", f"/runs/{_part(run_id)}/request")
 
-    async def run(self, run_id: RunId) -> wire.RunDetail:
-        return await self._read(wire.RunDetail, "GET", f"/runs/{_part(run_id)}")
+    async def run(self, run_id: RunId) -> wire_runs.RunDetail:
+        return await self._read(wire_runs.RunDetail, "GET", f"/runs/{_part(run_id)}")
 
-    async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire.RunReply:
-        return await self._read(wire.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire.StopRequest(reason=_sent(reason), failed=failed))
+    async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire_runs.RunReply:
+        return await self._read(
+            wire_runs.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire_runs.StopRequest(reason=_sent(reason), failed=failed)
+        )
 
-    async def notices(self, run_id: RunId, after: int, wait: timedelta) -> Sequence[wire.Notice]:
+    async def notices(self, run_id: RunId, after: int, wait: timedelta) -> Sequence[wire_body.Notice]:
         timeout = (wait + TIMEOUT).total_seconds()
         query = {"after": after, "wait": wait.total_seconds()}
-        return (await self._read(wire.NoticesReply, "GET", f"/runs/{_part(run_id)}/notices", params=query, timeout=timeout)).notices
+        return (await self._read(wire_body.NoticesReply, "GET", f"/runs/{_part(run_id)}/notices", params=query, timeout=timeout)).notices
 
-    async def register(self, run_id: RunId, request: wire_tasks.RegisterRequest) -> wire_tasks.RegisterReply:
-        return await self._read(wire_tasks.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
+    async def register(self, run_id: RunId, request: wire_agents.RegisterRequest) -> wire_agents.RegisterReply:
+        return await self._read(wire_agents.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
-        body = wire_tasks.ExitRequest(exit_code=exit_code, reason=_sent(reason))
+        body = wire_agents.ExitRequest(exit_code=exit_code, reason=_sent(reason))
         await self._ask("POST", f"/containers/{_part(execution_id)}/exit", body)
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
@@ -147,7 +155,7 @@ class Coordinator:
 
         A connection that would be given up before the next heartbeat is closed with the answer: the coordinator of a large fleet would
         hold thousands that nobody uses."""
-        headers = {wire.EPOCH_HEADER: str(epoch)} | ({"Connection": "close"} if self._beats_every > KEPT else {})
+        headers = {wire_body.EPOCH_HEADER: str(epoch)} | ({"Connection": "close"} if self._beats_every > KEPT else {})
         try:
             async with asyncio.timeout(within.total_seconds()):
                 answer = await self._ask(
@@ -156,15 +164,15 @@ class Coordinator:
                     params={"executionContainerId": execution_id},
                     headers=headers,
                 )
-            alive = wire.HeartbeatReply.model_validate_json(answer.content, strict=True).alive
+            alive = wire_body.HeartbeatReply.model_validate_json(answer.content, strict=True).alive
             if not alive:
-                state = answer.headers.get(wire.RUN_STATE_HEADER)
+                state = answer.headers.get(wire_body.RUN_STATE_HEADER)
                 return NotValid(RunState(state) if state else None)
-            self._beats_every = timedelta(seconds=float(answer.headers[wire.NEXT_HEADER]))
+            self._beats_every = timedelta(seconds=float(answer.headers[wire_body.NEXT_HEADER]))
             return Alive(
-                lease=timedelta(seconds=float(answer.headers[wire.LEASE_HEADER])),
+                lease=timedelta(seconds=float(answer.headers[wire_body.LEASE_HEADER])),
                 interval=self._beats_every,
-                model_version=int(answer.headers[wire.MODEL_VERSION_HEADER]),
+                model_version=int(answer.headers[wire_body.MODEL_VERSION_HEADER]),
             )
         except TimeoutError as error:
             raise CoordinatorUnreachable(f"{self.url} did not answer within {within.total_seconds():.3g} s") from error
@@ -175,40 +183,40 @@ class Coordinator:
         answer = await self._ask("GET", "/jobModel", params={"job": job})
         try:
             document: Mapping[str, Any] = answer.json()
-            version = int(answer.headers[wire.MODEL_VERSION_HEADER])
-            return Served(RunId(answer.headers[wire.RUN_HEADER]), version, wire_samza.parse_job_model(document))
+            version = int(answer.headers[wire_body.MODEL_VERSION_HEADER])
+            return Served(RunId(answer.headers[wire_body.RUN_HEADER]), version, wire_samza.parse_job_model(document))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refused("not-sluice", f"{self.url}/jobModel does not answer as a coordinator does: {error!r}") from error
 
-    async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_versions.AdoptedReply:
+    async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_jobmodels.AdoptedReply:
         """Tell that the container runs this version of its run's job model. May be told twice."""
-        body = wire_versions.AdoptedRequest(version=version, epoch=epoch)
+        body = wire_jobmodels.AdoptedRequest(version=version, epoch=epoch)
         path = f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/adopted"
-        return await self._read(wire_versions.AdoptedReply, "POST", path, body)
+        return await self._read(wire_jobmodels.AdoptedReply, "POST", path, body)
 
-    async def standby(self, run_id: RunId, execution_id: ExecutionContainerId) -> wire_versions.StandbyReply:
+    async def standby(self, run_id: RunId, execution_id: ExecutionContainerId) -> wire_jobmodels.StandbyReply:
         """The snapshots that the container keeps copies of."""
-        return await self._read(wire_versions.StandbyReply, "GET", f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/standby")
+        return await self._read(wire_jobmodels.StandbyReply, "GET", f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/standby")
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
-    ) -> wire_tasks.AcquireReply | wire_tasks.WaitReply:
+    ) -> wire_agents.AcquireReply | wire_agents.WaitReply:
         """The task may still become free within `wait`."""
-        body = wire_tasks.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
+        body = wire_agents.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
         timeout = (wait + TIMEOUT).total_seconds()
         path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire"
         answer = await self._ask("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
-        model = wire_tasks.WaitReply if answer.status_code == 202 else wire_tasks.AcquireReply
+        model = wire_agents.WaitReply if answer.status_code == 202 else wire_agents.AcquireReply
         return model.model_validate_json(answer.content)
 
-    async def progress(self, run_id: RunId, task: TaskName, body: wire_tasks.ProgressRequest) -> None:
+    async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
         await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
 
     async def pace(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
-    ) -> wire_tasks.PaceReply:
-        body = wire_tasks.PaceRequest(generation=generation, stage=stage, event_time=event_time)
-        return await self._read(wire_tasks.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
+    ) -> wire_agents.PaceReply:
+        body = wire_agents.PaceRequest(generation=generation, stage=stage, event_time=event_time)
+        return await self._read(wire_agents.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
 
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
@@ -223,18 +231,18 @@ class Coordinator:
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
 
-    async def drain(self, uuid: str) -> wire_drain.DrainDetail:
-        return await self._read(wire_drain.DrainDetail, "GET", f"/drain/{_part(uuid)}")
+    async def drain(self, uuid: str) -> wire_drains.DrainDetail:
+        return await self._read(wire_drains.DrainDetail, "GET", f"/drain/{_part(uuid)}")
 
     async def drain_step(
-        self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drain.DrainStepRequest
-    ) -> wire_drain.DrainStepReply:
+        self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drains.DrainStepRequest
+    ) -> wire_drains.DrainStepReply:
         """Tell a step of a drain; the phase after it. Refused as `unknown-drain` when the run is under another drain or none, and as
         `drain-too-early` while the drain has not come to the step's phase."""
-        return await self._read(wire_drain.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
+        return await self._read(wire_drains.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire_tasks.ReleaseRequest(generation=generation))
+        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire_agents.ReleaseRequest(generation=generation))
 
 
 def _stage(run_id: RunId, task: TaskName, stage: StageName) -> str:
@@ -252,7 +260,7 @@ def _part(name: str) -> str:
 
 def _error(answer: httpx.Response) -> SluiceError:
     try:
-        told = wire.Problem.model_validate_json(answer.content)
+        told = wire_body.Problem.model_validate_json(answer.content)
         slug, detail = told.type.removeprefix("urn:sluice:"), told.detail
     except ValidationError:
         slug, detail = f"http-{answer.status_code}", answer.text[:200]

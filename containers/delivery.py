@@ -21,11 +21,12 @@ from containers.positions import positions_in
 from containers.progresslog import telling
 from containers.recovering import until_answered
 from containers.transfer import in_parallel
-from coordinator import wire, wire_snapshots
 from coordinator.core.recovery import Snapshot
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex
+from sluice.wire import body as wire_body
+from sluice.wire import snapshots as wire_snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Delivery:
             generation=start.generation,
             lineage=start.lineage,
             batch_id=batch,
-            offsets=wire.offsets_body(positions_in(plan, self._place.reads(start))),
+            offsets=wire_body.offsets_body(positions_in(plan, self._place.reads(start))),
             checkpoint_id=checkpoint,
             markers={name: _spelled(each.marker) for name, each in uploads.items()},
         )

@@ -9,15 +9,15 @@ from pydantic import ValidationError
 
 from containers.client import Coordinator
 from containers.job import Job, load_job
-from coordinator import wire
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
 from sluice.core.placement import slots
+from sluice.wire import runs as wire_runs
 
 
 def job_request(
     job_file: Path, containers: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
-) -> wire.RunRequest:
+) -> wire_runs.RunRequest:
     """The request for the job in a file. `config` is key=value each, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
     BadPlacement."""
     job = load_job(job_file)
@@ -26,7 +26,7 @@ def job_request(
 
 def checked_request(
     job: Job, containers: int, start: str, system: str, config: dict[str, str], bindings: Mapping[str, Mapping[str, str]]
-) -> wire.RunRequest:
+) -> wire_runs.RunRequest:
     """`deploy_request`, its refusals in the words of the commands. Raises BadSettings, BadPlacement."""
     slots(containers)
     try:
@@ -66,13 +66,13 @@ def deploy_request(
     start: str,
     config: dict[str, str],
     bindings: Mapping[str, Mapping[str, str]] | None = None,
-) -> wire.RunRequest:
+) -> wire_runs.RunRequest:
     """The request that deploys a job with its streams on one system, but for those that `bindings` puts elsewhere."""
 
     def at(name: str) -> dict[str, str]:
         return {"name": name, "system": system, **(bindings or {}).get(name, {})}
 
-    return wire.RunRequest.model_validate(
+    return wire_runs.RunRequest.model_validate(
         {
             "job": job.name,
             "containers": containers,
@@ -90,7 +90,7 @@ def deploy_request(
     )
 
 
-async def deploy(url: str, request: wire.RunRequest) -> RunId:
+async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
     """Make the run on the coordinator at `url`; its id. Raises CoordinatorUnreachable, Refused."""
     coordinator = Coordinator(url)
     try:

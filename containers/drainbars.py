@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from containers.tables import shown
-from coordinator import wire_drain
+from sluice.wire import drains as wire_drains
 
 STEPS: Mapping[str | None, int] = {None: 0, "stopped": 1, "flushing": 2, "flushed": 3, "committed": 4}
 ROOM = 6
@@ -46,7 +46,7 @@ class DrainBars:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
-    def show(self, detail: wire_drain.DrainDetail) -> None:
+    def show(self, detail: wire_drains.DrainDetail) -> None:
         told = str(detail.phase) + (" LATE" if detail.late else "")
         waits = waiting_for(detail)
         done = sum(STEPS[stage.step] for slot in detail.containers for task in slot.tasks for stage in task.stages)
@@ -64,7 +64,7 @@ class DrainBars:
         self._progress.update(self._whole, told=f"the coordinator does not answer: {shown(why)}")
         self._say(f"the coordinator does not answer, trying again: {shown(why)}", "away")
 
-    def _bundles(self, detail: wire_drain.DrainDetail) -> Mapping[str, Sequence[wire_drain.DrainStageReply]]:
+    def _bundles(self, detail: wire_drains.DrainDetail) -> Mapping[str, Sequence[wire_drains.DrainStageReply]]:
         tasks = {shown(task.task): task.stages for slot in detail.containers for task in slot.tasks}
         if len(tasks) <= max(1, self._console.height - ROOM):
             return tasks
@@ -77,7 +77,7 @@ class DrainBars:
         self._last = key
 
 
-def waiting_for(detail: wire_drain.DrainDetail, at_most: int = 5) -> str:
+def waiting_for(detail: wire_drains.DrainDetail, at_most: int = 5) -> str:
     """Who is to act next, in a line."""
     parts = [
         f"slot {each.processor_id} ({each.why})"
@@ -89,6 +89,6 @@ def waiting_for(detail: wire_drain.DrainDetail, at_most: int = 5) -> str:
     return ", ".join(parts[:at_most]) + more
 
 
-def _told(stage: wire_drain.DrainStageReply) -> str:
+def _told(stage: wire_drains.DrainStageReply) -> str:
     waits = f", waits for {', '.join(stage.waits_for)}" if stage.waits_for else ""
     return f"{stage.stage}: {stage.step or 'at work'}{waits}{f', {shown(stage.note)}' if stage.note else ''}"

@@ -17,10 +17,10 @@ from containers.drainclient import DrainClient
 from containers.snapshots import tell
 from containers.status import the_job
 from containers.tables import Column, count, duration, shown, table
-from coordinator import wire_drain
 from sluice.core.drain import Phase
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
+from sluice.wire import drains as wire_drains
 
 T = TypeVar("T")
 
@@ -58,9 +58,9 @@ def drain_job(url: str, job: str | None, wish: Wish, *, as_json: bool) -> int:
     if wish.cancel:
         return _cancel(url, job, as_json=as_json)
 
-    async def ask(client: DrainClient) -> wire_drain.DrainSummary:
+    async def ask(client: DrainClient) -> wire_drains.DrainSummary:
         run = RunId((await the_job(client, job)).current_run)
-        request = wire_drain.DrainRequest(
+        request = wire_drains.DrainRequest(
             run_id=run,
             soft_deadline_seconds=wish.soft_seconds,
             hard_deadline_seconds=wish.hard_seconds,
@@ -92,7 +92,7 @@ def _asked(url: str, ask: Callable[[DrainClient], Awaitable[T]]) -> T:
 # --- a drain ---------------------------------------------------------------------------------------------------------
 
 
-async def follow(client: DrainClient, asked: wire_drain.DrainSummary, *, quiet: bool) -> wire_drain.DrainDetail:
+async def follow(client: DrainClient, asked: wire_drains.DrainSummary, *, quiet: bool) -> wire_drains.DrainDetail:
     """Until the drain is over. A coordinator that is away is waited for: the drain is durable."""
     seq = 0
     with DrainBars(asked.job, quiet=quiet) as bars:
@@ -111,16 +111,16 @@ async def follow(client: DrainClient, asked: wire_drain.DrainSummary, *, quiet: 
                 await asyncio.sleep(RETRY.total_seconds())
 
 
-def _page(reply: wire_drain.DrainSummary) -> RenderableType:
+def _page(reply: wire_drains.DrainSummary) -> RenderableType:
     lines = [Text(_last_line(reply))]
-    if isinstance(reply, wire_drain.DrainDetail) and reply.rows_left:
+    if isinstance(reply, wire_drains.DrainDetail) and reply.rows_left:
         left = sorted({(s.stage, *s.operators_left) for c in reply.containers for t in c.tasks for s in t.stages if s.rows_left})
         told = "; ".join(f"stage {stage}: {', '.join(map(shown, names)) or 'unknown'}" for stage, *names in left)
         lines.insert(0, Text(f"{count(reply.rows_left)} rows are left that a flush could not empty ({told})", style="bold red"))
     return Group(*lines)
 
 
-def _last_line(reply: wire_drain.DrainSummary) -> str:
+def _last_line(reply: wire_drains.DrainSummary) -> str:
     of = f"run {reply.run_id} of job {reply.job}"
     took = "" if reply.ended_at is None else f" in {duration((reply.ended_at - reply.requested_at).total_seconds())}"
     match reply.phase:
@@ -135,7 +135,7 @@ def _last_line(reply: wire_drain.DrainSummary) -> str:
 
 
 def _cancel(url: str, job: str | None, *, as_json: bool) -> int:
-    async def ask(client: DrainClient) -> wire_drain.DrainSummary:
+    async def ask(client: DrainClient) -> wire_drains.DrainSummary:
         name = (await the_job(client, job)).job
         newest = await client.newest_drain(name)
         if newest is None:
@@ -151,7 +151,7 @@ def _cancel(url: str, job: str | None, *, as_json: bool) -> int:
 
 
 def _show_plan(url: str, job: str | None, *, as_json: bool) -> int:
-    async def ask(client: DrainClient) -> wire_drain.DrainPlanReply:
+    async def ask(client: DrainClient) -> wire_drains.DrainPlanReply:
         return await client.plan_drain((await the_job(client, job)).current_run)
 
     reply = _asked(url, ask)
@@ -159,7 +159,7 @@ def _show_plan(url: str, job: str | None, *, as_json: bool) -> int:
     return 0 if reply.empties else NOT_DRAINED
 
 
-def _plan_page(reply: wire_drain.DrainPlanReply, width: int | None) -> RenderableType:
+def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> RenderableType:
     columns = [
         *(Column("STAGE"), Column("TASKS", right=True, rank=1), Column("ROWS NOW", right=True, rank=2)),
         *(Column("CANNOT BE EMPTIED", folds=True),),
@@ -173,7 +173,7 @@ def _plan_page(reply: wire_drain.DrainPlanReply, width: int | None) -> Renderabl
     return Group(table(columns, rows, width), Text(verdict))
 
 
-def _cannot(stage: wire_drain.StagePlanReply) -> str:
+def _cannot(stage: wire_drains.StagePlanReply) -> str:
     told: Sequence[str] = [shown(each) for each in stage.operators]
     untold = [f"{len(stage.untold)} tasks have not told"] if stage.untold else []
     return ", ".join([*told, *untold]) or "nothing is left"

@@ -26,11 +26,14 @@ from containers.engine import Emptied, Start
 from containers.localstate import inspect, read_plan
 from containers.positions import positions_in
 from containers.queries import Queries
-from coordinator import wire, wire_drain, wire_tasks
 from sluice.core.drain import Phase
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId, Ssp
 from sluice.core.snapshot import CheckpointId
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ _ORDER = list(Phase)
 class Draining:
     """One drain, for all tasks of the container. Made and used on the agent's loop."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, place: BackupPlace, drain: wire.DrainOfRun) -> None:
+    def __init__(self, coordinator: Coordinator, run_id: RunId, place: BackupPlace, drain: wire_runs.DrainOfRun) -> None:
         self.uuid = drain.uuid
         self._coordinator = coordinator
         self._run_id = run_id
@@ -53,7 +56,7 @@ class Draining:
         self._phase = drain.phase
         self._heard = 0
         self._changed = asyncio.Condition()
-        self._asked: tuple[int, asyncio.Future[wire_drain.DrainDetail]] | None = None
+        self._asked: tuple[int, asyncio.Future[wire_drains.DrainDetail]] | None = None
 
     @property
     def over(self) -> bool:
@@ -144,7 +147,7 @@ class Draining:
             heard = self._heard
             drain = await self._until_there(self._told)
             if drain is not None and not _waits_for(drain, start):
-                return wire.offsets_of(drain.catch_up)
+                return wire_body.offsets_of(drain.catch_up)
             await self._news_after(heard)
         return {}
 
@@ -152,7 +155,7 @@ class Draining:
         async with self._changed:
             await self._changed.wait_for(lambda: self._heard != heard or self._phase.over)
 
-    async def _told(self) -> wire_drain.DrainDetail:
+    async def _told(self) -> wire_drains.DrainDetail:
         """How the drain stands, after what was heard last; asked once for all stages."""
         if self._asked is None or self._asked[0] != self._heard:
             self._asked = (self._heard, asyncio.ensure_future(self._coordinator.drain(self.uuid)))
@@ -164,15 +167,17 @@ class Draining:
                 self._asked = None
             raise
 
-    async def _tell(self, start: Start, step: wire_tasks.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None) -> None:
+    async def _tell(
+        self, start: Start, step: wire_agents.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None
+    ) -> None:
         """Until it is heard. Nothing of a drain that is over. Raises Refused, LeaseLost."""
         batch, offsets = await self._place.in_thread(lambda: self._standing(start))
-        body = wire_drain.DrainStepRequest(
+        body = wire_drains.DrainStepRequest(
             generation=start.generation,
             uuid=self.uuid,
             step=step,
             batch_id=batch,
-            offsets=wire.offsets_body(offsets),
+            offsets=wire_body.offsets_body(offsets),
             checkpoint_id=checkpoint,
             rows_left=None if emptied is None else emptied.rows_left,
             operators_left=() if emptied is None else tuple(emptied.operators_left),
@@ -223,7 +228,7 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
             raise error
 
 
-def _waits_for(drain: wire_drain.DrainDetail, start: Start) -> Sequence[str]:
+def _waits_for(drain: wire_drains.DrainDetail, start: Start) -> Sequence[str]:
     for container in drain.containers:
         for task in container.tasks:
             for stage in task.stages:

@@ -9,10 +9,10 @@ from containers.backupplace import BackupPlace
 from containers.client import Coordinator, Refused
 from containers.draining import Draining
 from containers.life import RETRY, Life
-from coordinator import wire
 from sluice.core.drain import Phase
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +69,12 @@ class DrainNews:
             return
         self._begin(drain)
 
-    def begin(self, drain: wire.DrainOfRun | None) -> None:
+    def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
         """Take part in the drain that the coordinator names, if it names one that is on and none is taken part in."""
         if drain is not None and not drain.phase.over and self.current is None:
             self._begin(drain)
 
-    def _begin(self, drain: wire.DrainOfRun) -> None:
+    def _begin(self, drain: wire_runs.DrainOfRun) -> None:
         log.info("drain %s: %s", drain.uuid, drain.phase)
         self.current = Draining(self._coordinator, self._run_id, self._place, drain)
         self._on_begin()

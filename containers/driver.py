@@ -23,11 +23,11 @@ from containers.engine import Engine
 from containers.job import Job, load_job
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator import wire
 from sluice import logconfig
 from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")
 
@@ -138,7 +138,7 @@ class Driver:
         log.warning("the watchdog is gone: stopping, since nobody could end this process when its lease ends")
         self._stop()
 
-    def _make_engine(self, run: wire.RunDetail) -> Engine:
+    def _make_engine(self, run: wire_runs.RunDetail) -> Engine:
         from containers.spark_engine import SparkEngine
         from containers.stagetask import Bound
 

@@ -19,8 +19,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from containers.meters import Meter, Meters
-from coordinator import wire
 from sluice.clock import Clock
+from sluice.wire import body as wire_body
 
 LABELS = ["task", "stage"]
 
@@ -143,4 +143,4 @@ def expose(collector: Collector, host: str, port: int, known_as: str) -> Exposit
     server, _ = start_http_server(port, host, registry)
     name = known_as if host in WILDCARDS else host
     address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
-    return Exposition(server, address if re.match(wire.HOST_AND_PORT, address) else None)
+    return Exposition(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)

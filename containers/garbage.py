@@ -10,7 +10,7 @@ from rich.text import Text
 
 from containers.snapshots import asked, errand, tell
 from containers.tables import Column, count, duration, moment, shown, table
-from coordinator import wire_snapshots
+from sluice.wire import snapshots as wire_snapshots
 
 NOT_GOOD = 2
 

@@ -15,10 +15,10 @@ from containers.inplace import InPlace
 from containers.overview import overview
 from containers.pages import ProcessRow, local_page
 from containers.tables import Screen
-from coordinator import wire
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class LiveTable:
         self._processes = processes
         self._clock = clock
         self._ending = ""
-        self._last: wire.RunDetail | None = None
+        self._last: wire_runs.RunDetail | None = None
         self._stopping = False
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

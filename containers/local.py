@@ -23,11 +23,11 @@ from containers.statusline import StatusLine
 from containers.supervised import RESTARTS, EndedTooOften, Processes, Slot, ended
 from containers.tables import Screen, is_interactive
 from containers.workerpython import last_on_path
-from coordinator import wire
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"
 TICK = timedelta(seconds=1)
@@ -39,7 +39,7 @@ NEXT_WITHIN = timedelta(seconds=3)
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     job_file: Path
-    request: wire.RunRequest
+    request: wire_runs.RunRequest
     home: Path
     port: int
     master: str | None = None

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from containers.engine import Batch, Start
-from coordinator import wire_tasks
 from sluice.clock import Clock
 from sluice.core.histogram import Histogram
 from sluice.core.ids import StageName, TaskName
+from sluice.wire import agents as wire_agents
 
 RATE_OVER = timedelta(seconds=10)
 
@@ -44,7 +44,7 @@ class Meter:
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
 
-    def committed(self, batch: Batch) -> wire_tasks.MeasuresBody:
+    def committed(self, batch: Batch) -> wire_agents.MeasuresBody:
         """Take in a batch that was just committed."""
         seconds = batch.duration_ms / 1000
         self.rows += batch.rows
@@ -60,7 +60,7 @@ class Meter:
         self._recent.append((now - seconds, now, batch.rows))
         return self._body(batch.rows, self._rate(now))
 
-    def idle(self) -> wire_tasks.MeasuresBody:
+    def idle(self) -> wire_agents.MeasuresBody:
         """The query has looked for something to read and found nothing."""
         self.behind, self.heard_at = 0, self._clock.now()
         self._recent.clear()
@@ -72,9 +72,9 @@ class Meter:
         over = max(now - self._recent[0][0], self._trigger.total_seconds(), 0.001)
         return sum(rows for _, _, rows in self._recent) / over
 
-    def _body(self, rows: int, rate: float) -> wire_tasks.MeasuresBody:
+    def _body(self, rows: int, rate: float) -> wire_agents.MeasuresBody:
         last, state = self.last, self.last.state if self.last else None
-        return wire_tasks.MeasuresBody(
+        return wire_agents.MeasuresBody(
             rows=rows,
             rows_per_second=round(rate, 3),
             batch_millis=last.duration_ms if last else 0,
@@ -104,11 +104,11 @@ class Meters:
         """The container runs it no more: nothing more is told of it."""
         self._stages.pop(start.query, None)
 
-    def committed(self, batch: Batch) -> wire_tasks.MeasuresBody | None:
+    def committed(self, batch: Batch) -> wire_agents.MeasuresBody | None:
         stage = self._stages.get(batch.query)
         return stage.committed(batch) if stage else None
 
-    def idle(self, query: str) -> wire_tasks.MeasuresBody | None:
+    def idle(self, query: str) -> wire_agents.MeasuresBody | None:
         stage = self._stages.get(query)
         return stage.idle() if stage else None
 

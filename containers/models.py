@@ -13,9 +13,9 @@ from containers.snapshots import tell
 from containers.status import the_job
 from containers.tables import NONE, Column, count, moment, shown, table
 from containers.versionclient import VersionClient
-from coordinator import wire_versions
 from sluice.core.errors import BadSettings
 from sluice.core.expansion import Verdict
+from sluice.wire import jobmodels as wire_jobmodels
 
 T = TypeVar("T")
 
@@ -45,10 +45,10 @@ def show_plan(
     if len(streams) != len(partitions) or len(set(streams)) < len(streams):
         raise BadSettings("name each --stream once, and its --partitions with it")
 
-    async def ask(client: VersionClient) -> wire_versions.PlanReply:
+    async def ask(client: VersionClient) -> wire_jobmodels.PlanReply:
         name = job or (await the_job(client, None)).job
         counts = dict(zip(streams, partitions, strict=True))
-        return await client.plan(wire_versions.PlanRequest(job=name, streams=counts, containers=containers))
+        return await client.plan(wire_jobmodels.PlanRequest(job=name, streams=counts, containers=containers))
 
     reply = _asked(url, ask)
     tell(reply, lambda width: _plan_page(reply, width), as_json=as_json)
@@ -56,15 +56,15 @@ def show_plan(
 
 
 def scale_job(url: str, job: str, containers: int, why: str, version: int | None, *, as_json: bool) -> None:
-    _change(url, job, wire_versions.ChangeRequest(containers=containers, why=why), version, as_json=as_json)
+    _change(url, job, wire_jobmodels.ChangeRequest(containers=containers, why=why), version, as_json=as_json)
 
 
 def grow_job(url: str, job: str, why: str, *, as_json: bool) -> None:
-    _change(url, job, wire_versions.ChangeRequest(grow=True, why=why), None, as_json=as_json)
+    _change(url, job, wire_jobmodels.ChangeRequest(grow=True, why=why), None, as_json=as_json)
 
 
-def _change(url: str, job: str, request: wire_versions.ChangeRequest, version: int | None, *, as_json: bool) -> None:
-    async def ask(client: VersionClient) -> wire_versions.ChangeReply:
+def _change(url: str, job: str, request: wire_jobmodels.ChangeRequest, version: int | None, *, as_json: bool) -> None:
+    async def ask(client: VersionClient) -> wire_jobmodels.ChangeReply:
         return await client.change((await the_job(client, job)).current_run, request, version)
 
     reply = _asked(url, ask)
@@ -72,11 +72,11 @@ def _change(url: str, job: str, request: wire_versions.ChangeRequest, version: i
 
 
 def roll_back(url: str, job: str, version: int, why: str, current: int | None, *, as_json: bool) -> None:
-    reply = _asked(url, lambda client: client.roll_back(job, version, wire_versions.RollbackRequest(why=why), current))
+    reply = _asked(url, lambda client: client.roll_back(job, version, wire_jobmodels.RollbackRequest(why=why), current))
     tell(reply, lambda width: _change_page(reply, width), as_json=as_json)
 
 
-def _plan_page(reply: wire_versions.PlanReply, width: int | None) -> RenderableType:
+def _plan_page(reply: wire_jobmodels.PlanReply, width: int | None) -> RenderableType:
     told = {
         Verdict.SAFE: "this would be safe",
         Verdict.UNCHANGED: "this would change nothing",
@@ -88,7 +88,7 @@ def _plan_page(reply: wire_versions.PlanReply, width: int | None) -> RenderableT
     return Group(Text(head).append(told, style=style), *_details(reply, width))
 
 
-def _change_page(reply: wire_versions.ChangeReply, width: int | None) -> RenderableType:
+def _change_page(reply: wire_jobmodels.ChangeReply, width: int | None) -> RenderableType:
     of = f"run {reply.run_id} of job {reply.job}"
     if reply.version == reply.former:
         done = Text(f"{of} is at version {reply.version}: there was nothing to change")
@@ -97,7 +97,7 @@ def _change_page(reply: wire_versions.ChangeReply, width: int | None) -> Rendera
     return Group(done, *_details(reply, width))
 
 
-def _details(reply: wire_versions.PlanReply, width: int | None) -> Sequence[RenderableType]:
+def _details(reply: wire_jobmodels.PlanReply, width: int | None) -> Sequence[RenderableType]:
     lines: list[RenderableType] = [Text(shown(each.reason)) for each in reply.streams if each.reason]
     if reply.reason and not lines:
         lines.append(Text(shown(reply.reason)))
@@ -105,7 +105,7 @@ def _details(reply: wire_versions.PlanReply, width: int | None) -> Sequence[Rend
     return [*lines, *_effect(reply, width)]
 
 
-def _effect(reply: wire_versions.EffectReply, width: int | None) -> Sequence[RenderableType]:
+def _effect(reply: wire_jobmodels.EffectReply, width: int | None) -> Sequence[RenderableType]:
     page: list[RenderableType] = []
     if reply.partitions:
         columns = [Column("STREAM"), Column("PARTITION", right=True), Column("READ BY")]
@@ -135,7 +135,7 @@ def _more(total: int) -> Sequence[RenderableType]:
     return [Text(f"and {total - LISTED:,} more: --json has all", style="dim")] if total > LISTED else []
 
 
-def _spread(spread: wire_versions.Spread) -> str:
+def _spread(spread: wire_jobmodels.Spread) -> str:
     return f"{spread.max} ({spread.mean:g})"
 
 
@@ -143,14 +143,14 @@ def _spread(spread: wire_versions.Spread) -> str:
 
 
 def show_versions(url: str, job: str | None, before: int | None, limit: int, *, as_json: bool) -> None:
-    async def ask(client: VersionClient) -> wire_versions.VersionsReply:
+    async def ask(client: VersionClient) -> wire_jobmodels.VersionsReply:
         return await client.versions(job or (await the_job(client, None)).job, before, limit)
 
     reply = _asked(url, ask)
     tell(reply, lambda width: _versions_page(reply, width), as_json=as_json)
 
 
-def _versions_page(reply: wire_versions.VersionsReply, width: int | None) -> RenderableType:
+def _versions_page(reply: wire_jobmodels.VersionsReply, width: int | None) -> RenderableType:
     columns = [
         *(Column("VERSION", right=True), Column("IN FORCE", rank=1), Column("MADE"), Column("BY"), Column("RUN", rank=3)),
         *(Column("CONTENT", rank=2), Column("WHY", folds=True)),
@@ -171,7 +171,7 @@ def show_version(url: str, job: str, version: int, *, as_json: bool) -> None:
     tell(reply, lambda width: _version_page(reply, width), as_json=as_json)
 
 
-def _version_page(reply: wire_versions.VersionDetail, width: int | None) -> RenderableType:
+def _version_page(reply: wire_jobmodels.VersionDetail, width: int | None) -> RenderableType:
     in_force = ", which is in force" if reply.current else ""
     by = f" by {shown(reply.who)}" if reply.who else ""
     head = Text(f"version {reply.version}{in_force}; made {moment(reply.at)}{by} for run {reply.run_id}: {shown(reply.why)}")

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from coordinator import wire
 from sluice.core.expansion import Verdict
 from sluice.core.lifecycle import RunState
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
 
 N = TypeVar("N", int, float)
 
@@ -20,7 +21,7 @@ NAMED = 5
 """How many tasks a trouble names before it only counts the rest."""
 
 
-class StageOverview(wire.Reply):
+class StageOverview(wire_body.Reply):
     """A stage over all its tasks: rates and arrears are summed, of times the worst is told."""
 
     stage: str
@@ -33,7 +34,7 @@ class StageOverview(wire.Reply):
     backup_age_seconds: float | None
 
 
-class RunOverview(wire.Reply):
+class RunOverview(wire_body.Reply):
     """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `troubles`: what is
     wrong, a sentence each; none means healthy."""
 
@@ -52,7 +53,7 @@ class RunOverview(wire.Reply):
     troubles: tuple[str, ...]
 
 
-class StatusReply(wire.Reply):
+class StatusReply(wire_body.Reply):
     """The body of `sluice status --json`."""
 
     healthy: bool
@@ -64,7 +65,7 @@ def status_of(runs: Iterable[RunOverview]) -> StatusReply:
     return StatusReply(healthy=not any(run.troubles for run in jobs), jobs=jobs)
 
 
-def overview(run: wire.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
+def overview(run: wire_runs.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
     """`told_at` stands in for a coordinator that does not tell when it answered; a report older than `old_report` is a trouble unless its
     stage had nothing left to read."""
     at = run.told_at or told_at
@@ -86,21 +87,21 @@ def overview(run: wire.RunDetail, told_at: datetime, old_report: timedelta = OLD
     )
 
 
-def live_containers(run: wire.RunDetail) -> Sequence[wire.ContainerReply]:
+def live_containers(run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
     return [each for each in run.incarnations if each.state == "LIVE"]
 
 
-def _since(run: wire.RunSummary) -> datetime:
+def _since(run: wire_runs.RunSummary) -> datetime:
     if run.state.ended:
         return run.ended_at or run.created_at
     return (run.started_at if run.state is not RunState.CREATED else None) or run.created_at
 
 
-def _progress(run: wire.RunDetail, stage: str) -> Sequence[wire.StageProgress]:
+def _progress(run: wire_runs.RunDetail, stage: str) -> Sequence[wire_runs.StageProgress]:
     return [each for task in run.tasks for each in task.stages if each.stage == stage]
 
 
-def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> StageOverview:
+def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime) -> StageOverview:
     measured = [each.measures for each in progress if each.measures is not None]
     return StageOverview(
         stage=name,
@@ -114,31 +115,31 @@ def _stage(name: str, progress: Sequence[wire.StageProgress], at: datetime) -> S
     )
 
 
-def offsets_behind(progress: wire.StageProgress) -> int | None:
+def offsets_behind(progress: wire_runs.StageProgress) -> int | None:
     """By the coordinator's look at the streams; of a stream that it cannot see, what the container measured."""
     if progress.offsets_behind is None and progress.measures is not None:
         return progress.measures.offsets_behind
     return progress.offsets_behind
 
 
-def last_heard(progress: wire.StageProgress) -> datetime | None:
+def last_heard(progress: wire_runs.StageProgress) -> datetime | None:
     """When the stage last told of a batch, or of how it does without one."""
     told = (progress.reported_at, progress.measures.at if progress.measures else None)
     return max((each for each in told if each is not None), default=None)
 
 
-def report_age(progress: wire.StageProgress, at: datetime) -> float | None:
+def report_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds; None before the first report."""
     heard = last_heard(progress)
     return None if heard is None else max(0.0, (at - heard).total_seconds())
 
 
-def backup_age(progress: wire.StageProgress, at: datetime) -> float | None:
+def backup_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds since the stage's newest snapshot was reported; None without one."""
     return None if progress.backed_up_at is None else max(0.0, (at - progress.backed_up_at).total_seconds())
 
 
-def watermark_lag(measures: wire.StageMeasures) -> float | None:
+def watermark_lag(measures: wire_runs.StageMeasures) -> float | None:
     """By how many seconds the watermark was behind the time of day when it was measured; None where there is no watermark yet."""
     return None if measures.watermark is None else (measures.at - measures.watermark).total_seconds()
 
@@ -163,7 +164,7 @@ def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | No
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def _troubles(run: wire.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
+def _troubles(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
     """A run that ended in order, or is just being stopped, has none."""
     if run.state is RunState.FAILED:
         yield f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
@@ -179,7 +180,7 @@ def _troubles(run: wire.RunDetail, at: datetime, old_report: timedelta) -> Itera
         yield from _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
 
 
-def _of_its_model(run: wire.RunDetail, before: datetime) -> Iterable[str]:
+def _of_its_model(run: wire_runs.RunDetail, before: datetime) -> Iterable[str]:
     """What keeps the run from going along with its streams and its containers."""
     for each in run.watched:
         if each.verdict is Verdict.REFUSED:
@@ -200,7 +201,7 @@ def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
         yield f"{len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} {what}: {', '.join(tasks[:NAMED])}{rest}"
 
 
-def _is_late(task: wire.TaskReply, stage: str, run: wire.RunDetail, before: datetime) -> bool:
+def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, before: datetime) -> bool:
     """A stage that had read everything when it last reported may be silent for as long as nothing comes; one that waits for slower tasks,
     for as long as they take."""
     told = next((each for each in task.stages if each.stage == stage), None)

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from containers.client import Coordinator
 from containers.engine import Start
-from coordinator import wire_tasks
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId
+from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Pacer:
         self._event_time: datetime | None = None
         self._committed = self._passed = -1
         self._told: int | None = None
-        self._word = wire_tasks.PaceReply(hold=True, lead_seconds=None, waits_for=())
+        self._word = wire_agents.PaceReply(hold=True, lead_seconds=None, waits_for=())
         self._open = False
         self._news = asyncio.Event()
         self._changed = asyncio.Condition()

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from containers.overview import RunOverview, StatusReply, live_containers
 from containers.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
-from coordinator import wire
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 
 
 def _troubles(troubles: Iterable[str]) -> Iterable[Text]:
@@ -68,7 +68,7 @@ TASKS_NAMED = 16
 
 
 def local_page(
-    processes: Sequence[ProcessRow], run: wire.RunDetail | None, seen: RunOverview | None, at: datetime, says: str, width: int | None
+    processes: Sequence[ProcessRow], run: wire_runs.RunDetail | None, seen: RunOverview | None, at: datetime, says: str, width: int | None
 ) -> Group:
     """`sluice run` in one table: totals, processes with their tasks, stages. Without a run: only the processes."""
     parts: list[RenderableType] = [Text("")]
@@ -92,7 +92,7 @@ def _totals(run: RunOverview) -> Text:
     )
 
 
-def _processes(processes: Sequence[ProcessRow], run: wire.RunDetail | None, width: int | None) -> Table:
+def _processes(processes: Sequence[ProcessRow], run: wire_runs.RunDetail | None, width: int | None) -> Table:
     columns = [
         *(Column("PROCESS"), Column("STATE"), Column("PID", right=True, rank=1), Column("RESTARTS", right=True)),
         *(Column("LEASE", right=True), Column("TASKS (GENERATION)", folds=True)),
@@ -111,7 +111,7 @@ def _processes(processes: Sequence[ProcessRow], run: wire.RunDetail | None, widt
     return table(columns, rows, width)
 
 
-def _tasks(tasks: Sequence[wire.TaskReply]) -> str:
+def _tasks(tasks: Sequence[wire_runs.TaskReply]) -> str:
     named = [f"{task.task} ({NONE if task.generation is None else task.generation})" for task in tasks[:TASKS_NAMED]]
     rest = [f"and {len(tasks) - TASKS_NAMED} more"] if len(tasks) > TASKS_NAMED else []
     return ", ".join(named + rest)

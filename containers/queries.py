@@ -22,10 +22,10 @@ from containers.pulse import Pulse
 from containers.reports import Report, Reports
 from containers.stagerunner import RestartPolicy, StageRunner
 from containers.stopping import Patience, Quieten, finished, quietened
-from coordinator import wire_tasks
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Ssp, TaskName
+from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class Queries:
         elif start.reported is not None:
             self._report(start, start.reported, {}, measures)
 
-    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire_tasks.MeasuresBody | None) -> None:
+    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.MeasuresBody | None) -> None:
         report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
         self._last[start.query] = report
         self._reports.put(report)

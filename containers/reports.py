@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.client import Coordinator
-from coordinator import wire, wire_tasks
 from sluice.core.errors import OurTrouble, YourRequest
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +25,16 @@ class Report:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int]
-    measures: wire_tasks.MeasuresBody | None = None
+    measures: wire_agents.MeasuresBody | None = None
 
 
-def _body(report: Report) -> wire_tasks.ProgressRequest:
-    return wire_tasks.ProgressRequest(
+def _body(report: Report) -> wire_agents.ProgressRequest:
+    return wire_agents.ProgressRequest(
         generation=report.generation,
         stage=report.stage,
         lineage=report.lineage,
         batch_id=report.batch,
-        offsets=wire.offsets_body(report.offsets),
+        offsets=wire_body.offsets_body(report.offsets),
         measures=report.measures,
     )
 

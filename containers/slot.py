@@ -15,9 +15,9 @@ from containers.adopting import Adoption, adoption
 from containers.client import Refused, Served
 from containers.life import EXIT_OK, Ending
 from containers.taskrun import TaskPlace, TaskRun
-from coordinator import wire
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, RunId, Ssp, TaskName
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Slot:
 
     # --- adopting --------------------------------------------------------------------------------------------------
 
-    async def _adopt(self, served: Served, run: wire.RunDetail) -> None:
+    async def _adopt(self, served: Served, run: wire_runs.RunDetail) -> None:
         plan = self._plan(served, run)
         if not plan.nothing or plan.beyond:
             log.info("%s", plan)
@@ -99,7 +99,7 @@ class Slot:
         if served.version > self._version:
             await self._tell(served.version)
 
-    def _plan(self, served: Served, run: wire.RunDetail) -> Adoption:
+    def _plan(self, served: Served, run: wire_runs.RunDetail) -> Adoption:
         mine = served.model.containers.get(self._processor)
         self._wanted = {task.name: task.ssps for task in mine.tasks.values()} if mine else {}
         self._seen = served.version

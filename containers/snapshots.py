@@ -19,12 +19,13 @@ from containers.restore import Restored, Restorer, RestoreSettings
 from containers.status import the_job
 from containers.tables import NONE, Column, Screen, count, moment, shown, table
 from containers.transfer import StoreKey
-from coordinator import wire, wire_snapshots
 from coordinator.blobs.counted import Requests
 from coordinator.blobs.locations import open_blob_store, wrapped
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageName, TaskName
 from sluice.core.snapshot import BlobId
+from sluice.wire import body as wire_body
+from sluice.wire import snapshots as wire_snapshots
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def asked(url: str, ask: Callable[[BackupClient], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def tell(reply: wire.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
+def tell(reply: wire_body.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
     screen = Screen(sys.stdout)
     if as_json:
         screen.say(reply.model_dump_json(by_alias=True, indent=2))

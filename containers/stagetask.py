@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from containers.engine import Around
 from containers.job import Readable, Writable
 from containers.tasksystem import Grant, TaskSystem
-from coordinator.wire import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 from sluice.core.errors import BadJobFile, UnknownSystem
 from sluice.core.ids import StreamId
+from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

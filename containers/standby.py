@@ -17,10 +17,10 @@ from containers.filecontents import LocalFiles
 from containers.restore import Restored
 from containers.transfer import StoreKey
 from coordinator.core.diff import Fingerprint, Identity
-from coordinator.wire_versions import StandbyCopy
 from sluice.core.errors import BlobMissing, SluiceError
 from sluice.core.ids import ExecutionContainerId, StageName, TaskName
 from sluice.core.snapshot import BlobId, CheckpointId
+from sluice.wire.jobmodels import StandbyCopy
 
 log = logging.getLogger(__name__)
 

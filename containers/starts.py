@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 from containers.engine import Start
 from containers.job import Job
-from coordinator import wire, wire_tasks
 from coordinator.core.recovery import Snapshot
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
 
 
-def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire_tasks.AcquireReply) -> Sequence[Start]:
+def starts_of(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[Start]:
     """In the order of the chain."""
-    by_name: dict[str, wire_tasks.StageStart] = {stage.stage: stage for stage in acquired.stages}
+    by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
         Start(
             declared=declared,
@@ -23,7 +25,7 @@ def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire_task
             generation=Generation(acquired.generation),
             lineage=Lineage(found.lineage),
             reported=found.batch_id,
-            starts=wire.offsets_of(found.starts),
+            starts=wire_body.offsets_of(found.starts),
             origin=RunId(run.origin),
             failed_drains=run.failed_drains,
         )
@@ -32,7 +34,7 @@ def starts_of(job: Job, run: wire.RunDetail, task: TaskName, acquired: wire_task
     ]
 
 
-def offered(task: TaskName, acquired: wire_tasks.AcquireReply) -> dict[str, Snapshot]:
+def offered(task: TaskName, acquired: wire_agents.AcquireReply) -> dict[str, Snapshot]:
     """The snapshots that the stages of an acquired task may be restored from, by query."""
     return {
         f"{task}/{stage.stage}": Snapshot(
@@ -47,7 +49,7 @@ def offered(task: TaskName, acquired: wire_tasks.AcquireReply) -> dict[str, Snap
     }
 
 
-def check_job(job: Job, run: wire.RunReply) -> None:
+def check_job(job: Job, run: wire_runs.RunReply) -> None:
     """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
         raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")

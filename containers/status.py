@@ -19,10 +19,11 @@ from containers.inplace import InPlace
 from containers.overview import RunOverview, StatusReply, overview, status_of
 from containers.pages import status_page
 from containers.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
-from coordinator import wire
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownJob, UnknownRun, YourRequest
 from sluice.core.ids import JobName, RunId
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
 
 T = TypeVar("T")
 
@@ -33,20 +34,20 @@ AT_ONCE = 8
 DEGRADED = 2
 
 
-class ContainersReply(wire.Reply):
+class ContainersReply(wire_body.Reply):
     """The body of `sluice containers --json`."""
 
     job: str
     run_id: str
-    containers: tuple[wire.ContainerReply, ...]
+    containers: tuple[wire_runs.ContainerReply, ...]
 
 
-class TasksReply(wire.Reply):
+class TasksReply(wire_body.Reply):
     """The body of `sluice tasks --json`."""
 
     job: str
     run_id: str
-    tasks: tuple[wire.TaskReply, ...]
+    tasks: tuple[wire_runs.TaskReply, ...]
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def asked(url: str, ask: Callable[[Coordinator], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def the_job(client: Coordinator, name: str | None) -> wire.JobReply:
+async def the_job(client: Coordinator, name: str | None) -> wire_runs.JobReply:
     """The job of that name, or the only one. Raises UnknownJob, and YourRequest when there are several to choose from."""
     jobs = (await client.jobs()).jobs
     if not jobs:
@@ -81,7 +82,7 @@ async def the_job(client: Coordinator, name: str | None) -> wire.JobReply:
     return found
 
 
-async def the_run(client: Coordinator, name: str | None) -> wire.RunDetail:
+async def the_run(client: Coordinator, name: str | None) -> wire_runs.RunDetail:
     """The run of that id, or the current one of the job of that name, or of the only job. Raises UnknownRun, UnknownJob, YourRequest."""
     jobs = (await client.jobs()).jobs
     if name is not None:
@@ -107,7 +108,7 @@ class Watched:
         jobs = (await client.jobs()).jobs if self.job is None else (await the_job(client, self.job),)
         free = asyncio.Semaphore(AT_ONCE)
 
-        async def one(job: wire.JobReply) -> RunOverview:
+        async def one(job: wire_runs.JobReply) -> RunOverview:
             async with free:
                 run = await client.run(RunId(job.current_run))
             return overview(run, _now(), timedelta(seconds=self.old_report_seconds))
@@ -122,11 +123,11 @@ def _now() -> datetime:
 # --- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _spelled(reply: wire.Reply) -> str:
+def _spelled(reply: wire_body.Reply) -> str:
     return reply.model_dump_json(by_alias=True, indent=2)
 
 
-def _tell(reply: wire.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
+def _tell(reply: wire_body.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
     screen = Screen(sys.stdout)
     if as_json:
         screen.say(_spelled(reply))
@@ -140,7 +141,7 @@ def show_jobs(url: str, *, as_json: bool) -> None:
 
 
 def show_runs(url: str, job: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
-    async def ask(client: Coordinator) -> wire.RunsReply:
+    async def ask(client: Coordinator) -> wire_runs.RunsReply:
         name = JobName((await the_job(client, job)).job)
         return await client.runs(name, limit, RunId(before) if before else None)
 
@@ -164,7 +165,7 @@ def show_tasks(url: str, run: str | None, *, as_json: bool) -> None:
     _tell(reply, lambda width: _of_run(found, tasks_table(found, found.told_at or _now(), width)), as_json=as_json)
 
 
-def _of_run(run: wire.RunDetail, page: RenderableType) -> RenderableType:
+def _of_run(run: wire_runs.RunDetail, page: RenderableType) -> RenderableType:
     return Group(Text(f"run {run.run_id} ({run.state})"), Text(""), page)
 
 

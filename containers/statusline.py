@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import TextIO
 
 from containers.client import Coordinator
-from coordinator import wire
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
 
 LINE_EVERY = timedelta(seconds=15)
 
 
-def told(run: wire.RunDetail) -> str:
+def told(run: wire_runs.RunDetail) -> str:
     """One line about a run."""
     live = sum(1 for each in run.incarnations if each.state == "LIVE")
     held = sum(1 for task in run.tasks if task.holder)

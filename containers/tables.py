@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from containers.overview import StageOverview, backup_age, offsets_behind, report_age, watermark_lag
-from coordinator import wire
+from sluice.wire import runs as wire_runs
 
 NONE = "-"
 GAP = 2
@@ -163,12 +163,12 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width
     return made
 
 
-def jobs_table(reply: wire.JobsReply, width: int | None) -> Table:
+def jobs_table(reply: wire_runs.JobsReply, width: int | None) -> Table:
     columns = [Column("JOB"), Column("STATE"), Column("CURRENT RUN"), Column("RUNS", right=True, rank=1)]
     return table(columns, [(each.job, state(each.state), each.current_run, count(each.runs)) for each in reply.jobs], width)
 
 
-def runs_table(reply: wire.RunsReply, width: int | None) -> Table:
+def runs_table(reply: wire_runs.RunsReply, width: int | None) -> Table:
     columns = [
         *(Column("RUN"), Column("STATE"), Column("CREATED", rank=1), Column("ENDED", rank=2)),
         *(Column("CONTAINERS", right=True, rank=3), Column("MODEL", right=True, rank=4), Column("REASON", folds=True)),
@@ -180,7 +180,7 @@ def runs_table(reply: wire.RunsReply, width: int | None) -> Table:
     return table(columns, rows, width)
 
 
-def containers_table(run: wire.RunDetail, width: int | None) -> Table:
+def containers_table(run: wire_runs.RunDetail, width: int | None) -> Table:
     columns = [
         *(
             Column("SLOT"),
@@ -203,7 +203,7 @@ def containers_table(run: wire.RunDetail, width: int | None) -> Table:
     return table(columns, rows, width)
 
 
-def tasks_table(run: wire.RunDetail, at: datetime, width: int | None) -> Table:
+def tasks_table(run: wire_runs.RunDetail, at: datetime, width: int | None) -> Table:
     """A row for each stage of each task."""
     columns = [
         *(
@@ -227,7 +227,7 @@ def tasks_table(run: wire.RunDetail, at: datetime, width: int | None) -> Table:
     return table(columns, rows, width)
 
 
-def _progress(told: wire.StageProgress | None, at: datetime) -> Sequence[str]:
+def _progress(told: wire_runs.StageProgress | None, at: datetime) -> Sequence[str]:
     """Batch, rows/s, behind, took, watermark lag, age of the backup, age of the report."""
     if told is None:
         return (NONE,) * 7

@@ -16,10 +16,11 @@ from containers.life import Life
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.starts import offered, starts_of
-from coordinator import wire, wire_tasks
 from coordinator.core.recovery import Snapshot
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
 from sluice.logconfig import about
+from sluice.wire import agents as wire_agents
+from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class TaskPlace:
     life: Life
     job: Job
     coordinator: Coordinator
-    run: wire.RunDetail
+    run: wire_runs.RunDetail
     execution_id: ExecutionContainerId
     epoch: Epoch
     queries: Queries
@@ -87,19 +88,19 @@ class TaskRun:
             finally:
                 self._ended.set()
 
-    async def _acquire(self) -> wire_tasks.AcquireReply | None:
+    async def _acquire(self) -> wire_agents.AcquireReply | None:
         """Wait for the task for as long as it takes; None when it is not to be waited for any more."""
         place = self._place
         while not (place.life.over or self._leaving.is_set()):
             reply = await place.life.until_told(self._ask)
-            if isinstance(reply, wire_tasks.AcquireReply):
+            if isinstance(reply, wire_agents.AcquireReply):
                 return reply
             if reply is not None:
                 log.info("task %s: %s may still act for %.1f s", self.task, reply.former, reply.wait_seconds)
                 await self._pause(min(timedelta(seconds=reply.wait_seconds + 0.05), BETWEEN))
         return None
 
-    async def _ask(self) -> wire_tasks.AcquireReply | wire_tasks.WaitReply:
+    async def _ask(self) -> wire_agents.AcquireReply | wire_agents.WaitReply:
         place = self._place
         return await place.coordinator.acquire(RunId(place.run.run_id), self.task, place.execution_id, place.epoch, WAIT)
 
@@ -109,7 +110,7 @@ class TaskRun:
         await asyncio.wait(waited, timeout=duration.total_seconds(), return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
 
-    def _hold(self, acquired: wire_tasks.AcquireReply) -> None:
+    def _hold(self, acquired: wire_agents.AcquireReply) -> None:
         place = self._place
         self.generation = Generation(acquired.generation)
         place.snapshots.update(offered(self.task, acquired))
@@ -118,7 +119,7 @@ class TaskRun:
             place.drains.begin(acquired.drain)
             self._on_acquired(self.task)
 
-    def _starts_of(self, acquired: wire_tasks.AcquireReply) -> dict[str, Start]:
+    def _starts_of(self, acquired: wire_agents.AcquireReply) -> dict[str, Start]:
         place = self._place
         return {start.query: start for start in starts_of(place.job, place.run, self.task, acquired)}
 
@@ -175,7 +176,7 @@ class TaskRun:
                 self._more.set()
             await self._place.life.unless_over(self._place.queries.begun(longer))
 
-    async def _restarted(self, acquired: wire_tasks.AcquireReply) -> Collection[str]:
+    async def _restarted(self, acquired: wire_agents.AcquireReply) -> Collection[str]:
         """Stop what reads less than the coordinator says by now, and note with what it starts again."""
         place = self._place
         place.drains.begin(acquired.drain)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from containers.overview import live_containers, offsets_behind
-from coordinator import wire
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 
 ORDERLY = (0, 3)
 """Exit codes that say nothing against a version: stopped in order, lease lost."""
@@ -39,7 +39,7 @@ class Look:
     total: int
 
 
-def look(run: wire.RunDetail, batches: int, crashed: str = "") -> Look:
+def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> Look:
     """A stage has shown that it works by `batches` batches, or, with nothing to read, by its first, which Spark runs without rows, too.
     `crashed`: how a container of ours ended, if one did."""
     stages = [each for task in run.tasks for each in task.stages]
@@ -58,7 +58,7 @@ def look(run: wire.RunDetail, batches: int, crashed: str = "") -> Look:
     return found(How.SETTLING if idle else How.WELL, "")
 
 
-def _wrong(run: wire.RunDetail, crashed: str) -> tuple[How, str] | None:
+def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[How, str] | None:
     if run.state is RunState.FAILED:
         return How.BADLY, f"the run failed: {headlines(run.reason)}"
     if run.state.ended or run.state is RunState.DRAINING:
@@ -74,7 +74,7 @@ def headlines(reason: str) -> str:
     return " ".join(line for line in reason.splitlines() if line and not line[0].isspace())
 
 
-def _missing(run: wire.RunDetail, stages: int, batches: int) -> Sequence[str]:
+def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[str]:
     live = {each.processor_id for each in live_containers(run)}
     free = sum(1 for task in run.tasks if task.holder is None)
     return [
@@ -96,7 +96,7 @@ class Trial:
         self._well_since: datetime | None = None
         self.too_late = False
 
-    def seen(self, run: wire.RunDetail, crashed: str = "") -> Look:
+    def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> Look:
         """WELL and BADLY are final; BADLY is also what has not become well in time."""
         now = run.told_at
         assert now is not None

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator import wire
-from coordinator.wire_drain import DrainSummary
 from sluice.core.drain import Phase
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
+from sluice.wire.drains import DrainSummary
 
 FORMER, CODE, BACK = "upgrade.former", "upgrade.code", "upgrade.back"
 """Keys of a run's config: the drained run that it comes after; a hash of its job file; the run that it goes back from."""
@@ -34,13 +34,13 @@ GIVEN_UP = "the upgrade failed: "
 # --- runs that upgrades make -----------------------------------------------------------------------------------------
 
 
-def upgraded(request: wire.RunRequest, former: RunId, code: str) -> wire.RunRequest:
+def upgraded(request: wire_runs.RunRequest, former: RunId, code: str) -> wire_runs.RunRequest:
     """The request that deploys the new version after the `former` run's drain."""
     marks = {FORMER: former, CODE: code}
     return request.model_copy(update={"start": "drained", "config": {**unmarked(request.config), **marks}})
 
 
-def gone_back(request: wire.RunRequest, failed: RunId | None) -> wire.RunRequest:
+def gone_back(request: wire_runs.RunRequest, failed: RunId | None) -> wire_runs.RunRequest:
     """The request that deploys the old version again, from the request of its drained run. `failed` is None when the new version could not
     be deployed at all."""
     config = {key: value for key, value in request.config.items() if key != BACK}
@@ -51,10 +51,10 @@ def unmarked(config: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in config.items() if key not in (FORMER, CODE, BACK)}
 
 
-def same_version(present: wire.RunRequest, new: wire.RunRequest, code: str) -> bool:
+def same_version(present: wire_runs.RunRequest, new: wire_runs.RunRequest, code: str) -> bool:
     """Whether an upgrade to just this deployed the present run: the same job file, with the same settings."""
 
-    def bare(request: wire.RunRequest) -> wire.RunRequest:
+    def bare(request: wire_runs.RunRequest) -> wire_runs.RunRequest:
         return request.model_copy(update={"start": "drained", "config": unmarked(request.config)})
 
     marked = FORMER in present.config and BACK not in present.config and present.config.get(CODE) == code
@@ -68,7 +68,7 @@ def same_version(present: wire.RunRequest, new: wire.RunRequest, code: str) -> b
 class Seen:
     """The job's current run, whether it is of the new version (`same_version`), and the job's drains, newest first."""
 
-    run: wire.RunDetail
+    run: wire_runs.RunDetail
     ours: bool
     drains: Sequence[DrainSummary] = ()
 
@@ -181,7 +181,7 @@ class Terms:
     old_here: bool
 
 
-def plan_lines(step: Step, terms: Terms, plan: wire.RunPlanReply, containers: int) -> Sequence[str]:
+def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
     """The steps from this one on, a line each."""
     if isinstance(step, GoBack):
         return [f"see run {step.failed} end", _back(step.former, terms)]

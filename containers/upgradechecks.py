@@ -27,10 +27,11 @@ from containers.upgrade import (
 )
 from containers.upgraderequest import new_request
 from containers.upgradewish import Outcome, UpgradeReply, Wish
-from coordinator import wire, wire_drain
 from sluice.core.drain import Phase
 from sluice.core.errors import NotEmptied, YourRequest
 from sluice.core.ids import RunId
+from sluice.wire import drains as wire_drains
+from sluice.wire import runs as wire_runs
 
 
 class Checks:
@@ -42,7 +43,7 @@ class Checks:
         self._old = load_job(wish.local.old) if wish.local is not None and wish.local.old is not None else None
         self.job = load_job(wish.job_file)
 
-    async def look(self) -> tuple[Seen, wire.RunRequest]:
+    async def look(self) -> tuple[Seen, wire_runs.RunRequest]:
         """How the job is, and the request of the new version."""
         job = await the_job(self._client, self.job.name)
         run_id = RunId(job.current_run)
@@ -55,7 +56,7 @@ class Checks:
         """`acted`: this command has taken a step already."""
         return next_step(seen, back=self._wish.back, anew=self._wish.anew and not acted)
 
-    async def check(self, seen: Seen, request: wire.RunRequest) -> None:
+    async def check(self, seen: Seen, request: wire_runs.RunRequest) -> None:
         """Everything that can be known beforehand. Raises YourRequest for what would not come to a good end."""
         step = self.next(seen, acted=False)
         match step:
@@ -88,7 +89,7 @@ class Checks:
         if left:
             raise NotEmptied(f"{left}: --allow-left upgrades all the same, and those rows are lost to the new version")
 
-    async def _check_requests(self, former: RunId, request: wire.RunRequest) -> None:
+    async def _check_requests(self, former: RunId, request: wire_runs.RunRequest) -> None:
         await self._client.plan_run(request)
         await self._check_old(former)
         if self._wish.back:
@@ -101,7 +102,7 @@ class Checks:
         if self._old is not None:
             check_job(self._old, await self._client.run(former))
 
-    async def plan(self, seen: Seen, request: wire.RunRequest) -> UpgradeReply:
+    async def plan(self, seen: Seen, request: wire_runs.RunRequest) -> UpgradeReply:
         wish, step = self._wish, self.next(seen, acted=False)
         here, old_here = self._wish.local is not None, self._old is not None
         terms = Terms(wish.allow_left, wish.back, wish.batches, wish.watch, here, old_here)
@@ -121,7 +122,7 @@ class Checks:
         return f"{count(detail.rows_left)} rows are left that a flush could not empty (in {', '.join(stages)})" if detail.rows_left else ""
 
 
-def _left(plan: wire_drain.DrainPlanReply) -> str:
+def _left(plan: wire_drains.DrainPlanReply) -> str:
     """What a drain would leave, or that it is not known; "" when nothing."""
     if plan.empties:
         return ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from containers.deploy import bound_names, checked_request, config_of
 from containers.job import Job
 from containers.upgrade import unmarked
-from coordinator import wire
 from sluice.core.errors import BadSettings
+from sluice.wire import runs as wire_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Settings:
     config: Sequence[str] = ()
 
 
-def new_request(job: Job, settings: Settings, present: wire.RunRequest) -> wire.RunRequest:
+def new_request(job: Job, settings: Settings, present: wire_runs.RunRequest) -> wire_runs.RunRequest:
     """The request for the new version. Streams that the present run has are bound as there unless a system is named; `config` goes over the
     present one. Raises BadSettings, BadPlacement."""
     bindings = bound_names(job, settings.bind)
@@ -37,7 +37,7 @@ def _names(job: Job) -> set[str]:
     return {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
 
 
-def _present_bindings(job: Job, present: wire.RunRequest) -> dict[str, dict[str, str]]:
+def _present_bindings(job: Job, present: wire_runs.RunRequest) -> dict[str, dict[str, str]]:
     names = _names(job)
     return {
         each.name: {"system": each.system} | ({"stream": each.stream} if each.stream else {})
@@ -46,7 +46,7 @@ def _present_bindings(job: Job, present: wire.RunRequest) -> dict[str, dict[str,
     }
 
 
-def _only_system(job: Job, present: wire.RunRequest, bindings: dict[str, dict[str, str]]) -> str:
+def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, dict[str, str]]) -> str:
     """That of streams which the present run does not have. Raises BadSettings when there are several to choose from."""
     systems = sorted({each.system for each in present.streams})
     new = sorted(_names(job) - bindings.keys())

@@ -18,11 +18,12 @@ from containers.upgrade import GIVEN_UP, AwaitEnd, Deploy, Drain, GoBack, Refuse
 from containers.upgradechecks import Checks
 from containers.upgradelocal import LocalUpgrade
 from containers.upgradewish import Outcome, UpgradeReply, Wish, say
-from coordinator import wire, wire_drain
 from sluice.clock import SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import CoordinatorUnreachable, NotTheCurrentRun, RunIsDraining, YourRequest
 from sluice.core.ids import RunId
+from sluice.wire import drains as wire_drains
+from sluice.wire import runs as wire_runs
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class Upgrade:
 
     # --- the steps -------------------------------------------------------------------------------------------------
 
-    async def _take(self, seen: Seen, step: Step, request: wire.RunRequest) -> UpgradeReply | None:
+    async def _take(self, seen: Seen, step: Step, request: wire_runs.RunRequest) -> UpgradeReply | None:
         """Take the step; None: look again."""
         match step:
             case Drain():
@@ -110,7 +111,7 @@ class Upgrade:
                 assert_never(step)
 
     async def _drain(self, run_id: RunId) -> UpgradeReply | None:
-        asked = wire_drain.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
+        asked = wire_drains.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
         drain = await patiently(lambda: self._client.request_drain(asked))
         self.standing = (
             f"the drain of run {run_id} goes on without this command; the same command again goes on with the upgrade, "
@@ -129,7 +130,7 @@ class Upgrade:
         )
         return self._reply(Outcome.NOT_DRAINED, f"the drain of run {run_id} {how} ({over.reason}); {left}", former=run_id)
 
-    async def _deploy(self, seen: Seen, former: RunId, request: wire.RunRequest) -> UpgradeReply | None:
+    async def _deploy(self, seen: Seen, former: RunId, request: wire_runs.RunRequest) -> UpgradeReply | None:
         self.standing = f"run {former} is drained and nothing of the job runs: the same command again goes on with the new version"
         left = await patiently(lambda: self._checks.rows_left(seen, former))
         if left and not self._wish.allow_left:
@@ -230,7 +231,7 @@ class Upgrade:
             self._stays = True
         return self._reply(Outcome.WENT_BACK, told, former, failed, run_id)
 
-    async def _deploy_surely(self, request: wire.RunRequest, present: RunId) -> RunId:
+    async def _deploy_surely(self, request: wire_runs.RunRequest, present: RunId) -> RunId:
         """In the place of the present run there may be one by this very request already: the answer was lost, or another command went back
         as well. Raises Refused also when it is somebody's other run."""
         while True:

@@ -11,7 +11,7 @@ from pathlib import Path
 from containers.tables import shown
 from containers.upgradelocal import LocalWish
 from containers.upgraderequest import Settings
-from coordinator import wire
+from sluice.wire import body as wire_body
 
 
 class Outcome(StrEnum):
@@ -50,7 +50,7 @@ class Wish:
     local: LocalWish | None = None
 
 
-class UpgradeReply(wire.Reply):
+class UpgradeReply(wire_body.Reply):
     """The body of `sluice upgrade --json`. `run` is of the new version, `backRun` of the old one after going back; `steps` of a dry run."""
 
     job: str

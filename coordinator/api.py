@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request, R
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
-from coordinator import api_drain, api_snapshots, api_versions, metrics, wire, wire_samza, wire_tasks
+from coordinator import api_drain, api_snapshots, api_versions, metrics
 from coordinator.blobstores import BlobStores
 from coordinator.declared import PROBLEMS, RunIdPath, TaskPath
 from coordinator.deployments import Deployments
@@ -42,6 +42,10 @@ from coordinator.tasks import Tasks
 from sluice.core.errors import UnknownJob, UnknownSlot, YourRequest
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +88,21 @@ router = APIRouter(responses=PROBLEMS)
 
 
 Replaces = Annotated[
-    str | None, Header(alias=wire.REPLACES_HEADER, max_length=300, description="a run's id: only while that is the job's current run")
+    str | None, Header(alias=wire_body.REPLACES_HEADER, max_length=300, description="a run's id: only while that is the job's current run")
 ]
 
 
 @router.post("/runs", status_code=201)
 async def deploy_run(
-    body: wire.RunRequest, parts: PartsDep, sluice_replaces: Replaces = None, sluice_who: api_versions.Who = ""
-) -> wire.RunReply:
+    body: wire_runs.RunRequest, parts: PartsDep, sluice_replaces: Replaces = None, sluice_who: api_versions.Who = ""
+) -> wire_runs.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
     return run_reply(await parts.deployments.deploy(body, replaces, sluice_who), parts.connections)
 
 
 @router.post("/runs/plan")
-async def plan_run(body: wire.RunRequest, parts: PartsDep) -> wire.RunPlanReply:
+async def plan_run(body: wire_runs.RunRequest, parts: PartsDep) -> wire_runs.RunPlanReply:
     """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
     that is still to come."""
     return plan_of_run(body.job, await parts.deployments.plan(body))
@@ -107,17 +111,17 @@ async def plan_run(body: wire.RunRequest, parts: PartsDep) -> wire.RunPlanReply:
 @router.get("/runs")
 async def get_runs(
     parts: PartsDep,
-    job: Annotated[wire.Name | None, Query(description="only this job's")] = None,
-    before: Annotated[str | None, Query(max_length=300, pattern=wire.NO_NUL, description="only runs older than this one")] = None,
+    job: Annotated[wire_body.Name | None, Query(description="only this job's")] = None,
+    before: Annotated[str | None, Query(max_length=300, pattern=wire_body.NO_NUL, description="only runs older than this one")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-) -> wire.RunsReply:
+) -> wire_runs.RunsReply:
     """Runs, newest first. Ask again with `before` = the answer's `next` for older ones."""
     found = await parts.runs.older(JobName(job) if job else None, RunId(before) if before else None, limit + 1)
     return runs_reply(found, limit)
 
 
 @router.get("/runs/{runId}")
-async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire.RunDetail:
+async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire_runs.RunDetail:
     """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model: see `PATCH`."""
     described = await parts.runs.describe(RunId(run_id))
     response.headers["ETag"] = f'"{described.run.model_version}"'
@@ -132,21 +136,21 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
 
 
 @router.get("/runs/{runId}/request")
-async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire.RunRequest:
+async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
     """The request that made a run, with which it can be made again."""
     return await parts.runs.request_of(RunId(run_id))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
-async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire.StopRequest | None = None) -> wire.RunReply:
+async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopRequest | None = None) -> wire_runs.RunReply:
     """Stop all containers between batches; the run ends when the last is gone. Repeating it changes nothing."""
-    asked = body or wire.StopRequest()
+    asked = body or wire_runs.StopRequest()
     return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
 
 
 @router.get("/jobs")
-async def get_jobs(parts: PartsDep) -> wire.JobsReply:
-    return wire.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
+async def get_jobs(parts: PartsDep) -> wire_runs.JobsReply:
+    return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
 
 
 @router.get("/runs/{runId}/notices")
@@ -155,12 +159,12 @@ async def get_notices(
     parts: PartsDep,
     after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
     wait: Annotated[float, Query(ge=0, le=300, description="seconds; the coordinator may hold the poll for less")] = 30,
-) -> wire.NoticesReply:
+) -> wire_body.NoticesReply:
     """Long poll: the run's notices numbered above `after`, as soon as there are any."""
     held = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.notices.after(RunId(run_id), after, held)
-    return wire.NoticesReply(
-        notices=tuple(wire.Notice.model_validate({"seq": n.seq, "kind": n.kind, "at": n.at, "detail": n.detail}) for n in found)
+    return wire_body.NoticesReply(
+        notices=tuple(wire_body.Notice.model_validate({"seq": n.seq, "kind": n.kind, "at": n.at, "detail": n.detail}) for n in found)
     )
 
 
@@ -168,13 +172,13 @@ async def get_notices(
 
 
 @router.post("/runs/{runId}/containers", status_code=201)
-async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest, parts: PartsDep) -> wire_tasks.RegisterReply:
+async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
     """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
     new = Newcomer(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
     found = await parts.heartbeats.register(RunId(run_id), new)
-    return wire_tasks.RegisterReply(
+    return wire_agents.RegisterReply(
         epoch=found.container.epoch,
         lease_seconds=found.lease.total_seconds(),
         heartbeat_seconds=found.interval.total_seconds(),
@@ -187,14 +191,14 @@ async def register_container(run_id: RunIdPath, body: wire_tasks.RegisterRequest
 @router.post("/containers/{executionContainerId:path}/exit")
 async def report_exit(
     execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
-    body: wire_tasks.ExitRequest,
+    body: wire_agents.ExitRequest,
     parts: PartsDep,
-) -> wire.ContainerReply:
+) -> wire_runs.ContainerReply:
     """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
     return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
 
 
-@router.get("/containerHeartbeat", response_model=wire.HeartbeatReply)
+@router.get("/containerHeartbeat", response_model=wire_body.HeartbeatReply)
 async def container_heartbeat(
     parts: PartsDep,
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
@@ -209,7 +213,7 @@ async def container_heartbeat(
     parts.leases.answered_invalid += 1
     ended = await parts.heartbeats.state_of_ended_run(ExecutionContainerId(execution_container_id))
     if ended is not None:
-        headers[wire.RUN_STATE_HEADER] = ended.value
+        headers[wire_body.RUN_STATE_HEADER] = ended.value
     return Response(b'{"alive": false}', media_type="application/json", headers=headers)
 
 
@@ -217,12 +221,12 @@ async def container_heartbeat(
 
 
 @router.post(
-    "/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire_tasks.AcquireReply}, 202: {"model": wire_tasks.WaitReply}}
+    "/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire_agents.AcquireReply}, 202: {"model": wire_agents.WaitReply}}
 )
 async def acquire_task(
     run_id: RunIdPath,
     task: TaskPath,
-    body: wire_tasks.AcquireRequest,
+    body: wire_agents.AcquireRequest,
     parts: PartsDep,
     wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
 ) -> Response:
@@ -234,31 +238,31 @@ async def acquire_task(
     )
     if isinstance(found, Wait):
         seconds = found.delay.total_seconds()
-        told = wire_tasks.WaitReply(wait_seconds=seconds, former=found.former)
+        told = wire_agents.WaitReply(wait_seconds=seconds, former=found.former)
         return JSONResponse(told.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
-    reply = wire_tasks.AcquireReply(
+    reply = wire_agents.AcquireReply(
         task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
     )
     return JSONResponse(reply.model_dump(mode="json", by_alias=True))
 
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
-async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ProgressRequest, parts: PartsDep) -> None:
+async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
     """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
-    told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire.offsets_of(body.offsets), body.measures)
+    told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.measures)
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 
 @router.post("/runs/{runId}/tasks/{task}/pace")
-async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_tasks.PaceRequest, parts: PartsDep) -> wire_tasks.PaceReply:
+async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_agents.PaceRequest, parts: PartsDep) -> wire_agents.PaceReply:
     """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
     word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
     lead = None if word.lead is None else word.lead.total_seconds()
-    return wire_tasks.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
+    return wire_agents.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
-async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_tasks.ReleaseRequest, parts: PartsDep) -> None:
+async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_agents.ReleaseRequest, parts: PartsDep) -> None:
     """Give the task back, so that its next holder need not wait."""
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
@@ -314,7 +318,7 @@ async def get_metrics(parts: PartsDep) -> Response:
 
 
 @router.get("/prometheus/targets")
-async def get_prometheus_targets(parts: PartsDep) -> list[wire.PrometheusTarget]:
+async def get_prometheus_targets(parts: PartsDep) -> list[wire_body.PrometheusTarget]:
     """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
     return [prometheus_target(row, row.metrics_address) for row in await parts.heartbeats.live() if row.metrics_address]
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 
-from coordinator import wire, wire_snapshots
 from coordinator.audits import Audits, Explained
 from coordinator.blobstores import BlobStores
 from coordinator.collection import Collected, Collection
@@ -20,6 +19,8 @@ from coordinator.snapshots import Marked, Reported, Snapshots
 from coordinator.store.backups import MarkerRow, PinRow, StoreKey
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, checked_blob_id
+from sluice.wire import body as wire_body
+from sluice.wire import snapshots as wire_snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ async def report_snapshot(
         Generation(body.generation),
         Lineage(body.lineage),
         body.batch_id,
-        wire.offsets_of(body.offsets),
+        wire_body.offsets_of(body.offsets),
         CheckpointId(body.checkpoint_id),
         markers,
     )
@@ -93,7 +94,7 @@ async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, ours
 # --- what people ask -------------------------------------------------------------------------------------------------
 
 TaskQuery = Annotated[wire_snapshots.TaskText | None, Query(description="only this task's")]
-StageQuery = Annotated[wire.Name | None, Query(description="only this stage's")]
+StageQuery = Annotated[wire_body.Name | None, Query(description="only this stage's")]
 
 
 @router.get("/jobs/{job}/snapshots")
@@ -113,7 +114,7 @@ async def get_snapshots(
 
 @router.get("/jobs/{job}/snapshots/{checkpointId}")
 async def get_snapshot(
-    job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire.Name, ours: SnapshotsDep
+    job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
 ) -> wire_snapshots.SnapshotReply:
     """One snapshot of a store. A checkpoint's id is of one store, so task and stage are told, too."""
     return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CheckpointId(checkpoint_id)))
@@ -246,7 +247,7 @@ def _snapshot(found: Described) -> wire_snapshots.SnapshotReply:
         generation=row.generation,
         run_id=row.run_id,
         reported_at=row.reported_at,
-        offsets=wire.offsets_body(row.offsets),
+        offsets=wire_body.offsets_body(row.offsets),
         markers={name: wire_snapshots.MarkerReply.model_validate(asdict(marker)) for name, marker in row.markers.items()},
         head=found.head,
         chosen=found.chosen,

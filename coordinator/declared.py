@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import Path
 
-from coordinator import wire
+from sluice.wire import body as wire_body
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"content": {"application/problem+json": {"schema": wire.Problem.model_json_schema()}}, "description": told}
+    status: {"content": {"application/problem+json": {"schema": wire_body.Problem.model_json_schema()}}, "description": told}
     for status, told in {
         400: "The body cannot be read",
         404: "Unknown",

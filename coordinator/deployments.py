@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from coordinator import wire, wire_samza
 from coordinator.blobstores import BlobStores
 from coordinator.endings import ask_to_stop, the_run
 from coordinator.groupers import Groupers
@@ -28,6 +27,8 @@ from sluice.core.ids import JobName, RunId, Ssp, StreamId
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, Plan
 from sluice.core.placement import replicas_of
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Deployments:
         self._blob_stores = blob_stores
         self._deploying = asyncio.Lock()
 
-    async def deploy(self, request: wire.RunRequest, replaces: RunId | None = None, who: str = "") -> RunRow:
+    async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None, who: str = "") -> RunRow:
         """Make a run, for `who`; with `replaces`, only while that is the job's current one. Everything is checked before anything is
         created; streams come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and
         uses. A run deployed over a live one asks that one to stop.
@@ -93,7 +94,7 @@ class Deployments:
                     return run
 
     async def _deployed(
-        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], replaces: RunId | None, who: str
+        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], replaces: RunId | None, who: str
     ) -> RunRow | None:
         """None when the job model of the former run has changed meanwhile: what was planned from it is out of date."""
         counts, missing = await self._streams.counts(request, bindings)
@@ -114,7 +115,7 @@ class Deployments:
         identities = await self._streams.identities(request, bindings, before.going_on)
         return await self._save(request, streams_of(request, bindings, counts, identities), before, plan, starts, who)
 
-    async def plan(self, request: wire.RunRequest) -> Proposed:
+    async def plan(self, request: wire_runs.RunRequest) -> Proposed:
         """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
 
         Raises what `deploy` does; but for that start neither NeverDrained nor RunIsDraining.
@@ -133,7 +134,7 @@ class Deployments:
         identities = await self._streams.identities(request, there, before.going_on)
         return Proposed(before.run, plan.model, streams_of(request, bindings, counts, identities), missing)
 
-    def _checked(self, request: wire.RunRequest) -> Mapping[str, StreamId]:
+    def _checked(self, request: wire_runs.RunRequest) -> Mapping[str, StreamId]:
         """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable, BadConfig."""
         chain(graph_of(request))
         self._blob_stores.of_config(request.config, None)
@@ -167,7 +168,7 @@ class Deployments:
 
     async def _plan(
         self,
-        request: wire.RunRequest,
+        request: wire_runs.RunRequest,
         bindings: Mapping[str, StreamId],
         counts: Mapping[str, int],
         previous: Previous,
@@ -180,7 +181,7 @@ class Deployments:
 
     async def _save(
         self,
-        request: wire.RunRequest,
+        request: wire_runs.RunRequest,
         streams: Sequence[Mapping[str, object]],
         before: _Before,
         plan: Plan,

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from coordinator import wire, wire_drain, wire_tasks
 from coordinator.drains import Described, stages_at
 from coordinator.drainsteps import shape_of
 from coordinator.emptying import Emptying
@@ -14,10 +13,13 @@ from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerState, RunRow
 from sluice.core.drain import Phase, Shape, Step, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, ProcessorId, StageName, TaskName
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
 
 
-def drain_summary(row: DrainRow) -> wire_drain.DrainSummary:
-    return wire_drain.DrainSummary.model_validate(_summary_fields(row))
+def drain_summary(row: DrainRow) -> wire_drains.DrainSummary:
+    return wire_drains.DrainSummary.model_validate(_summary_fields(row))
 
 
 def _summary_fields(row: DrainRow) -> dict[str, object]:
@@ -33,11 +35,11 @@ def _summary_fields(row: DrainRow) -> dict[str, object]:
         "soft_deadline_at": row.soft_at,
         "hard_deadline_at": row.hard_at,
         "ended_at": row.ended_at,
-        "drained": wire.offsets_body(row.drained),
+        "drained": wire_body.offsets_body(row.drained),
     }
 
 
-def drain_detail(found: Described) -> wire_drain.DrainDetail:
+def drain_detail(found: Described) -> wire_drains.DrainDetail:
     drain, stages = found.drain, stages_at(found.stages)
     shape = shape_of(found.run, found.model, found.containers, found.holds)
     left = remains(drain.phase, stages)
@@ -52,16 +54,17 @@ def drain_detail(found: Described) -> wire_drain.DrainDetail:
         "rows_left": sum(each.rows_left or 0 for each in found.stages),
         "phases": tuple(_phases(drain, found.at)),
         "blocked_by": tuple(
-            wire_drain.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why) for each in blocked
+            wire_drains.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why)
+            for each in blocked
         ),
         "containers": tuple(_containers(found, shape, waiting, behind)),
-        "pinned": wire.offsets_body(drain.pinned),
-        "catch_up": wire.offsets_body(drain.catch_up),
+        "pinned": wire_body.offsets_body(drain.pinned),
+        "catch_up": wire_body.offsets_body(drain.catch_up),
     }
-    return wire_drain.DrainDetail.model_validate(fields)
+    return wire_drains.DrainDetail.model_validate(fields)
 
 
-def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drain.DrainPhaseReply]:
+def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drains.DrainPhaseReply]:
     came = [
         (Phase.REQUESTED, drain.requested_at),
         *((Phase.STOPPING, drain.stopping_at), (Phase.FLUSHING, drain.flushing_at), (Phase.COMMITTING, drain.committing_at)),
@@ -73,7 +76,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drain.DrainPhaseRep
     for (phase, at), end in zip(entered, ends, strict=True):
         took, budget = end - at, drain.budgets.get(phase)
         found.append(
-            wire_drain.DrainPhaseReply(
+            wire_drains.DrainPhaseReply(
                 phase=phase,
                 at=at,
                 seconds=round(took.total_seconds(), 3),
@@ -86,7 +89,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drain.DrainPhaseRep
 
 def _containers(
     found: Described, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
-) -> Sequence[wire_drain.DrainContainerReply]:
+) -> Sequence[wire_drains.DrainContainerReply]:
     valid: dict[ProcessorId, ExecutionContainerId] = {
         each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE
     }
@@ -94,9 +97,9 @@ def _containers(
     rows: defaultdict[TaskName, list[DrainStageRow]] = defaultdict(list)
     for row in found.stages:
         rows[row.task].append(row)
-    tasks: defaultdict[ProcessorId, list[wire_drain.DrainTaskReply]] = defaultdict(list)
+    tasks: defaultdict[ProcessorId, list[wire_drains.DrainTaskReply]] = defaultdict(list)
     for name, of_task in rows.items():
-        told = wire_drain.DrainTaskReply(
+        told = wire_drains.DrainTaskReply(
             task=name,
             holder=holders.get(name),
             done=sum(1 for row in of_task if (name, row.stage) not in behind),
@@ -104,19 +107,19 @@ def _containers(
         )
         tasks[shape.slots[name]].append(told)
     return [
-        wire_drain.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
+        wire_drains.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
         for slot, listed in sorted(tasks.items())
     ]
 
 
-def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drain.DrainStageReply:
-    return wire_drain.DrainStageReply.model_validate(
+def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainStageReply:
+    return wire_drains.DrainStageReply.model_validate(
         {
             "stage": row.stage,
-            "step": wire_tasks.step_name(row.step),
+            "step": wire_agents.step_name(row.step),
             "waits_for": waiting if row.step < Step.FLUSHED else (),
             "batch_id": row.batch_id,
-            "offsets": wire.offsets_body(row.offsets),
+            "offsets": wire_body.offsets_body(row.offsets),
             "pinned_checkpoint": row.pinned,
             "committed_checkpoint": row.committed,
             "rows_left": row.rows_left,
@@ -128,12 +131,12 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drain.DrainStag
     )
 
 
-def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drain.DrainPlanReply:
+def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drains.DrainPlanReply:
     leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
     told = tuple(
-        wire_drain.StagePlanReply(
+        wire_drains.StagePlanReply(
             stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, untold=tuple(each.untold)
         )
         for each in stages
     )
-    return wire_drain.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)
+    return wire_drains.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)

@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator import wire, wire_samza
 from coordinator.store.port import Reading, RunRow, Store
 from sluice.core.errors import NoJobModel
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import JobName, RunId, StageName, StreamId
 from sluice.core.model import JobModel, Outline, Plan
 from sluice.core.placement import slots
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
 
 
-def outline_of(request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> Outline:
+def outline_of(request: wire_runs.RunRequest, bindings: Mapping[str, StreamId]) -> Outline:
     """`bindings` are by the job's names of its streams."""
     return Outline(
         job=JobName(request.job),
@@ -30,7 +32,7 @@ def outline_of(request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> Ou
 
 
 def plan_model(
-    request: wire.RunRequest,
+    request: wire_runs.RunRequest,
     grouper: Grouper,
     bindings: Mapping[str, StreamId],
     counts: Mapping[str, int],
@@ -86,8 +88,8 @@ class JobModels:
         headers = [
             (b"etag", etag),
             (b"cache-control", b"no-cache"),
-            (wire.RUN_HEADER.lower().encode(), run_id.encode()),
-            (wire.MODEL_VERSION_HEADER.lower().encode(), b"%d" % version),
+            (wire_body.RUN_HEADER.lower().encode(), run_id.encode()),
+            (wire_body.MODEL_VERSION_HEADER.lower().encode(), b"%d" % version),
         ]
         self._served[job] = Served(body, etag, headers)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from coordinator import wire
 from coordinator.store.port import RunRow
 from coordinator.streams.port import Offsets, StreamSystem
 from sluice.core.errors import StreamConflict, UnknownStream, UnknownSystem
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.model import Plan
+from sluice.wire import runs as wire_runs
 
 
 class JobStreams:
@@ -24,14 +24,14 @@ class JobStreams:
             raise UnknownSystem(f"no system {name!r} is configured: there is {', '.join(sorted(self._systems))}")
         return self._systems[name]
 
-    async def counts(self, request: wire.RunRequest, bindings: Mapping[str, StreamId]) -> tuple[dict[str, int], list[StreamId]]:
+    async def counts(self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId]) -> tuple[dict[str, int], list[StreamId]]:
         """Partition counts by the job's names, and the streams that are still to be created."""
         counts: dict[str, int] = {}
         missing: list[StreamId] = []
         for each in request.inputs:
             stream = bindings[each.name]
             counts[each.name] = await self.system(stream.system).partitions(stream.stream)
-        made: tuple[wire.IntermediateBody | wire.OutputBody, ...] = (*request.intermediates, *request.outputs)
+        made: tuple[wire_runs.IntermediateBody | wire_runs.OutputBody, ...] = (*request.intermediates, *request.outputs)
         for wanted in made:
             stream = bindings[wanted.name]
             try:
@@ -39,7 +39,7 @@ class JobStreams:
             except UnknownStream:
                 present = wanted.partitions
                 missing.append(stream)
-            if isinstance(wanted, wire.IntermediateBody) and present != wanted.partitions:
+            if isinstance(wanted, wire_runs.IntermediateBody) and present != wanted.partitions:
                 raise StreamConflict(
                     f"the intermediate stream {stream} exists with {present} partitions and the job asks for {wanted.partitions}: "
                     "ask for as many, or give it another name"
@@ -48,7 +48,7 @@ class JobStreams:
         return counts, missing
 
     async def identities(
-        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], going_on: RunRow | None
+        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], going_on: RunRow | None
     ) -> Mapping[str, str | None]:
         """Which stream it is that each input's name stands for: in a history that goes on the one with which it began, as the offsets are
         that one's."""
@@ -60,7 +60,7 @@ class JobStreams:
         return {each.name: await identity(bindings[each.name]) for each in request.inputs if each.name in bindings}
 
     async def starts(
-        self, request: wire.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
+        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
     ) -> Mapping[Ssp, int]:
         """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, one after a
         drain those where that ended, and both read partitions that are new from their beginning; a new history begins intermediate streams

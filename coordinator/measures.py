@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from coordinator import wire_tasks
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.wire import agents as wire_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Told:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    measures: wire_tasks.MeasuresBody | None = None
+    measures: wire_agents.MeasuresBody | None = None
 
     def repeats(self, other: Told) -> bool:
         """Whether both are of the same batch under the same grant."""

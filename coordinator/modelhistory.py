@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from coordinator import wire_samza
 from coordinator.drainsteps import containers_of
 from coordinator.jobmodels import JobModels
 from coordinator.store.port import Reading, RunRow, Store, Writing
@@ -19,6 +18,7 @@ from sluice.core.errors import IncompatibleExpansion, UnknownJob, UnknownVersion
 from sluice.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
 from sluice.core.ids import ExecutionContainerId, JobName, StreamId
 from sluice.core.model import JobModel, Plan
+from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
 

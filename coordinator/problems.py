@@ -13,9 +13,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from coordinator import wire
 from coordinator.fastpaths import App, Receive, Scope, Send
 from sluice.core.errors import BodyTooLarge, Bug, OurTrouble, SluiceError
+from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ MEDIA_TYPE = "application/problem+json"
 def problem(
     slug: str, title: str, status: int, detail: str, instance: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    body = wire.Problem(type=f"urn:sluice:{slug}", title=title, status=status, detail=detail, instance=instance)
+    body = wire_body.Problem(type=f"urn:sluice:{slug}", title=title, status=status, detail=detail, instance=instance)
     return JSONResponse(body.model_dump(exclude_none=True), status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from coordinator import wire, wire_tasks
 from coordinator.adoptions import version_of_all
 from coordinator.blobstores import BlobStores
 from coordinator.deployments import Proposed
@@ -22,33 +21,36 @@ from coordinator.tasks import StageStart
 from coordinator.versions import given_away
 from sluice.core.ids import ExecutionContainerId, StageName, TaskName
 from sluice.core.ownership import Hold
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
 
 Connections = dict[str, dict[str, str]]
 
 
-def run_summary(run: RunRow) -> wire.RunSummary:
-    return wire.RunSummary.model_validate(_run_fields(run, {}))
+def run_summary(run: RunRow) -> wire_runs.RunSummary:
+    return wire_runs.RunSummary.model_validate(_run_fields(run, {}))
 
 
-def runs_reply(rows: Sequence[RunRow], limit: int) -> wire.RunsReply:
+def runs_reply(rows: Sequence[RunRow], limit: int) -> wire_runs.RunsReply:
     """`rows` holds one more than `limit` where there is another page."""
     page = rows[:limit]
-    return wire.RunsReply(runs=tuple(run_summary(row) for row in page), next=page[-1].run_id if len(rows) > limit else None)
+    return wire_runs.RunsReply(runs=tuple(run_summary(row) for row in page), next=page[-1].run_id if len(rows) > limit else None)
 
 
-def run_reply(run: RunRow, connections: Connections) -> wire.RunReply:
-    return wire.RunReply.model_validate(_run_fields(run, connections))
+def run_reply(run: RunRow, connections: Connections) -> wire_runs.RunReply:
+    return wire_runs.RunReply.model_validate(_run_fields(run, connections))
 
 
-def plan_of_run(job: str, proposed: Proposed) -> wire.RunPlanReply:
+def plan_of_run(job: str, proposed: Proposed) -> wire_runs.RunPlanReply:
     missing = {(each.system, each.stream) for each in proposed.missing}
-    streams = tuple(wire.StreamReply.model_validate(each) for each in proposed.streams)
-    return wire.RunPlanReply(
+    streams = tuple(wire_runs.StreamReply.model_validate(each) for each in proposed.streams)
+    return wire_runs.RunPlanReply(
         job=job,
         replaces=proposed.before.run_id if proposed.before else None,
         streams=streams,
         creates=tuple(each.name for each in streams if (each.system, each.stream) in missing),
-        tasks=tuple(wire.PlannedTask(task=task, processor_id=slot) for task, slot in sorted(proposed.model.placement.items())),
+        tasks=tuple(wire_runs.PlannedTask(task=task, processor_id=slot) for task, slot in sorted(proposed.model.placement.items())),
     )
 
 
@@ -86,13 +88,13 @@ class InMemory:
     backed_up: Mapping[StoreKey, datetime]
 
 
-def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire.RunDetail:
+def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
     holds = {row.task: row.hold for row in described.holds}
     tasks = []
     for name, processor_id in sorted(described.model.placement.items()):
         hold = holds.get(name)
         tasks.append(
-            wire.TaskReply(
+            wire_runs.TaskReply(
                 task=name,
                 processor_id=processor_id,
                 generation=hold.generation if hold else None,
@@ -109,24 +111,24 @@ def run_detail(described: Described, connections: Connections, memory: InMemory,
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
         "held_back": tuple(
-            wire.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
+            wire_runs.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
             for pid, held in sorted(described.held_back.items())
         )
     }
     fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
     fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
-    return wire.RunDetail.model_validate(fields)
+    return wire_runs.RunDetail.model_validate(fields)
 
 
-def _adoption(described: Described) -> wire.Adoption:
+def _adoption(described: Described) -> wire_runs.Adoption:
     version, made_at = described.run.model_version, max(described.version.created_at, described.run.created_at)
     behind = [row for row in described.containers if row.state is ContainerState.LIVE and row.model_version < version]
-    return wire.Adoption(
+    return wire_runs.Adoption(
         version=version,
         since=made_at,
         all_on=version_of_all(described.containers),
         behind=tuple(
-            wire.NotAdopted(
+            wire_runs.NotAdopted(
                 execution_container_id=row.execution_id,
                 processor_id=row.processor_id,
                 version=row.model_version,
@@ -137,8 +139,8 @@ def _adoption(described: Described) -> wire.Adoption:
     )
 
 
-def _watched(row: WatchedRow) -> wire.WatchedStream:
-    return wire.WatchedStream(
+def _watched(row: WatchedRow) -> wire_runs.WatchedStream:
+    return wire_runs.WatchedStream(
         name=row.name,
         system=row.system,
         stream=row.stream,
@@ -150,22 +152,22 @@ def _watched(row: WatchedRow) -> wire.WatchedStream:
     )
 
 
-def drain_of_run(row: DrainRow | None) -> wire.DrainOfRun | None:
+def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
     """None for one that left the run as it was."""
     if row is None or (row.phase.over and row.flushing_at is None):
         return None
-    pinned, catch_up = wire.offsets_body(row.pinned), wire.offsets_body(row.catch_up)
-    return wire.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
+    pinned, catch_up = wire_body.offsets_body(row.pinned), wire_body.offsets_body(row.catch_up)
+    return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
 
 
-def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire.StageProgress:
+def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire_runs.StageProgress:
     told = memory.paces.get((row.stage, row.task))
     behind = memory.behind.get((row.task, row.stage))
-    return wire.StageProgress(
+    return wire_runs.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
         batch_id=row.batch_id,
-        offsets=wire.offsets_body(row.offsets),
+        offsets=wire_body.offsets_body(row.offsets),
         reported_at=row.reported_at,
         pace=None if told is None else _pace(told),
         offsets_behind=behind,
@@ -174,42 +176,42 @@ def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire.
     )
 
 
-def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire.StageMeasures | None:
+def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire_runs.StageMeasures | None:
     if told is None or told.measures is None:
         return None
     now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
     if hold is None or hold.released or hold.generation != told.generation:
         now |= {"rows": 0, "rows_per_second": 0.0}
-    return wire.StageMeasures.model_validate(told.measures.model_dump() | now)
+    return wire_runs.StageMeasures.model_validate(told.measures.model_dump() | now)
 
 
-def _pace(told: Paced) -> wire.StagePace:
+def _pace(told: Paced) -> wire_runs.StagePace:
     word = told.word
     lead = None if word.lead is None else word.lead.total_seconds()
-    return wire.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
+    return wire_runs.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
 
 
-def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire.ContainerReply:
+def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:
     fields = asdict(row)
     fields["lease_seconds_left"] = None if lease_left is None else round(lease_left.total_seconds(), 3)
     fields["execution_container_id"] = fields.pop("execution_id")
     fields["job_model_version"] = fields.pop("model_version")
     fields["state"] = row.state.value
-    return wire.ContainerReply.model_validate(fields)
+    return wire_runs.ContainerReply.model_validate(fields)
 
 
-def prometheus_target(row: ContainerRow, address: str) -> wire.PrometheusTarget:
+def prometheus_target(row: ContainerRow, address: str) -> wire_body.PrometheusTarget:
     """`job` would be the name of what Prometheus scrapes, so a job of ours is `sluice_job`."""
     labels = {"sluice_job": row.job, "run": row.run_id, "processor": row.processor_id, "container": row.execution_id}
-    return wire.PrometheusTarget(targets=(address,), labels=labels)
+    return wire_body.PrometheusTarget(targets=(address,), labels=labels)
 
 
-def job_reply(row: JobRow) -> wire.JobReply:
-    return wire.JobReply(job=row.job, current_run=row.current_run, state=row.state, runs=row.runs)
+def job_reply(row: JobRow) -> wire_runs.JobReply:
+    return wire_runs.JobReply(job=row.job, current_run=row.current_run, state=row.state, runs=row.runs)
 
 
-def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_tasks.StageSnapshot:
-    return wire_tasks.StageSnapshot(
+def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_agents.StageSnapshot:
+    return wire_agents.StageSnapshot(
         checkpoint_id=found.checkpoint,
         lineage=found.lineage,
         batch_id=found.batch_id,
@@ -218,14 +220,14 @@ def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_tasks.StageSnaps
     )
 
 
-def stage_start(start: StageStart) -> wire_tasks.StageStart:
+def stage_start(start: StageStart) -> wire_agents.StageStart:
     snapshot = start.snapshot and stage_snapshot(start.snapshot, start.store)
-    return wire_tasks.StageStart(
+    return wire_agents.StageStart(
         stage=start.store.stage,
         lineage=start.store.lineage,
         batch_id=start.store.batch_id,
-        starts=wire.offsets_body(start.starts),
+        starts=wire_body.offsets_body(start.starts),
         snapshot=snapshot,
         generation=start.store.generation,
-        drain_step=wire_tasks.step_name(start.step),
+        drain_step=wire_agents.step_name(start.step),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator import wire
 from sluice.core.errors import BadGraph
 from sluice.core.graph import Graph, Stage
 from sluice.core.ids import StageName, StreamId
+from sluice.wire import runs as wire_runs
 
 
-def graph_of(request: wire.RunRequest) -> Graph:
+def graph_of(request: wire_runs.RunRequest) -> Graph:
     """Raises BadGraph when a name is declared twice."""
     return Graph.declared(
         inputs=[each.name for each in request.inputs],
@@ -20,7 +20,7 @@ def graph_of(request: wire.RunRequest) -> Graph:
     )
 
 
-def bindings_of(request: wire.RunRequest) -> Mapping[str, StreamId]:
+def bindings_of(request: wire_runs.RunRequest) -> Mapping[str, StreamId]:
     """The streams by the job's names. Raises BadGraph."""
     bindings = {each.name: StreamId(each.system, each.stream or each.name) for each in request.streams}
     for stage in request.stages:
@@ -34,7 +34,7 @@ def bindings_of(request: wire.RunRequest) -> Mapping[str, StreamId]:
 
 
 def streams_of(
-    request: wire.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int], identities: Mapping[str, str | None]
+    request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], counts: Mapping[str, int], identities: Mapping[str, str | None]
 ) -> Sequence[Mapping[str, object]]:
     """The streams as resolved, for the run's record (`wire.StreamReply`)."""
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from coordinator import wire
 from coordinator.drainsteps import ShowDrain, containers_of, leave
 from coordinator.endings import ask_to_stop, held_back, the_run
 from coordinator.jobmodels import JobModels
@@ -22,6 +21,7 @@ from sluice.core.failover import USUAL, HeldUntil, HoldBack
 from sluice.core.ids import JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
 from sluice.core.placement import slots
+from sluice.wire import runs as wire_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Runs:
                 held_back=self._held_back(containers),
             )
 
-    async def request_of(self, run_id: RunId) -> wire.RunRequest:
+    async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
         """The request that made the run. Raises UnknownRun."""
         async with self._store.read() as tx:
-            return wire.RunRequest.model_validate((await the_run(tx, run_id)).spec)
+            return wire_runs.RunRequest.model_validate((await the_run(tx, run_id)).spec)
 
     def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, HeldUntil]:
         """The slots that are, by now."""

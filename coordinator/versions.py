@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from coordinator import wire, wire_samza
 from coordinator.drainsteps import containers_of
 from coordinator.endings import the_run
 from coordinator.groupers import Groupers
@@ -30,6 +29,8 @@ from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, Strea
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, Plan
 from sluice.core.placement import Homes, slots
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Versions:
     async def _proposed(self, known: _Known, wish: Wish) -> Proposal:
         run, model, previous = known.run, known.model, known.previous
         containers = int(run.spec["containers"]) if wish.containers is None else wish.containers
-        request = wire.RunRequest.model_validate({**run.spec, "containers": containers})
+        request = wire_runs.RunRequest.model_validate({**run.spec, "containers": containers})
         outline = outline_of(request, {str(each["name"]): stream_of(each) for each in run.streams})
         away = wish.away
         if away is None:  # whoever asks for containers wants those that are back to be used

@@ -18,13 +18,13 @@ from containers.client import Coordinator
 from containers.deploy import deploy_request
 from containers.life import Ending
 from containers.settings import ContainerSettings
-from coordinator import wire
 from coordinator.app import build
 from coordinator.blobs.port import BlobStore
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
+from sluice.wire import runs as wire_runs
 from tests.fake_engine import FakeEngine, soon
 from tests.fakes import FakeClock
 
@@ -130,7 +130,7 @@ class Place:
         reply = await self.client.deploy(deploy_request(job or two_stages(), containers, self.system, start, config or {}))
         return RunId(reply.run_id)
 
-    async def run(self, run_id: RunId) -> wire.RunDetail:
+    async def run(self, run_id: RunId) -> wire_runs.RunDetail:
         return await self.client.run(run_id)
 
     async def state(self, run_id: RunId) -> str:

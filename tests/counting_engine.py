@@ -25,9 +25,9 @@ from containers.engine import Batch, Emptied, Start
 from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from containers.positions import advance
 from coordinator.streams.log import Headers, Log, Record, Writer
-from coordinator.wire import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 from sluice.core.errors import LeaseLost, StateElsewhere
 from sluice.core.ids import Lineage, Ssp
+from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 from tests.agents import Wire
 from tests.disk_engine import DiskEngine, plan
 from tests.fake_engine import DEADLINE, FakeEngine, FakeQuery

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from coordinator.wire import RunDetail
 from examples.flights.check import WATERMARK, check, closed_windows, told
 from examples.flights.data import BY_CARRIER, DELAYS, FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, load_flights, time_text
 from examples.flights.replay import flights_feed
 from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
 from examples.playing.streams import HOMES, Home, Streams, System
+from sluice.wire.runs import RunDetail
 
 JOB_FILE = Path(__file__).with_name("job.py")
 MARK = ".flights-demo"

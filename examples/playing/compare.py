@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coordinator.streams.log import Headers
-from coordinator.wire import CONTROL_RECORD_HEADER
 from examples.playing.streams import Home, Streams, log_home
+from sluice.wire.body import CONTROL_RECORD_HEADER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from coordinator.wire import RunDetail
+from sluice.wire.runs import RunDetail
 
 _TIMEOUT_SECONDS = 5.0
 

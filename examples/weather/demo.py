@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from coordinator.wire import RunDetail
 from examples.flights.data import YEAR_STARTS, Flight, time_text
 from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
 from examples.playing.streams import Streams
@@ -29,6 +28,7 @@ from examples.weather.data import (
 )
 from examples.weather.replay import READERS as INPUT_READERS
 from examples.weather.replay import feeds_of
+from sluice.wire.runs import RunDetail
 
 JOB_FILE = Path(__file__).with_name("job.py")
 MARK = ".weather-demo"

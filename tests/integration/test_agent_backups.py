@@ -24,11 +24,11 @@ from coordinator.errands import Progress
 from coordinator.rebuild import find, write
 from coordinator.settings import read_settings
 from coordinator.store.sql import open_store
-from coordinator.wire_snapshots import MarkerBody, SnapshotRequest
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, RunId, StageName
 from sluice.core.snapshot import CheckpointId
+from sluice.wire.snapshots import MarkerBody, SnapshotRequest
 from tests.agents import Incarnation, Place, place
 from tests.disk_engine import DiskEngine, plan
 from tests.fake_engine import FakeQuery, soon

@@ -21,8 +21,8 @@ import pytest
 from containers import Job
 from containers.agent import EXIT_OK
 from coordinator.streams.log import Headers, Record, Writer
-from coordinator.wire import DRAIN_RECORD_HEADER
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId
+from sluice.wire.body import DRAIN_RECORD_HEADER
 from tests.agents import Incarnation, Place, place, two_stages
 from tests.counting_engine import CountingEngine, Killed, Ledger, Trap, TrappedWire, summed
 from tests.fake_engine import FakeQuery, soon

@@ -14,8 +14,8 @@ import pytest
 
 from containers.engine import Batch, StateSize
 from containers.life import EXIT_OK
-from coordinator import wire
 from sluice.core.ids import RunId, Ssp
+from sluice.wire import runs as wire_runs
 from tests.agents import Incarnation, Place, place
 from tests.fake_engine import FakeQuery
 
@@ -34,7 +34,7 @@ async def running(there: Place, run_id: RunId, name: str = "c1") -> tuple[Incarn
     return container, await container.engine.all_started(4)
 
 
-async def stage_of(there: Place, run_id: RunId, task: str = "Partition 0", stage: str = "first") -> wire.StageProgress:
+async def stage_of(there: Place, run_id: RunId, task: str = "Partition 0", stage: str = "first") -> wire_runs.StageProgress:
     tasks = (await there.run(run_id)).tasks
     return next(s for t in tasks if t.task == task for s in t.stages if s.stage == stage)
 

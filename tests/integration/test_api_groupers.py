@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from containers.deploy import job_request
-from coordinator import wire
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
@@ -21,6 +20,7 @@ from coordinator.store.memory import MemoryStore
 from coordinator.streams.log_system import LogSystem
 from sluice.core.errors import BadGrouping
 from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.custom_groupers import Endless
 from tests.fakes import FakeClock, no_blob_stores
@@ -139,10 +139,10 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     deployments = Deployments(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores())
     Endless.released.clear()
     with pytest.raises(BadGrouping, match=r"tests\.custom_groupers:Endless has not answered within 0\.05 s"):
-        await deployments.deploy(wire.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))
+        await deployments.deploy(wire_runs.RunRequest.model_validate(run_body(grouper="tests.custom_groupers:Endless")))
     Endless.released.set()
     assert await Runs(store, models, notices, clock, lambda *_: None).jobs() == []
-    assert (await deployments.deploy(wire.RunRequest.model_validate(run_body()))).job == "flight-delays"
+    assert (await deployments.deploy(wire_runs.RunRequest.model_validate(run_body()))).job == "flight-delays"
 
 
 JOB = """

@@ -9,7 +9,6 @@ from itertools import count
 
 import pytest
 
-from coordinator import wire
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -24,6 +23,7 @@ from sluice.core.errors import RunIsDraining, StaleRun
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions
@@ -67,7 +67,7 @@ class World:
         self.runs = Runs(self.store, models, notices, clock, self.leases.show_drain)
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.deployments.deploy(wire.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
         return await self.heartbeats.register(run.run_id, Newcomer(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None))

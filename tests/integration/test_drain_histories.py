@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import wire
 from coordinator.deployments import Deployments
 from coordinator.drains import Asked, Drains, Took
 from coordinator.drainwatch import DrainWatch
@@ -36,6 +35,7 @@ from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Li
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.wire import runs as wire_runs
 from tests.caller import chained_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions
@@ -83,7 +83,7 @@ class World:
     # --- what happens ---
 
     async def deploy(self) -> None:
-        self.run_id = (await self.deployments.deploy(wire.RunRequest.model_validate(chained_body(partitions=2)))).run_id
+        self.run_id = (await self.deployments.deploy(wire_runs.RunRequest.model_validate(chained_body(partitions=2)))).run_id
         await self.replace()
 
     async def replace(self) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from coordinator import wire
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.heartbeats import Heartbeats, Newcomer
@@ -31,6 +30,7 @@ from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
+from sluice.wire import runs as wire_runs
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores
 from tests.streamsoftwo import TwoPartitions
@@ -113,7 +113,7 @@ class World:
         self.watch = PartitionWatch(self.store, systems, self.versions, clock, timedelta(seconds=60))
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.deployments.deploy(wire.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
 
     async def grow(self, run: RunRow, partitions: int = 4, asked: Asked = ASKED) -> Change:
         self.system.count = partitions

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from coordinator import wire
 from coordinator.streams.log import Log, Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.wire import runs as wire_runs
 from tests.support.coordinators import Cluster
 from tests.support.processes import tail, wait_for
 
@@ -45,7 +45,7 @@ class Stage(Cluster):
         self.log = Log(self.home / "log")
         self._fed = 0
 
-    def incarnation(self, execution_id: str) -> wire.ContainerReply:
+    def incarnation(self, execution_id: str) -> wire_runs.ContainerReply:
         return next(each for each in self.detail().incarnations if each.execution_container_id == execution_id)
 
     def holds_all(self, execution_id: str) -> bool:

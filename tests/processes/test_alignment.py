@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator import wire
 from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.wire import runs as wire_runs
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
@@ -84,7 +84,7 @@ def routed(scene: Stage) -> int:
     return sum(scene.log.latest("middle").values())
 
 
-def held(scene: Stage) -> wire.StagePace | None:
+def held(scene: Stage) -> wire_runs.StagePace | None:
     return next((s.pace for t in scene.detail().tasks for s in t.stages if s.stage == "route" and s.pace is not None and s.pace.held), None)
 
 

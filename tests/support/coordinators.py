@@ -14,7 +14,7 @@ import httpx
 
 from containers.deploy import deploy_request
 from containers.job import load_job
-from coordinator import wire
+from sluice.wire import runs as wire_runs
 from tests.support.processes import SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
 
 GENEROUS = 30.0
@@ -127,8 +127,8 @@ class Cluster:
     def container_log(self, container: Container) -> Path:
         return next(self.root.glob(f"container-*-{container.execution_id}.log"))
 
-    def detail(self) -> wire.RunDetail:
-        return wire.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
+    def detail(self) -> wire_runs.RunDetail:
+        return wire_runs.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
 
     def close(self) -> None:
         """Containers before the coordinator, which hears their last words, and by their watchdogs, which a killed driver session needs. The

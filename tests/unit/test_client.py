@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from containers.client import Alive, Coordinator, NotValid, Refused, whoever
-from coordinator.wire import RunRequest
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState
+from sluice.wire.runs import RunRequest
 from tests.fake_engine import soon
 
 C1 = ExecutionContainerId("c1")

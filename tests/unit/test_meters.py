@@ -13,8 +13,8 @@ from containers import Job
 from containers.engine import Batch, Start, StateSize
 from containers.exposition import ContainerCollector
 from containers.meters import Meters
-from coordinator import wire_tasks
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
+from sluice.wire import agents as wire_agents
 from tests.fakes import FakeClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -47,13 +47,13 @@ def meters(clock: FakeClock) -> Meters:
     return made
 
 
-def committed(meters: Meters, batch: Batch) -> wire_tasks.MeasuresBody:
+def committed(meters: Meters, batch: Batch) -> wire_agents.MeasuresBody:
     told = meters.committed(batch)
     assert told is not None
     return told
 
 
-def idle(meters: Meters) -> wire_tasks.MeasuresBody:
+def idle(meters: Meters) -> wire_agents.MeasuresBody:
     told = meters.idle(START.query)
     assert told is not None
     return told
@@ -66,7 +66,7 @@ def test_a_batch_is_told_with_all_that_was_measured(meters: Meters) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     at = NOON - timedelta(hours=1)
     told = committed(meters, batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
-    assert told == wire_tasks.MeasuresBody(
+    assert told == wire_agents.MeasuresBody(
         rows=100,
         rows_per_second=100.0,
         batch_millis=500,

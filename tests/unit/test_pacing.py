@@ -11,10 +11,10 @@ from containers.client import Coordinator
 from containers.engine import Start
 from containers.job import DeclaredStage
 from containers.pacing import Pacer
-from coordinator import wire_tasks
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.wire import agents as wire_agents
 from tests.fake_engine import soon
 
 START = Start(
@@ -41,12 +41,12 @@ class SaysAsTold:
 
     async def pace(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
-    ) -> wire_tasks.PaceReply:
+    ) -> wire_agents.PaceReply:
         self.told.append(event_time)
         self.asked.set()
         if self.trouble is not None:
             raise self.trouble
-        return wire_tasks.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
+        return wire_agents.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
 
     async def next(self) -> None:
         """Until it is asked once more."""

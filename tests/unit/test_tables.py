@@ -24,7 +24,7 @@ from containers.tables import (
     stages_table,
     tasks_table,
 )
-from coordinator import wire
+from sluice.wire import runs as wire_runs
 from tests.rundetails import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -40,8 +40,8 @@ def on_terminal(page: RenderableType, width: int) -> str:
     return ESCAPE.sub("", rendered(page, Console(file=io.StringIO(), force_terminal=True, width=width)))
 
 
-def summary(**changes: Any) -> wire.RunSummary:
-    return wire.RunSummary.model_validate(detail().model_dump() | changes)
+def summary(**changes: Any) -> wire_runs.RunSummary:
+    return wire_runs.RunSummary.model_validate(detail().model_dump() | changes)
 
 
 # --- cells ---
@@ -95,7 +95,7 @@ def test_elsewhere_than_on_a_terminal_everything_is_whole_and_plain() -> None:
 
 def test_a_long_reason_stays_on_its_line() -> None:
     reason = "because " * 500
-    told = plain(runs_table(wire.RunsReply(runs=(summary(reason=reason),), next=None), None)).splitlines()
+    told = plain(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), None)).splitlines()
     assert len(told) == 2
     assert told[1].endswith(reason.strip())
 
@@ -103,7 +103,7 @@ def test_a_long_reason_stays_on_its_line() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     run = detail(incarnations=LATE, tasks=tuple(task(n, execution_id(1)) for n in range(40)))
-    reply = wire.RunsReply(runs=(summary(state="FAILED", reason="boom " * 50),), next=None)
+    reply = wire_runs.RunsReply(runs=(summary(state="FAILED", reason="boom " * 50),), next=None)
     processes = [ProcessRow("container-1", "1", "up", 4711, 2)]
     pages = [containers_table(run, width), tasks_table(run, NOON, width), runs_table(reply, width)]
     pages += [stages_table(overview(run, NOON).stages, width), local_page(processes, run, overview(run, NOON), NOON, "says", width)]
@@ -122,7 +122,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_every_row() -> None:
 
 def test_free_text_folds_and_loses_nothing() -> None:
     reason = " ".join(f"word{n}" for n in range(60))
-    told = on_terminal(runs_table(wire.RunsReply(runs=(summary(reason=reason),), next=None), 80), 80)
+    told = on_terminal(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), 80), 80)
     assert re.findall(r"word\d+", told) == reason.split()
     assert RUN in told
 
@@ -147,7 +147,7 @@ def test_a_task_tells_its_stages_each_on_a_line() -> None:
 
 
 def test_jobs_are_listed_with_their_runs() -> None:
-    reply = wire.JobsReply.model_validate({"jobs": [{"job": "a", "currentRun": "a-1", "state": "RUNNING", "runs": 1200}]})
+    reply = wire_runs.JobsReply.model_validate({"jobs": [{"job": "a", "currentRun": "a-1", "state": "RUNNING", "runs": 1200}]})
     assert plain(jobs_table(reply, None)).splitlines()[1].split() == ["a", "RUNNING", "a-1", "1,200"]
 
 

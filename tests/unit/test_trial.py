@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from containers.trial import SETTLED, How, Trial, look
-from coordinator import wire
+from sluice.wire import runs as wire_runs
 from tests.rundetails import NOON, ago, container, detail, execution_id, measures, stage, task
 
 WITHIN = timedelta(minutes=10)
 
 
-def of_stages(*stages: wire.StageProgress, **changes: Any) -> wire.RunDetail:
+def of_stages(*stages: wire_runs.StageProgress, **changes: Any) -> wire_runs.RunDetail:
     return detail(tasks=(task(0, execution_id(0), *stages),), **changes)
 
 
-def at(batch: int | None, behind: int | None = 100) -> wire.StageProgress:
+def at(batch: int | None, behind: int | None = 100) -> wire_runs.StageProgress:
     return stage("hourly", batch_id=batch, offsets_behind=behind, measures=None)
 
 
@@ -29,7 +29,7 @@ def test_batches_enough_of_every_stage_are_well() -> None:
 
 
 @pytest.mark.parametrize("waiting", [at(None), at(None, 0), at(0), at(0, None)])
-def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire.StageProgress) -> None:
+def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire_runs.StageProgress) -> None:
     found = look(of_stages(at(1), waiting), 2)
     assert (found.how, found.done, found.total) == (How.NOT_YET, 1, 2)
     assert found.told == "1 stages have not committed 2 batches and are not idle"
@@ -45,7 +45,7 @@ def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -
 
 
 def test_empty_slots_and_free_tasks_are_told() -> None:
-    bare = wire.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
+    bare = wire_runs.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))
     found = look(run, 2)
     assert found.how is How.NOT_YET
@@ -90,7 +90,7 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 # --- over time ---
 
 
-def seen(trial: Trial, *stages: wire.StageProgress, after: float, **changes: Any) -> How:
+def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> How:
     """The run was deployed at noon less five minutes."""
     return trial.seen(of_stages(*stages, told_at=ago(minutes=5) + timedelta(seconds=after), **changes)).how
 

@@ -30,10 +30,10 @@ from containers.upgrade import (
     upgraded,
 )
 from containers.upgraderequest import Settings, new_request
-from coordinator import wire
-from coordinator.wire_drain import DrainSummary
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
+from sluice.wire.drains import DrainSummary
 from tests.rundetails import NOON, detail
 
 OLD, NEW = RunId("old"), RunId("new")
@@ -150,7 +150,7 @@ def job(*outputs: str, name: str = "delays", intermediate: str = "mid") -> Job:
     return made
 
 
-def present(**bindings: dict[str, str]) -> wire.RunRequest:
+def present(**bindings: dict[str, str]) -> wire_runs.RunRequest:
     return deploy_request(job("out"), 3, "log", "checkpoint", {"backup.stores": "s3", FORMER: "before"}, bindings)
 
 
@@ -202,12 +202,12 @@ def test_going_back_repeats_the_old_request_from_the_drained_offsets() -> None:
 
 # --- the plan ---
 
-PLAN = wire.RunPlanReply(
+PLAN = wire_runs.RunPlanReply(
     job="j",
     replaces=OLD,
     streams=(),
     creates=("more",),
-    tasks=tuple(wire.PlannedTask(task=f"Partition {n}", processor_id="0") for n in range(4)),
+    tasks=tuple(wire_runs.PlannedTask(task=f"Partition {n}", processor_id="0") for n in range(4)),
 )
 
 

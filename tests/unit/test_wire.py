@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from coordinator import wire, wire_samza
 from sluice.core.ids import ProcessorId, Ssp, TaskName
 from sluice.core.model import JobModel, job_model
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
 
 DOTTED = Ssp("kafka", "ads.clicks", 1)
 VIEWS = Ssp("kafka", "page-views", 3)
@@ -90,12 +92,12 @@ def test_a_locality_is_spelled_as_samza_spells_it() -> None:
 
 
 def test_offsets_of_a_stream_with_dots_travel_as_objects() -> None:
-    body = wire.offsets_body({DOTTED: 7, VIEWS: 9})
+    body = wire_body.offsets_body({DOTTED: 7, VIEWS: 9})
     assert [each.model_dump(by_alias=True) for each in body] == [
         {"system": "kafka", "stream": "ads.clicks", "partition": 1, "offset": 7},
         {"system": "kafka", "stream": "page-views", "partition": 3, "offset": 9},
     ]
-    assert wire.offsets_of(body) == {DOTTED: 7, VIEWS: 9}
+    assert wire_body.offsets_of(body) == {DOTTED: 7, VIEWS: 9}
 
 
 RUN = {
@@ -116,7 +118,7 @@ RUN = {
     ],
 )
 def test_a_start_time_is_read_in_its_own_zone_and_as_utc_without_one(told: str, meant: datetime) -> None:
-    start = wire.RunRequest.model_validate({**RUN, "start": told}).start
+    start = wire_runs.RunRequest.model_validate({**RUN, "start": told}).start
     assert isinstance(start, datetime)
     assert (start, start.tzinfo) == (meant, UTC)
 
@@ -124,21 +126,21 @@ def test_a_start_time_is_read_in_its_own_zone_and_as_utc_without_one(told: str, 
 @pytest.mark.parametrize("told", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "soon", ""])
 def test_a_start_time_that_is_no_time_in_utc_is_refused(told: str) -> None:
     with pytest.raises(ValidationError):
-        wire.RunRequest.model_validate({**RUN, "start": told})
+        wire_runs.RunRequest.model_validate({**RUN, "start": told})
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", "-a", "a\n", "x" * 250, "\x00"])
 def test_names_on_the_wire_keep_the_rule_of_names(name: str) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(wire.Name).validate_python(name)
+        TypeAdapter(wire_body.Name).validate_python(name)
 
 
 def test_a_field_that_nobody_knows_is_refused_in_requests() -> None:
     with pytest.raises(ValidationError, match="maxtasks"):
-        wire.RunRequest.model_validate({**RUN, "maxtasks": 3})
+        wire_runs.RunRequest.model_validate({**RUN, "maxtasks": 3})
 
 
 @pytest.mark.parametrize("field", ["reason"])
 def test_text_with_a_nul_that_a_database_may_refuse_is_refused_at_the_door(field: str) -> None:
     with pytest.raises(ValidationError):
-        wire.StopRequest.model_validate({field: "a\x00b"})
+        wire_runs.StopRequest.model_validate({field: "a\x00b"})

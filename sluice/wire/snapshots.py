@@ -1,4 +1,4 @@
-"""HTTP bodies about snapshots: reports, pins, restores, garbage. See `coordinator.wire` for the manners."""
+"""HTTP bodies about snapshots: reports, pins, restores, garbage. See `sluice.wire.runs` for the manners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from coordinator.wire import NO_NUL, Body, Name, Offset, Reply, SspOffset
+from sluice.wire.body import NO_NUL, Body, Name, Offset, Reply, SspOffset
 
 CheckpointText = Annotated[str, Field(min_length=8, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]

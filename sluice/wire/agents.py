@@ -6,8 +6,9 @@ from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
-from coordinator.wire import HOST_AND_PORT, NO_NUL, Body, DrainOfRun, Name, Offset, Reply, SspOffset, Utc
 from sluice.core.drain import Step
+from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Offset, Reply, SspOffset, Utc
+from sluice.wire.runs import DrainOfRun
 
 Millis = Annotated[int, Field(ge=0, le=10**12)]
 OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]

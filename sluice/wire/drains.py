@@ -1,4 +1,4 @@
-"""HTTP bodies about drains. See `coordinator.wire` for the manners."""
+"""HTTP bodies about drains. See `sluice.wire.runs` for the manners."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from coordinator.wire import NO_NUL, Body, Reply, SspOffset
-from coordinator.wire_snapshots import CheckpointText, GenerationNumber, Reason
-from coordinator.wire_tasks import OperatorText, StepName
 from sluice.core.drain import Phase
+from sluice.wire.agents import OperatorText, StepName
+from sluice.wire.body import NO_NUL, Body, Reply, SspOffset
+from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 DrainText = Annotated[str, Field(min_length=1, max_length=64, pattern=NO_NUL)]

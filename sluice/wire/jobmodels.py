@@ -1,4 +1,4 @@
-"""The HTTP bodies about versions of job models, in the manner of `coordinator.wire`."""
+"""The HTTP bodies about versions of job models, in the manner of `sluice.wire.runs`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from coordinator.wire import NO_NUL, Body, Count, Name, Reply
-from coordinator.wire_tasks import StageSnapshot
 from sluice.core.expansion import Verdict
+from sluice.wire.agents import StageSnapshot
+from sluice.wire.body import NO_NUL, Body, Count, Name, Reply
 
 WHO_HEADER = "Sluice-Who"
 """Who asks, in his own words: kept with a version of a job model."""
