@@ -24,8 +24,8 @@ from containers.commit import CommitSettings, Committer, Marker
 from containers.freeze import freeze
 from containers.restore import Restorer, RestoreSettings
 from containers.transfer import NoProgress, StoreKey, in_parallel
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS

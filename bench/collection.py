@@ -25,7 +25,6 @@ from pathlib import Path
 
 from bench.harness import BenchFailed, Result, note
 from coordinator.app import prepare, stores_of_blobs
-from coordinator.blobs.port import About, Purpose
 from coordinator.blobstores import BlobStores
 from coordinator.collection import Collected, Collection
 from coordinator.errands import Progress
@@ -33,6 +32,7 @@ from coordinator.ourplaces import is_ours
 from coordinator.settings import read_settings
 from coordinator.store.backups import MarkerRow, SnapshotRow
 from coordinator.store.sql import SqlStore, open_store
+from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.indexjson import encoded

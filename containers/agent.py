@@ -34,8 +34,8 @@ from containers.stagerunner import RestartPolicy
 from containers.standby import Standby
 from containers.starts import check_job
 from containers.taskrun import TaskPlace
-from coordinator.blobs.port import BlobStore
 from coordinator.core.recovery import Snapshot
+from sluice.blobs.port import BlobStore
 from sluice.clock import Clock
 from sluice.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
 from sluice.core.ids import Epoch, Generation, Instant, TaskName

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from containers.backupmeters import BackupMeter, CopyMeter, Transfers
-from coordinator.blobs.counted import Requests
+from sluice.blobs.counted import Requests
 from sluice.core.ids import StageName, TaskName
 
 LABELS = ["task", "stage"]

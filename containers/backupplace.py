@@ -24,9 +24,9 @@ from containers.localstate import Stores
 from containers.restore import Restorer, RestoreSettings
 from containers.settings import ContainerSettings
 from containers.transfer import Progress, StoreKey
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import open_blob_store, wrapped
-from coordinator.blobs.port import BlobStore
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.port import BlobStore
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
 from sluice.core.snapshot import BlobStoreName, CheckpointId

@@ -23,9 +23,9 @@ from typing import TypeVar, assert_never
 from containers.filecontents import Hashes, LocalFiles, fingerprint
 from containers.freeze import Cut
 from containers.transfer import InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
-from coordinator.blobs.port import BlobStore, Purpose
 from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
 from coordinator.core.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
+from sluice.blobs.port import BlobStore, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, IndexUnreadable
 from sluice.core.ids import Generation

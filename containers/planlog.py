@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.core.recovery import Plan
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix

@@ -17,8 +17,8 @@ from containers.localstate import inspect, local_store, set_lineage
 from containers.planlog import PlanLog
 from containers.progresslog import telling
 from containers.restore import mend
-from coordinator.blobs.port import BlobStore
 from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from sluice.blobs.port import BlobStore
 from sluice.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
 from sluice.core.snapshot import BlobStoreName
 

@@ -22,7 +22,6 @@ from typing import TypeVar, assert_never
 from containers.commit import read_index
 from containers.filecontents import Hashes, LocalFiles, fingerprint
 from containers.transfer import READERS, InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, to_its_end
-from coordinator.blobs.port import BlobStore, Purpose
 from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
 from coordinator.core.restoring import (
     Fetch,
@@ -39,6 +38,7 @@ from coordinator.core.restoring import (
     is_it,
     plan_restore,
 )
+from sluice.blobs.port import BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, DiskUnwritable
 from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
 

@@ -19,8 +19,8 @@ from containers.restore import Restored, Restorer, RestoreSettings
 from containers.status import the_job
 from containers.tables import NONE, Column, Screen, count, moment, shown, table
 from containers.transfer import StoreKey
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageName, TaskName
 from sluice.core.snapshot import BlobId

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from containers.filecontents import LocalFiles
-from coordinator.blobs.port import About, Purpose
 from coordinator.core.diff import Fingerprint, Identity, LocalFile
+from sluice.blobs.port import About, Purpose
 from sluice.core.ids import JobName, StageName, TaskName
 from sluice.core.snapshot import BlobId, Kind, fresh_blob_id
 

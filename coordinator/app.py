@@ -19,9 +19,6 @@ from coordinator.api_drain import Draining
 from coordinator.api_snapshots import Backups
 from coordinator.api_versions import Versioning
 from coordinator.audits import Audits
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import open_blob_store, wrapped
-from coordinator.blobs.port import BlobStore
 from coordinator.blobstores import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.collection import Collection
@@ -61,6 +58,9 @@ from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 from coordinator.traffic import Traffic
 from coordinator.versions import Versions
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import DrainId, Phase, Times
 from sluice.core.errors import DatabaseInUse, StreamUnavailable

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.blobstores import BlobStores
 from coordinator.errands import Progress
 from coordinator.indexes import Registered, about_store, is_known, known_stores, only, read_index, registered
 from coordinator.store.backups import StoreKey
 from coordinator.store.port import Store
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, DataTrouble, UnknownSnapshot
 from sluice.core.ids import JobName
 from sluice.core.indexjson import lengths

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from coordinator.blobs.port import About, BlobStore, Purpose
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import JobName
 from sluice.core.snapshot import BlobStoreName, Kind

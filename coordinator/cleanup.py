@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from coordinator.blobs.port import Purpose
 from coordinator.blobstores import BlobStores
 from coordinator.indexes import about_store, read_index, registered
 from coordinator.store.backups import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StoreKey
 from coordinator.store.port import Store, Writing
+from sluice.blobs.port import Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage

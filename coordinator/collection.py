@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
 
-from coordinator.blobs.port import About, BlobStore, Listed, Purpose
 from coordinator.blobstores import BlobStores
 from coordinator.errands import Progress
 from coordinator.indexes import Registered, about_store, is_known, known_stores, read_index, registered
 from coordinator.ourplaces import is_ours
 from coordinator.store.backups import CondemnedRow, StoreKey
 from coordinator.store.port import Store
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import DataTrouble, SluiceError
 from sluice.core.ids import JobName, StageName, TaskName

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
-from coordinator.blobs.port import About, BlobStore, Listed, Purpose
 from coordinator.store.backups import SnapshotRow, StoreKey
 from coordinator.store.port import Reading
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage
 from sluice.core.indexjson import decoded
 from sluice.core.retention import References, floors

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from coordinator.blobs.counted import Requests
 from coordinator.cleanup import CleanUp
 from coordinator.collection import Collection
 from coordinator.snapshots import Snapshots
 from coordinator.survey import Survey
+from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import uuid4
 
-from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.store.port import Store
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id
 
 PREFIX = "registries/"

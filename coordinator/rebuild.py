@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-from coordinator.blobs.port import About, BlobStore, Listed, Purpose
 from coordinator.blobstores import BlobStores
 from coordinator.errands import Progress
 from coordinator.indexes import read_index
@@ -25,6 +24,7 @@ from coordinator.ourplaces import take_over
 from coordinator.snapshotqueue import keeping, retirement
 from coordinator.store.backups import MarkerRow, SnapshotRow, StoreKey
 from coordinator.store.port import HoldRow, Store, StoreRow, Writing
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import DataTrouble, RegistryNotEmpty
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId

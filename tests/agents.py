@@ -19,9 +19,9 @@ from containers.deploy import deploy_request
 from containers.life import Ending
 from containers.settings import ContainerSettings
 from coordinator.app import build
-from coordinator.blobs.port import BlobStore
 from coordinator.settings import read_settings
 from coordinator.streams.log import Log
+from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
 from sluice.wire import runs as wire_runs

@@ -10,8 +10,6 @@ from datetime import timedelta
 from io import BytesIO
 from itertools import count
 
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.blobstores import Backup, BlobStores
 from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.collection import Collection
@@ -22,6 +20,8 @@ from coordinator.snapshots import Marked, Reported, Snapshots
 from coordinator.store.backups import MarkerRow, StoreKey
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.core.indexjson import decoded, encoded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from coordinator.blobs.memory import MemoryBlobs
 from coordinator.blobstores import Backup, BlobStores
+from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import Instant
 
 

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from io import BytesIO
 from typing import TypeVar
 
-from coordinator.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
 

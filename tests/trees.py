@@ -16,7 +16,7 @@ from containers.filecontents import LocalFiles
 from containers.freeze import Cut
 from containers.restore import Restored, Restorer, RestoreSettings
 from containers.transfer import NoProgress, StoreKey
-from coordinator.blobs.port import BlobStore
+from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, CheckpointId, SnapshotIndex
 from tests.fakes import FakeClock

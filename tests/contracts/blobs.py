@@ -1,4 +1,4 @@
-"""What every `BlobStore` must do: the promises of `coordinator/blobs/port.py`, as tests.
+"""What every `BlobStore` must do: the promises of `sluice/blobs/port.py`, as tests.
 
 A test of an implementation inherits `BlobStoreContract` and provides two fixtures: `store`, opened, in an empty place, and `second`,
 another client of the same place. `WrappedBlobStoreContract` is the same of a store inside all wrappers.
@@ -14,9 +14,9 @@ from io import BytesIO
 
 import pytest
 
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import wrapped
-from coordinator.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import wrapped
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing
 from sluice.core.snapshot import BlobId
 

@@ -17,13 +17,13 @@ from containers.backups import Backup, BatchInterrupted, PlanReplaced
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.planlog import PlanLog
 from coordinator.app import prepare, stores_of_blobs
-from coordinator.blobs.locations import open_blob_store
-from coordinator.blobs.port import About, Purpose
 from coordinator.core.recovery import Plan
 from coordinator.errands import Progress
 from coordinator.rebuild import find, write
 from coordinator.settings import read_settings
 from coordinator.store.sql import open_store
+from sluice.blobs.locations import open_blob_store
+from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, RunId, StageName

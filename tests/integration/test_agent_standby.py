@@ -10,8 +10,8 @@ import pytest
 
 from containers.copies import Copies
 from containers.localstate import Stores, inspect
-from coordinator.blobs.locations import open_blob_store
-from coordinator.blobs.port import BlobStore
+from sluice.blobs.locations import open_blob_store
+from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.ids import RunId, TaskName
 from tests.agents import Incarnation, Place, place

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.blobs.filesystem import FilesystemBlobs
-from coordinator.blobs.port import About, Purpose
 from coordinator.streams.log import Log
+from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.indexjson import encoded

@@ -10,9 +10,9 @@ from itertools import count
 
 import pytest
 
-from coordinator.blobs.port import BlobStore
 from coordinator.errands import Progress
 from coordinator.store.backups import CleanupKind, QueueTally
+from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
 from sluice.core.retention import Retention, split
 from sluice.core.snapshot import BlobId, Kind, batch_of

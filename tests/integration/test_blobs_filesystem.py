@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.blobs import directories
-from coordinator.blobs.filesystem import FilesystemBlobs
-from coordinator.blobs.port import BlobStore
+from sluice.blobs import durable_fs
+from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
@@ -198,7 +198,7 @@ def test_a_directory_is_listed_in_order_a_window_at_a_time(tmp_path: Path) -> No
     for n in range(107):
         (tmp_path / f"{n * 37 % 107:03}").touch()
     (tmp_path / "050-x").mkdir()
-    names = list(directories.names_in_order(tmp_path, window=10))
+    names = list(durable_fs.names_in_order(tmp_path, window=10))
     assert names == sorted([f"{n:03}" for n in range(107)] + ["050-x/"])
 
 

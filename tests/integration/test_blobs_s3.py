@@ -10,9 +10,9 @@ from typing import Any
 import aioboto3
 import pytest
 
-from coordinator.blobs.locations import open_blob_store
-from coordinator.blobs.port import BlobStore
-from coordinator.blobs.s3control import TTL_TAG
+from sluice.blobs.locations import open_blob_store
+from sluice.blobs.port import BlobStore
+from sluice.blobs.s3control import TTL_TAG
 from sluice.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put

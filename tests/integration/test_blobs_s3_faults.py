@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from coordinator.blobs.counted import Requests
-from coordinator.blobs.locations import open_blob_store, wrapped
-from coordinator.blobs.port import BlobStore, Purpose
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.blobs.port import BlobStore, Purpose
 from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobDeleted, BlobUnavailable
 from sluice.core.snapshot import BlobId

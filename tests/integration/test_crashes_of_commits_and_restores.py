@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from containers.filecontents import LocalFiles
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import Purpose
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import Purpose
 from sluice.core.snapshot import BlobId
 from tests.fakes import FakeClock
 from tests.faultyblobs import Fault, FaultyBlobs, Killed, at

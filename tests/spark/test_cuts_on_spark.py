@@ -19,8 +19,8 @@ from containers.freeze import Cut, freeze
 from containers.job import Input
 from containers.localstate import inspect
 from containers.stagetask import StageTask
-from coordinator.blobs.memory import MemoryBlobs
 from coordinator.core.cuts import lineage_of, needed
+from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
 from tests.fakes import FakeClock
 from tests.spark.conftest import Bench

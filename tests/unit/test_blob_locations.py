@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.blobs.filesystem import FilesystemBlobs
-from coordinator.blobs.locations import open_blob_store
+from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.locations import open_blob_store
 from sluice.core.errors import BadSettings
 from tests.contracts.blobs import bytes_of, ids, put
 

@@ -10,12 +10,12 @@ from io import BytesIO
 
 import pytest
 
-from coordinator.blobs.counted import CountedBlobs, Kind, Requests
-from coordinator.blobs.limited import LimitedBlobs
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.patient import PatientBlobs
-from coordinator.blobs.port import About, BlobStore, Purpose, Sink
-from coordinator.blobs.retrying import RetryingBlobs
+from sluice.blobs.counted import CountedBlobs, Kind, Requests
+from sluice.blobs.limited import LimitedBlobs
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import About, BlobStore, Purpose, Sink
+from sluice.blobs.retrying import RetryingBlobs
+from sluice.blobs.timeouts import PatientBlobs
 from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId

@@ -10,9 +10,9 @@ import pytest
 
 from containers.commit import CommitSettings
 from containers.filecontents import FileChanged, LocalFiles
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import Purpose
 from coordinator.core.diff import Identity
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import Purpose
 from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, CheckpointUnreadable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId

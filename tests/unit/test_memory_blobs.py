@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import BlobStore
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobStoreUnusable
 from tests.contracts.blobs import BlobStoreContract, WrappedBlobStoreContract

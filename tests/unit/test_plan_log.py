@@ -6,9 +6,9 @@ import json
 import pytest
 
 from containers.planlog import PlanLog, encoded, settle_in_all
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import About, BlobStore, Purpose
 from coordinator.core.recovery import Plan
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import offsets_blob_id

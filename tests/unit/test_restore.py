@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from containers.commit import read_index
 from containers.restore import mend
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.port import Purpose
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import Purpose
 from sluice.core.errors import (
     BlobCorrupted,
     BlobDeleted,

@@ -23,10 +23,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
-from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
-from coordinator.blobs.port import REMEMBER, About, Listed, Sink
-from coordinator.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
-from coordinator.blobs.s3place import Access, S3Place, access_to, code_of, trouble
+from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from sluice.blobs.port import REMEMBER, About, Listed, Sink
+from sluice.blobs.s3config import Access, S3Place, access_to, code_of, trouble
+from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix

@@ -14,13 +14,13 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-from coordinator.blobs.counted import CountedBlobs, Requests
-from coordinator.blobs.filesystem import FilesystemBlobs
-from coordinator.blobs.limited import LimitedBlobs
-from coordinator.blobs.memory import MemoryBlobs
-from coordinator.blobs.patient import PatientBlobs
-from coordinator.blobs.port import BlobStore
-from coordinator.blobs.retrying import RetryingBlobs
+from sluice.blobs.counted import CountedBlobs, Requests
+from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.limited import LimitedBlobs
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import BlobStore
+from sluice.blobs.retrying import RetryingBlobs
+from sluice.blobs.timeouts import PatientBlobs
 from sluice.clock import Clock, SystemClock
 from sluice.core.backoff import Backoff
 from sluice.core.errors import BadSettings
@@ -68,8 +68,8 @@ def _directory(parts: SplitResult, url: str) -> Path:
 
 
 def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
-    from coordinator.blobs.s3 import S3Blobs  # takes a while to import
-    from coordinator.blobs.s3place import S3Place
+    from sluice.blobs.s3 import S3Blobs  # takes a while to import
+    from sluice.blobs.s3config import S3Place
 
     options = _options(parts)
     if not parts.netloc:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.blobs.port import REMEMBER, About, Listed, Sink
+from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from io import BytesIO
 from typing import TypeVar
 
-from coordinator.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobUnavailable

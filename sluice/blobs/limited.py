@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime, timedelta
 
-from coordinator.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.core.snapshot import BlobId
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TypeVar
 
-from coordinator.blobs.port import About, BlobStore, Listed, Sink
+from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.core.errors import BlobUnavailable
 from sluice.core.snapshot import BlobId
 

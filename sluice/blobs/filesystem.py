@@ -25,10 +25,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import ParamSpec, TypeVar
 
-from coordinator.blobs import directories
-from coordinator.blobs.directories import Move
-from coordinator.blobs.place import MARKER, MARKER_BODY, check_marker, not_made, not_ours
-from coordinator.blobs.port import REMEMBER, About, Listed, Sink
+from sluice.blobs import durable_fs
+from sluice.blobs.durable_fs import Move
+from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
+from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
@@ -116,8 +116,8 @@ class _Files:
                 for directory in (self._blobs, self._ttl, self._deleted, self._tmp):
                     directory.mkdir(exist_ok=True)
                 self._lock.touch()
-                directories.sync(self._root)
-                directories.write_temporary(self._tmp, b"can be written").unlink()
+                durable_fs.sync(self._root)
+                durable_fs.write_temporary(self._tmp, b"can be written").unlink()
             elif not self._blobs.is_dir():
                 raise self._gone()
 
@@ -140,13 +140,13 @@ class _Files:
         target = self._path(blob)
         with self._troubles(blob):
             if target.is_file():
-                directories.sync(target.parent)
+                durable_fs.sync(target.parent)
                 return True
         return False
 
     def write(self, blob: BlobId, body: bytes | memoryview) -> Path:
         with self._troubles(blob):
-            return directories.write_temporary(self._tmp, body)
+            return durable_fs.write_temporary(self._tmp, body)
 
     def place(self, blob: BlobId, written: Sequence[Path | BaseException]) -> None:
         """Give what was written its name: a blob, or its TTL before it. Raises what failed instead, and leaves nothing."""
@@ -157,7 +157,7 @@ class _Files:
                 if isinstance(failure, BaseException):
                     raise failure
             with self._troubles(blob):
-                directories.move(*(Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=True)))
+                durable_fs.move(*(Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=True)))
         finally:
             for path in paths:
                 path.unlink(missing_ok=True)
@@ -165,9 +165,9 @@ class _Files:
     def put_if_absent(self, blob: BlobId, body: bytes) -> bool:
         target = self._path(blob)
         with self._troubles(blob):
-            written = directories.write_temporary(self._tmp, body)
+            written = durable_fs.write_temporary(self._tmp, body)
             try:
-                return directories.link(Move(written, target, self._blobs))
+                return durable_fs.link(Move(written, target, self._blobs))
             finally:
                 written.unlink()
 
@@ -199,21 +199,21 @@ class _Files:
             checked_blob_id(blob)
         with self._troubles(f"{len(blobs)} blobs, the first {blobs[0]}"):
             until = self._clock.now() + REMEMBER
-            record = directories.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
+            record = durable_fs.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
             name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
-            directories.move(Move(record, self._deleted / name, self._deleted))
-            directories.remove(blobs, self._blobs)
-            directories.remove(blobs, self._ttl)
+            durable_fs.move(Move(record, self._deleted / name, self._deleted))
+            durable_fs.remove(blobs, self._blobs)
+            durable_fs.remove(blobs, self._ttl)
 
     def remove_ttl(self, blob: BlobId) -> None:
         target = self._path(blob)
-        with self._troubles(blob), directories.locked(self._lock):
+        with self._troubles(blob), durable_fs.locked(self._lock):
             if not target.is_file():
                 raise self._missing(blob)
-            directories.remove([blob], self._ttl)
+            durable_fs.remove([blob], self._ttl)
 
     def list(self, prefix: str, after: str) -> Iterator[Listed]:
-        for blob in directories.walk(self._blobs, prefix, after):
+        for blob in durable_fs.walk(self._blobs, prefix, after):
             with suppress(FileNotFoundError):
                 found = os.stat(f"{self._blobs}/{blob}")  # noqa: PTH116 — as in `directories.remove`
                 yield Listed(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
@@ -228,15 +228,15 @@ class _Files:
     def sweep_expired(self, now: datetime, limit: int) -> int:
         with self._troubles("sweep"):
             self._forget(now)
-            expired = (blob for blob in directories.walk(self._ttl) if self._expired(blob, now))
+            expired = (blob for blob in durable_fs.walk(self._ttl) if self._expired(blob, now))
             return sum(self._expire(BlobId(blob), now) for blob in islice(expired, limit))
 
     def _expire(self, blob: BlobId, now: datetime) -> bool:
-        with directories.locked(self._lock):
+        with durable_fs.locked(self._lock):
             if not self._expired(blob, now):
                 return False
-            directories.remove([blob], self._blobs)
-            directories.remove([blob], self._ttl)
+            durable_fs.remove([blob], self._blobs)
+            durable_fs.remove([blob], self._ttl)
             return True
 
     def _expired(self, blob: str, now: datetime) -> bool:
@@ -248,7 +248,7 @@ class _Files:
     def _forget(self, now: datetime) -> None:
         """What was to be remembered of deleted blobs until now, and what killed processes left."""
         old = [name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
-        directories.remove(old, self._deleted)
+        durable_fs.remove(old, self._deleted)
         for path in self._tmp.iterdir():
             with suppress(FileNotFoundError):
                 if datetime.fromtimestamp(path.stat().st_mtime, UTC) + _ABANDONED < now:

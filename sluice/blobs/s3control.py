@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from coordinator.blobs.s3place import Access, S3Place, trouble
+from sluice.blobs.s3config import Access, S3Place, trouble
 from sluice.core.errors import BlobUnavailable
 
 if TYPE_CHECKING:

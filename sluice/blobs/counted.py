@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from coordinator.blobs.port import About, BlobStore, Listed, Purpose, Sink
+from sluice.blobs.port import About, BlobStore, Listed, Purpose, Sink
 from sluice.core.snapshot import BlobId
 
 

@@ -1,1 +1,0 @@
-"""Where the bytes of snapshots are: one port, several stores. See `port`."""
