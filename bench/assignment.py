@@ -22,11 +22,11 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
 from bench.harness import BenchFailed, Result, coordinator, note, running
 from coordinator.jobmodels import outline_of
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import ProcessorId, StreamId
 from sluice.core.model import JobModel, Outline, Plan
 from sluice.core.placement import Placement, place, slots
+from sluice.streams.log import Log
 from tests.support.processes import free_port
 
 NAME = "assignment"

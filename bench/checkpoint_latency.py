@@ -28,11 +28,11 @@ from bench.checkpoint_job import PARTITIONS
 from bench.gateway import Gateway, distant, gateway
 from bench.harness import BenchFailed, Result, note, peer
 from containers.jars import fetched
-from coordinator.streams.log import Log, Record, Writer
 from examples.playing.launch import sluice_run
 from examples.playing.watch import RunWatch
 from sluice.core.errors import JarsUnavailable
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT
 from tests.support.s3servers import S3_CREDENTIALS
 

@@ -31,11 +31,10 @@ from coordinator.store import tables
 from coordinator.store.port import ContainerRow, ContainerState, RunRow
 from coordinator.store.rows import container_columns
 from coordinator.store.sql import SqlStore, open_store
-from coordinator.streams.log import Log
-from coordinator.streams.log_system import LogSystem
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from sluice.core.lifecycle import RunState
+from sluice.streams.log import Log, LogSystem
 from sluice.wire import runs as wire_runs
 from tests.support.processes import get
 

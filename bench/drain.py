@@ -31,11 +31,11 @@ import httpx
 from bench.drain_job import PARTITIONS
 from bench.drain_upgrade import first_output_after
 from bench.harness import BenchFailed, Result, note
-from coordinator.streams.log import Log, Record, Writer
 from examples.playing.launch import SluiceRun, sluice_run
 from examples.playing.watch import RunWatch, is_started, offsets_read
 from sluice.core.drain import Phase
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire.drains import DrainDetail
 from tests.support.processes import ROOT, wait_for
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from bench.drain_job import PARTITIONS
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT, SLUICE, ending, must_run, start, tail, wait_for
 
 NEXT = ROOT / "bench" / "drain_next_job.py"

@@ -27,8 +27,8 @@ from pathlib import Path
 from bench.crew import Crew, crew
 from bench.gateway import gateway
 from bench.harness import Result, note
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
 from tests.support.processes import ROOT, kill_whole
 from tests.support.s3servers import S3_CREDENTIALS

@@ -39,10 +39,10 @@ from bench.simulated import SLOTS, Beats, Fleet, Times
 from bench.swarm import SwarmFailed
 from coordinator.leases import Leases
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId
 from sluice.core.lease import LeasePolicy
+from sluice.streams.log import Log
 from tests.support.processes import free_port, get
 
 NAME = "fleet"

@@ -32,12 +32,12 @@ from typing import Protocol
 from bench.flights_job import PARTITIONS
 from bench.flights_plain import BETWEEN, MAX_ROWS
 from bench.harness import BenchFailed, Peer, Result, note, peer
-from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import Flight, encode, load_flights
 from examples.playing.launch import sluice_run
 from examples.playing.topics import Topics
 from examples.playing.watch import RunWatch, offsets_read
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT, tail
 from tests.support.servers import kafka
 

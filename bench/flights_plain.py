@@ -24,10 +24,10 @@ from containers.kafkatask import KafkaTaskSystem
 from containers.logtask import LogTaskSystem
 from containers.spark import BatchDone, Listener, start_query, start_session
 from containers.tasksystem import Grant, TaskSystem
-from coordinator.streams.kafka_properties import KafkaProperties
 from examples.flights.job import carrier, count_by_hour, parse
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.streams.kafka_properties import KafkaProperties
 
 MAX_ROWS = 100_000
 BETWEEN = "by-carrier"

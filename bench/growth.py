@@ -26,9 +26,9 @@ from bench.deployment import STREAM, deploy, make_stream
 from bench.growth_job import FIRST
 from bench.harness import Result, coordinator, note, peer, running
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log, Record, Writer
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
 from tests.support.processes import ROOT, free_port, wait_for
 from tests.support.servers import kafka

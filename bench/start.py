@@ -17,9 +17,9 @@ import psutil
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
 from containers.classarchive import made
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.errors import ClassArchiveNotMade
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from tests.support.coordinators import Container
 from tests.support.processes import ROOT, end, must_run, wait_for
 

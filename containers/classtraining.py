@@ -26,9 +26,9 @@ from containers.spark import BatchDone, Listener, QueryEnded, start_query, start
 from containers.sparksettings import DEFAULT_JAVA_OPTIONS
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
-from coordinator.streams.log import Log, Record, Writer
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.streams.log import Log, Record, Writer
 
 RECORDS = 600
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"

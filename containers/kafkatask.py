@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from containers.tasksystem import Grant
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

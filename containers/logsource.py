@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from containers.positions import advance
-from coordinator.streams.log import Log, Row
 from sluice.core.errors import OffsetsTrimmed
+from sluice.streams.log import Log, Row
 
 COLUMNS = (
     "key binary, value binary, stream string, partition int, offset bigint, timestamp timestamp, "

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from containers import logsource
 from containers.tasksystem import Grant
-from coordinator.streams.log import Log, Record, Writer
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
+from sluice.streams.log import Log, Record, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

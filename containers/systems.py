@@ -11,9 +11,9 @@ from containers.kafkatask import KafkaTaskSystem
 from containers.logtask import LogTaskSystem
 from containers.settings import ContainerSettings
 from containers.tasksystem import TaskSystem
-from coordinator.streams.kafka_properties import KafkaProperties
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost, UnknownSystem
+from sluice.streams.kafka_properties import KafkaProperties
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from sluice.core.errors import StreamUnavailable, UnknownStream
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
-    from coordinator.streams.kafka import KafkaSystem
+    from sluice.streams.kafka import KafkaSystem
 
 
 app = typer.Typer(no_args_is_help=True, help="Topics of a Kafka cluster.")
@@ -104,8 +104,8 @@ def cat(
 def _with_cluster(bootstrap: str, properties: Path | None, work: Callable[[_Cluster], Awaitable[None]]) -> None:
     from aiokafka.errors import KafkaError
 
-    from coordinator.streams.kafka import KafkaSystem
-    from coordinator.streams.kafka_properties import KafkaProperties
+    from sluice.streams.kafka import KafkaSystem
+    from sluice.streams.kafka_properties import KafkaProperties
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log comes back to us as an error, and is told as one
 

@@ -36,12 +36,12 @@ from coordinator.replies import (
 )
 from coordinator.runs import Runs
 from coordinator.snapshots import Snapshots
-from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 from sluice.core.errors import UnknownJob, UnknownSlot, YourRequest
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
+from sluice.streams.port import StreamSystem
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs

@@ -50,10 +50,6 @@ from coordinator.snapshots import Snapshots
 from coordinator.standbys import Standbys
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.log_system import LogSystem
-from coordinator.streams.port import StreamSystem
 from coordinator.survey import Survey
 from coordinator.tasks import Tasks
 from coordinator.traffic import Traffic
@@ -68,6 +64,10 @@ from sluice.core.failover import HoldBack
 from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobStoreName
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.log import LogSystem
+from sluice.streams.port import StreamSystem
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:

@@ -17,7 +17,6 @@ from coordinator.requested import bindings_of, graph_of, streams_of
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import Reading, RunRow, Store, Writing
 from coordinator.store.versions import ModelRow
-from coordinator.streams.port import StreamSystem
 from sluice.clock import Clock
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.failover import FailOver
@@ -27,6 +26,7 @@ from sluice.core.ids import JobName, RunId, Ssp, StreamId
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, Plan
 from sluice.core.placement import replicas_of
+from sluice.streams.port import StreamSystem
 from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 

@@ -17,7 +17,6 @@ from coordinator.notices import Notices
 from coordinator.store.backups import StoreKey
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, HoldRow, Reading, RunRow, Store, Writing
-from coordinator.streams.port import StreamSystem
 from sluice.clock import Clock
 from sluice.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
 from sluice.core.errors import (
@@ -36,6 +35,7 @@ from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId
 from sluice.core.lifecycle import RunState, moved
 from sluice.core.model import JobModel
 from sluice.core.snapshot import CheckpointId
+from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from coordinator.blobstores import BlobStores
 from coordinator.leases import Leases
 from coordinator.maintenance import Maintenance
 from coordinator.store.port import Store
-from coordinator.streams.port import StreamSystem
 from sluice.core.errors import SluiceError, UnknownStream
 from sluice.core.snapshot import BlobStoreName
+from sluice.streams.port import StreamSystem
 
 PATIENCE = timedelta(seconds=4)
 """A part that has not answered by then is told as silent: who asks `/readyz` waits for seconds, not for a system's own time-outs."""

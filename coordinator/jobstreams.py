@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from coordinator.store.port import RunRow
-from coordinator.streams.port import Offsets, StreamSystem
 from sluice.core.errors import StreamConflict, UnknownStream, UnknownSystem
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.model import Plan
+from sluice.streams.port import Offsets, StreamSystem
 from sluice.wire import runs as wire_runs
 
 

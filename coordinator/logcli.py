@@ -14,10 +14,10 @@ from uuid import uuid4
 import typer
 
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log, Record, Writer
 from sluice.clock import SystemClock
 from sluice.core.errors import UnknownStream
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 
 app = typer.Typer(no_args_is_help=True, help="Streams of the embedded log.")
 

@@ -16,10 +16,10 @@ from coordinator.leases import Leases
 from coordinator.notices import Notices
 from coordinator.store.backups import StoreKey
 from coordinator.store.port import ContainerState, HoldRow, Reading, Store
-from coordinator.streams.port import StreamSystem
 from sluice.clock import Clock
 from sluice.core.errors import DatabaseInUse, SluiceError
 from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
 

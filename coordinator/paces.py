@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from coordinator.endings import the_run
 from coordinator.holdings import held as held_by
 from coordinator.store.port import Reading, RunRow, Store
-from coordinator.streams.port import Offsets, StreamSystem
 from sluice.clock import Clock
 from sluice.core.alignment import Pace, Word, word_for
 from sluice.core.errors import NotAligned, StreamUnavailable
 from sluice.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.model import JobModel
+from sluice.streams.port import Offsets, StreamSystem
 
 FRESH = timedelta(seconds=1)
 """How long what was read about a stage serves the words of all its tasks."""

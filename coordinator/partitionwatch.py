@@ -16,13 +16,13 @@ from datetime import timedelta
 from coordinator.endings import the_run
 from coordinator.store.port import Reading, RunRow, Store
 from coordinator.store.versions import WatchedRow
-from coordinator.streams.port import StreamSystem
 from coordinator.versions import Asked, Versions, Wish, stream_of, watched_streams
 from sluice.clock import Clock
 from sluice.core.errors import OurTrouble, RunIsDraining, SluiceError, StaleRun, UnknownStream, VersionConflict
 from sluice.core.expansion import Counted, Judged, Verdict, grows, plainly
 from sluice.core.ids import JobName, RunId, StreamId
 from sluice.core.lifecycle import RunState
+from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
 

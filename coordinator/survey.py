@@ -14,12 +14,12 @@ from datetime import timedelta
 
 from coordinator.measures import Measures
 from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
-from coordinator.streams.port import Offsets, StreamSystem
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
+from sluice.streams.port import Offsets, StreamSystem
 
 OLD = timedelta(minutes=1)
 

@@ -20,7 +20,6 @@ from coordinator.notices import Notices
 from coordinator.standbys import with_standbys
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
 from coordinator.store.versions import ModelRow
-from coordinator.streams.port import StreamSystem
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
 from sluice.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
@@ -29,6 +28,7 @@ from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, Strea
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, Plan
 from sluice.core.placement import Homes, slots
+from sluice.streams.port import StreamSystem
 from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 

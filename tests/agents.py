@@ -20,10 +20,10 @@ from containers.life import Ending
 from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
 from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
+from sluice.streams.log import Log
 from sluice.wire import runs as wire_runs
 from tests.fake_engine import FakeEngine, soon
 from tests.fakes import FakeClock

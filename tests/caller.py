@@ -13,7 +13,7 @@ import httpx
 
 from coordinator.app import Coordinator, build
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.fakes import FakeClock
 
 Json = dict[str, Any]

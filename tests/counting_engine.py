@@ -24,9 +24,9 @@ import httpx
 from containers.engine import Batch, Emptied, Start
 from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from containers.positions import advance
-from coordinator.streams.log import Headers, Log, Record, Writer
 from sluice.core.errors import LeaseLost, StateElsewhere
 from sluice.core.ids import Lineage, Ssp
+from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 from tests.agents import Wire
 from tests.disk_engine import DiskEngine, plan

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import httpx
 
-from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.caller import Caller, Json, chained_body, run_body
 from tests.snapshotcaller import PREFIX, checkpoint_id
 

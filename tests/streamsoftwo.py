@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from coordinator.streams.port import Offsets
+from sluice.streams.port import Offsets
 
 
 class TwoPartitions:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
-from coordinator.streams.log import Headers, Record, Writer
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation
+from sluice.streams.log import Headers, Record, Writer
 
 BATCH, APPEND = "test-batch", "test-append"
 """Headers: the batch that a record is of, by its lineage, and the append that it came with."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from containers.deploy import deploy_request
 from containers.job import load_job
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.draincaller import offsets_json
 from tests.support.coordinators import GENEROUS, Running
 from tests.support.processes import SLUICE, kill_whole, start, tail, wait_for

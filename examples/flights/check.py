@@ -17,11 +17,11 @@ from typing import Annotated
 
 import typer
 
-from coordinator.streams.log import Log
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, Flight, FlightsMissing, decode, load_flights, seconds_of, time_text
 from examples.playing.compare import Differences, Routed, altered, listed, records
 from examples.playing.streams import Home, Streams, log_home
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 
 WATERMARK = timedelta(days=30)
 _HOUR = 3600

@@ -11,7 +11,6 @@ from typing import Annotated
 import httpx
 import typer
 
-from coordinator.streams.log import Log
 from examples.flights.data import (
     ALL_FLIGHTS,
     FLIGHTS,
@@ -28,6 +27,7 @@ from examples.flights.data import (
 from examples.playing.replay import Feed, Replay, StreamNotOurs, run_until_told
 from examples.playing.watch import RunWatch
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 
 
 def flights_feed(flights: Sequence[Flight]) -> Feed[Flight]:

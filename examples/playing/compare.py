@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from coordinator.streams.log import Headers
 from examples.playing.streams import Home, Streams, log_home
+from sluice.streams.log import Headers
 from sluice.wire.body import CONTROL_RECORD_HEADER
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
-from coordinator.streams.log import Record, Writer
 from examples.playing.streams import Streams
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 
 DAY = 86_400
 _DAYS_PER_MONTH = 365 / 12

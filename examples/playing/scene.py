@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 
 import httpx
 
-from coordinator.streams.log import Log
 from examples.playing.launch import SluiceRun, sluice_run
 from examples.playing.replay import Feed, Replay, StreamNotOurs
 from examples.playing.streams import Streams, System
 from examples.playing.topics import Topics
 from examples.playing.watch import RunWatch, is_held, is_started, offsets_read
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 from sluice.wire.runs import RunDetail
 from tests.support.processes import EndedEarly, ProcessFailed, TooSlow, wait_for
 from tests.support.servers import kafka

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from coordinator.streams.log import Headers, Record, Row, Writer, partition_of
-from coordinator.streams.port import Offsets
 from examples.playing.topics import topic_partition_of
 from sluice.core.ids import Lineage
+from sluice.streams.log import Headers, Record, Row, Writer, partition_of
+from sluice.streams.port import Offsets
 
 System: TypeAlias = Literal["log", "kafka"]
 Home: TypeAlias = Callable[[bytes, int], int]

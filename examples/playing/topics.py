@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.partitioner import murmur2
 
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.log import Headers, Record, Row, Writer
-from coordinator.streams.port import Offsets
 from sluice.core.ids import Lineage
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.log import Headers, Record, Row, Writer
+from sluice.streams.port import Offsets
 
 T = TypeVar("T")
 

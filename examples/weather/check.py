@@ -24,7 +24,6 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from coordinator.streams.log import Log
 from examples.flights.data import Flight, FlightsMissing, flight_of, time_text
 from examples.flights.data import decode as decode_flight
 from examples.playing.compare import Differences, Routed, altered, listed, records
@@ -43,6 +42,7 @@ from examples.weather.data import (
     weather_of,
 )
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 
 WATERMARK = timedelta(days=10)
 _OF_WEATHER = FIELDS[1:]

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from coordinator.streams.log import Log
 from examples.flights.data import YEAR_STARTS, Flight, FlightsMissing, scheduled_of, time_text
 from examples.flights.data import encode as encode_flight
 from examples.playing.replay import Feed, Replay, StreamNotOurs, run_until_told
@@ -29,6 +28,7 @@ from examples.weather.data import (
     partition_of_weather,
 )
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 
 READERS = {DEPARTURES: "route_departures", WEATHER: "route_weather"}
 

@@ -1,4 +1,4 @@
-"""What every `StreamSystem` must do: the promises of `coordinator/streams/port.py`, as tests.
+"""What every `StreamSystem` must do: the promises of `sluice/streams/port.py`, as tests.
 
 A test of an implementation inherits `StreamSystemContract` and provides four fixtures: `system`, and, by the implementation's own means,
 `append`, which adds records to one partition at a given time, `grow`, which adds partitions, and `delete`.
@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from coordinator.streams.port import StreamSystem
 from sluice.core.errors import StreamConflict, UnknownStream, YourRequest
+from sluice.streams.port import StreamSystem
 
 Append = Callable[[str, int, int, datetime], Awaitable[None]]
 """stream, partition, how many records, when."""

@@ -20,8 +20,8 @@ import pytest
 
 from containers import Job
 from containers.agent import EXIT_OK
-from coordinator.streams.log import Headers, Record, Writer
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId
+from sluice.streams.log import Headers, Record, Writer
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from tests.agents import Incarnation, Place, place, two_stages
 from tests.counting_engine import CountingEngine, Killed, Ledger, Trap, TrappedWire, summed

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.caller import INPUT, Caller, Json, chained_body, problem_slug, run_body
 from tests.fakes import FakeClock
 

@@ -17,9 +17,9 @@ from coordinator.jobmodels import JobModels
 from coordinator.notices import Notices
 from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
-from coordinator.streams.log_system import LogSystem
 from sluice.core.errors import BadGrouping
 from sluice.core.ids import RunId
+from sluice.streams.log import LogSystem
 from sluice.wire import runs as wire_runs
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.custom_groupers import Endless

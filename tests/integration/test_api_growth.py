@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
-from coordinator.streams.log_system import LogSystem
 from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
+from sluice.streams.log import LogSystem, Record, Writer
 from tests.caller import Caller, calling, chained_body, problem_slug, run_body
 from tests.draincaller import UNSAVED, offsets_json, running
 from tests.fakes import FakeClock

@@ -8,12 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.streams.log import Record, Writer
-from coordinator.streams.log_system import LogSystem
-from coordinator.streams.port import Offsets
 from coordinator.survey import Survey
 from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
+from sluice.streams.log import LogSystem, Record, Writer
+from sluice.streams.port import Offsets
 from tests.caller import Caller, Json, calling, chained_body, problem_slug
 from tests.fakes import FakeClock
 

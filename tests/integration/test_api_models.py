@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from coordinator.problems import MEDIA_TYPE
-from coordinator.streams.log_system import LogSystem
+from sluice.streams.log import LogSystem
 from tests.caller import Caller, chained_body, problem_slug, run_body
 
 MODEL = "/jobModel?job=flight-delays"

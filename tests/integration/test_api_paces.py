@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.caller import Caller, chained_body, problem_slug
 from tests.fakes import FakeClock
 

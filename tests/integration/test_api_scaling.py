@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.caller import Caller, chained_body, problem_slug, run_body
 from tests.draincaller import UNSAVED, running
 from tests.fakes import FakeClock

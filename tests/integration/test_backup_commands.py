@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from coordinator.streams.log import Log
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
@@ -33,6 +32,7 @@ from sluice.core.snapshot import (
     SnapshotMetadata,
     fresh_blob_id,
 )
+from sluice.streams.log import Log
 from tests.caller import run_body
 from tests.support.coordinators import GENEROUS, Running, running
 

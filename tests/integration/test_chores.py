@@ -10,9 +10,9 @@ from datetime import UTC, timedelta
 import pytest
 
 from coordinator.maintenance import FlushLastSeen, Maintenance, TrimStreams
-from coordinator.streams.log import Record, Writer
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.caller import Caller, Json, chained_body
 from tests.fakes import FakeClock
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.caller import run_body
 from tests.support.coordinators import GENEROUS, refused, running
 

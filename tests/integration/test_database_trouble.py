@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.caller import Caller, calling, problem_slug, run_body
 from tests.clients import another_client
 from tests.fakes import FakeClock

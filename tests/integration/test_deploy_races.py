@@ -18,11 +18,11 @@ from coordinator.notices import Notices
 from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
-from coordinator.streams.port import Offsets
 from sluice.core.errors import RunIsDraining, StaleRun
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
+from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores

@@ -14,8 +14,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from containers.draincli import drain
-from coordinator.streams.log import Log
 from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
 from tests.caller import run_body
 from tests.draincaller import UNSAVED, offsets_json
 from tests.support.coordinators import GENEROUS, Running, running

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
 from sluice.core.errors import UnknownStream
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
 from tests.caller import Caller, Json, calling, run_body
 from tests.fakes import FakeClock
 from tests.support.processes import free_port

@@ -19,9 +19,9 @@ import pytest
 
 from containers.jars import BROKER, CONNECTOR
 from containers.kafkabroker import Broker, Process
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
 from sluice.core.errors import BadSettings, BrokerUnavailable, StreamUnavailable
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
 from tests.support.processes import wait_for
 from tests.support.servers import kafka_jars
 

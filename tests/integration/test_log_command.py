@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.logcli import app
-from coordinator.streams.log import Log
 from sluice.core.errors import StreamConflict, UnknownStream
+from sluice.streams.log import Log
 
 
 @pytest.fixture

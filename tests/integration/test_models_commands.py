@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from containers import modelscli
 from containers.client import Refused
 from containers.versionclient import whoever
-from coordinator.streams.log import Log
 from sluice.core.errors import BadSettings, UnknownJob
+from sluice.streams.log import Log
 from tests.caller import run_body
 from tests.support.coordinators import Running, running
 

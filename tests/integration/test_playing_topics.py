@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 
 WRITER = Writer(Lineage("w"), "w", Generation(1))
 

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from coordinator.api import new_api
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.caller import run_body
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 from containers import statuscli
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
-from coordinator.streams.log import Log
 from sluice.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
+from sluice.streams.log import Log
 from tests.caller import Json, run_body
 from tests.support.processes import free_port
 from tests.terminal import SHOW_CURSOR, at_terminal

@@ -13,10 +13,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.port import Offsets
 from sluice.core.errors import StreamConflict, StreamUnavailable, UnknownStream
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.port import Offsets
 from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 from tests.support.processes import free_port
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer, partition_of
-from coordinator.streams.log_system import LogSystem
 from sluice.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, LogSystem, Record, Writer, partition_of
 from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
 
 T0 = 1_772_366_400_000_000

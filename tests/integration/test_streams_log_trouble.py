@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.errors import StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 
 BATCH = 5_000
 APPENDER = f"""
 import sys
 from pathlib import Path
-from coordinator.streams.log import Log, Record, Writer
+from sluice.streams.log import Log, Record, Writer
 log, batch = Log(Path(sys.argv[1])), 0
 while True:
     log.append("s", [Record(b"v" * 100)] * {BATCH}, writer=Writer("l", "o", 1), batch=batch, now_micros=0)

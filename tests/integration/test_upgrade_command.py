@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.support.coordinators import running
 from tests.upgradeworld import JOB, NEW, Command, World, world
 

@@ -23,13 +23,13 @@ from coordinator.partitionwatch import PartitionWatch
 from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow, Writing
-from coordinator.streams.port import Offsets
 from coordinator.versions import Asked, Change, Versions, Wish, supposed
 from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
 from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
+from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.caller import run_body
 from tests.fakes import FakeClock, no_blob_stores

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.streams.log import partition_of
 from examples.flights.data import ALL_FLIGHTS, Flight, FlightsMissing, load_flights
 from examples.weather.data import (
     ALL_HOURS,
@@ -26,6 +25,7 @@ from examples.weather.data import (
     partition_of_departure,
     partition_of_weather,
 )
+from sluice.streams.log import partition_of
 
 CALM = Weather("EWR", 1357020000, 39.02, None, 59.37, None, 10.35702, None, 0.0, None, 10.0)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import decode as decode_flight
 from examples.playing.replay import DAY, Consumed, Replay, StreamNotOurs
 from examples.weather.data import DEPARTURES, HOUR, MEASURES, PARTITIONS, WEATHER, Weather, decode
 from examples.weather.replay import feeds_of
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 
 DAYS = 20
 FLIGHTS = [Flight(row, YEAR_STARTS + row * 2 * HOUR, "UA", row, None, "EWR", "IAH", None, None) for row in range(DAYS * 12)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
 from tests.support.coordinators import Cluster
 from tests.support.processes import tail, wait_for

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from sluice.wire import runs as wire_runs
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.streams.log import Log
 from examples.flights.data import BY_CARRIER, PARTITIONS
 from sluice.core.errors import StreamUnavailable, UnknownStream
+from sluice.streams.log import Log
 from tests.support.processes import kill_whole, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coordinator.streams.log import Record, Writer
-from coordinator.streams.port import Offsets
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from sluice.streams.port import Offsets
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage

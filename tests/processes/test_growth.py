@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer, partition_of
 from examples.playing.topics import Topics, topic_partition_of
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer, partition_of
 from tests.processes.feeding import beside
 from tests.processes.gates import pause, resume
 from tests.processes.kafkastage import stage_on_kafka

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.deployed import entrypoint, health_command, image_environment
 from tests.processes.stage import TOY
 from tests.support.processes import free_port, kill_whole, wait_for

@@ -15,8 +15,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from containers.kafkabroker import Broker, Process
-from coordinator.streams.kafka import KafkaSystem
-from coordinator.streams.kafka_properties import KafkaProperties
+from sluice.streams.kafka import KafkaSystem
+from sluice.streams.kafka_properties import KafkaProperties
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 from tests.support.servers import kafka_jars

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from containers.processes import session_members
-from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for

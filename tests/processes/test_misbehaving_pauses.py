@@ -7,9 +7,9 @@ import time
 import pytest
 
 from containers.processes import session_members
-from coordinator.streams.log import Record, Writer
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
 from tests.processes.gates import GATED, Gate, jvm_of, pause, resume
 from tests.processes.stage import stage
 from tests.support.processes import wait_for

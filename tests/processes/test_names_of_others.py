@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer
 from examples.playing.launch import kill_whole
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from tests.processes.stage import wait_for
 from tests.traps import set_traps
 

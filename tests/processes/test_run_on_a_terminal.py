@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.streams.log import Log
+from sluice.streams.log import Log
 from tests.support.processes import free_port
 from tests.terminal import SHOW_CURSOR, at_terminal
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log
 from examples.weather.data import JOINED, PARTITIONS
+from sluice.streams.log import Log
 from tests.support.processes import kill_whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -26,12 +26,12 @@ from containers.logtask import LogTaskSystem
 from containers.spark import start_query, start_session, stop_between_batches
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant, TaskSystem
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.log import Log, Record, Writer
 from examples.playing.topics import Topics
 from sluice.clock import SystemClock
 from sluice.core.errors import LeaseLost, SluiceError
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.log import Log, Record, Writer
 
 SOON = timedelta(seconds=60)
 

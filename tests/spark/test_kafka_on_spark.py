@@ -27,11 +27,11 @@ from containers.positions import positions_of
 from containers.spark import start_query, stop_between_batches
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.log import Record, Writer
 from examples.playing.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.log import Record, Writer
 from tests.fakes import FakeClock
 
 pytestmark = pytest.mark.spark

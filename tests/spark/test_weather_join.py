@@ -10,7 +10,6 @@ import pytest
 from containers.logtask import LogTaskSystem
 from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
-from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import encode as encode_flight
 from examples.weather import job
@@ -18,6 +17,7 @@ from examples.weather.check import batch_join, check
 from examples.weather.data import DEPARTURES_BY_ORIGIN, HOUR, JOINED, MEASURES, PARTITIONS, WEATHER_BY_ORIGIN, Weather, encode
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire.body import RUN_RECORD_HEADER
 from tests.spark.conftest import Bench
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer, partition_of
 from examples.flights.check import Report, Totals, Window, check, closed_windows, plain_totals, told
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, YEAR_STARTS, Flight, encode, time_text
 from sluice.core.errors import UnknownStream
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer, partition_of
 from sluice.wire.body import CONTROL_RECORD_HEADER
 
 DAY = timedelta(days=1)

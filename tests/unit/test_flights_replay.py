@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, decode, partition_of_flight
 from examples.flights.replay import flights_feed
 from examples.playing.replay import Consumed, Replay, Replayed, StreamNotOurs
 from sluice.core.errors import StreamConflict
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 
 DAYS = 30
 FLIGHTS_A_DAY = 8

@@ -14,10 +14,10 @@ from aiokafka.partitioner import murmur2
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coordinator.streams.log import partition_of
 from sluice.core.errors import IncompatibleExpansion
 from sluice.core.grouping import Previous, assign, grouper_named
 from sluice.core.ids import Ssp, StreamId, TaskName
+from sluice.streams.log import partition_of
 
 STREAM = StreamId("kafka", "ads.clicks")
 

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from containers.logsource import LogStreamReader, Slice
 from containers.positions import advance
-from coordinator.streams.log import Log, Record, Writer
 from sluice.core.errors import OffsetsTrimmed, UnknownStream
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 
 positions = st.dictionaries(st.integers(0, 9), st.integers(0, 1000), max_size=8)
 budgets = st.integers(0, 2000)

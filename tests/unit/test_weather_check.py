@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.streams.log import Log, Record, Writer
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import encode as encode_flight
 from examples.weather.check import Departed, Report, batch_join, check, decode_joined, told, watermarks
 from examples.weather.data import DEPARTURES_BY_ORIGIN, HOUR, JOINED, MEASURES, PARTITIONS, WEATHER_BY_ORIGIN, Weather, encode
 from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
 from sluice.wire.body import CONTROL_RECORD_HEADER
 
 DAY = timedelta(days=1)

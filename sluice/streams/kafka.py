@@ -20,11 +20,11 @@ from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from coordinator.streams.kafka_properties import KafkaProperties
-from coordinator.streams.kafka_topicids import NO_ID, TopicIdRequest
-from coordinator.streams.port import Offsets
 from sluice.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from sluice.core.ids import checked_name
+from sluice.streams.kafka_properties import KafkaProperties
+from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
+from sluice.streams.port import Offsets
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -2, -1

@@ -16,6 +16,7 @@ system's storage; the coordinator's database is another thing, in `coordinator/s
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import sqlite3
@@ -24,13 +25,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from coordinator.streams.port import Offsets
 from sluice.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
 from sluice.core.ids import Generation, Lineage, checked_name
+from sluice.streams.port import Offsets
 
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0
@@ -282,3 +284,41 @@ class Log:
                     connection.execute("UPDATE partitions SET earliest = ? WHERE partition = ?", (end, partition))
                     gone += end - earliest
         return gone
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LogSystem:
+    """The log under `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = Log(directory)
+
+    async def partitions(self, stream: str) -> int:
+        return await asyncio.to_thread(self.log.partitions, stream)
+
+    async def identity(self, stream: str) -> str | None:
+        return await asyncio.to_thread(self.log.identity, stream)
+
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
+        """Every stream of the log is kept."""
+        await asyncio.to_thread(self.log.create, stream, partitions)
+
+    async def earliest(self, stream: str) -> Offsets:
+        return await asyncio.to_thread(self.log.earliest, stream)
+
+    async def latest(self, stream: str) -> Offsets:
+        return await asyncio.to_thread(self.log.latest, stream)
+
+    async def at_time(self, stream: str, when: datetime) -> Offsets:
+        return await asyncio.to_thread(self.log.at_time, stream, (when - _EPOCH) // timedelta(microseconds=1))
+
+    async def trim(self, stream: str, before: Offsets) -> int:
+        return await asyncio.to_thread(self.log.trim, stream, before)
+
+    def connection(self) -> Mapping[str, str]:
+        return {"type": "log", "path": str(self.log.directory)}
+
+    async def close(self) -> None:
+        """Nothing is held open between calls."""

@@ -1,1 +1,0 @@
-"""Where records live: the streams port and its implementations."""
