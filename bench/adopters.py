@@ -12,7 +12,7 @@ from time import perf_counter
 import httpx
 
 from bench.harness import BenchFailed
-from containers.client import Coordinator
+from sluice.client import Coordinator
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import Job
-from containers.job import Task
+from sluice.job import Task
 
 PARTITIONS = 8
 STAGES = int(os.environ.get("BENCH_STAGES", "1"))

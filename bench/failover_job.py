@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import Job
-from containers.job import Task
+from sluice.job import Task
 
 job = Job("bench-failover", max_tasks=2)
 blocks = job.input("blocks")

@@ -8,8 +8,8 @@ import os
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import Job
-from containers.job import Task
 from examples.flights.job import carrier, count_by_hour, parse
+from sluice.job import Task
 
 PARTITIONS = 8
 WATERMARK = "4000 days"

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import Job
-from containers.job import Task
+from sluice.job import Task
 
 FIRST = 2
 """Partitions at first."""

@@ -3,6 +3,6 @@
 >>> from containers import Job
 """
 
-from containers.job import Input, Intermediate, Job, Output, Task
+from sluice.job import Input, Intermediate, Job, Output, Task
 
 __all__ = ["Input", "Intermediate", "Job", "Output", "Task"]

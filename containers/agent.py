@@ -17,12 +17,10 @@ from prometheus_client.metrics_core import Metric
 from containers.backupmetrics import backup_metrics
 from containers.backupplace import BackupPlace
 from containers.backups import Backup
-from containers.client import Coordinator, Refused
 from containers.drainnews import DrainNews
 from containers.engine import Engine, Start
 from containers.exposition import ContainerCollector, Exposition, expose
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
-from containers.job import Job
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, Ending, Life
 from containers.meters import Meters
 from containers.pacing import Pacer
@@ -32,16 +30,18 @@ from containers.settings import ContainerSettings
 from containers.slot import Slot
 from containers.stagerunner import RestartPolicy
 from containers.standby import Standby
-from containers.starts import check_job
 from containers.taskrun import TaskPlace
 from coordinator.core.recovery import Snapshot
 from sluice.blobs.port import BlobStore
+from sluice.client import Coordinator, Refused
 from sluice.clock import Clock
 from sluice.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
 from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
 from sluice.core.snapshot import BlobStoreName
+from sluice.deploy import check_job
+from sluice.job import Job
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs
 

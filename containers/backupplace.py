@@ -13,13 +13,11 @@ from typing import TypeVar
 from uuid import uuid4
 
 from containers.backupmeters import BackupMeter
-from containers.client import Coordinator
 from containers.commit import CommitSettings, Committer
 from containers.commitpolicy import CommitPolicy
 from containers.copies import Copies
 from containers.engine import Start
 from containers.filecontents import LocalFiles
-from containers.job import Job
 from containers.localstate import Stores
 from containers.restore import Restorer, RestoreSettings
 from containers.settings import ContainerSettings
@@ -27,9 +25,11 @@ from containers.transfer import Progress, StoreKey
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
+from sluice.client import Coordinator
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
 from sluice.core.snapshot import BlobStoreName, CheckpointId
+from sluice.job import Job
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)

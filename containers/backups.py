@@ -28,9 +28,10 @@ from containers.engine import Start
 from containers.freeze import Cut, freeze
 from containers.localstate import inspect, read_plan, write_plan
 from containers.planlog import settle_in_all
-from containers.recovering import AGAIN, plan_log, recovered
+from containers.recovering import plan_log, recovered
 from containers.transfer import to_its_end
 from coordinator.core.recovery import Plan, Snapshot
+from sluice.client import AGAIN
 from sluice.core.errors import BlobUnavailable, OurTrouble, SluiceError
 from sluice.core.ids import Instant
 from sluice.core.snapshot import CheckpointId

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.classarchive import CLASS_PATH, ClassArchive
-from containers.job import Job, Task
 from containers.localstate import Stores
 from containers.logtask import LogTaskSystem
 from containers.spark import BatchDone, Listener, QueryEnded, start_query, start_session, stop_between_batches
@@ -28,6 +27,7 @@ from containers.stagetask import Bound, StageTask
 from containers.tasksystem import Grant
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.job import Job, Task
 from sluice.streams.log import Log, Record, Writer
 
 RECORDS = 600

@@ -43,8 +43,8 @@ def deploy(
 ) -> None:
     """Make a run of the job and print its id, the SLUICE_RUN_ID of its containers; nothing is started. A live run of the job is told to
     stop, and the new one goes on where it stopped."""
-    from containers.deploy import deploy, job_request
     from sluice import logconfig
+    from sluice.deploy import deploy, job_request
 
     logconfig.configure(logconfig.read_log_settings())
     request = job_request(job_file, containers, start, system, config or [], bind or [])

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from containers.backupplace import BackupPlace
-from containers.client import Refused
 from containers.commit import Committer, Marker
 from containers.engine import Start
 from containers.freeze import Cut
 from containers.localstate import read_plan
 from containers.positions import positions_in
 from containers.progresslog import telling
-from containers.recovering import until_answered
 from containers.transfer import in_parallel
 from coordinator.core.recovery import Snapshot
+from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex

@@ -21,11 +21,11 @@ from datetime import timedelta
 from typing import TypeVar
 
 from containers.backupplace import BackupPlace
-from containers.client import Coordinator, Refused
 from containers.engine import Emptied, Start
 from containers.localstate import inspect, read_plan
 from containers.positions import positions_in
 from containers.queries import Queries
+from sluice.client import Coordinator, Refused
 from sluice.core.drain import Phase
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId, Ssp

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from containers.backupplace import BackupPlace
-from containers.client import Coordinator, Refused
 from containers.draining import Draining
 from containers.life import RETRY, Life
+from sluice.client import Coordinator, Refused
 from sluice.core.drain import Phase
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId

@@ -18,15 +18,15 @@ from types import FrameType
 from typing import NoReturn
 
 from containers.agent import Agent
-from containers.client import Coordinator
 from containers.engine import Engine
-from containers.job import Job, load_job
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.settings import ContainerSettings, read_container_settings
 from sluice import logconfig
+from sluice.client import Coordinator
 from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
+from sluice.job import Job, load_job
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger("sluice")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from containers.job import DeclaredStage
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from sluice.job import DeclaredStage
 
 STARTING = os.cpu_count() or 1
 """How many queries start at a time: each starts a Python process that needs up to a second of a core, and Spark gives it ten seconds."""

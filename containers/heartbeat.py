@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from containers.client import Alive, NotValid
+from sluice.client import Alive, NotValid
 from sluice.clock import Clock
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant

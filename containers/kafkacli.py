@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from containers import topicscli
 from sluice import logconfig
+from sluice.cli import topics
 from sluice.core.errors import BadSettings
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(no_args_is_help=True, help="A Kafka broker for development on this machine, its topics, and Kafka's jars.")
-app.add_typer(topicscli.app, name="topics")
+app.add_typer(topics.app, name="topics")
 
 Home = Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="Sluice's home; the broker is in it.")]
 User = Annotated[

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from containers.client import Coordinator
-from containers.deploy import job_request
-from containers.livetable import LiveTable
 from containers.localcontainers import Launch, LocalContainers
-from containers.pages import ProcessRow
-from containers.statusline import StatusLine
 from containers.supervised import RESTARTS, EndedTooOften, Processes, Slot, ended
-from containers.tables import Screen, is_interactive
 from containers.workerpython import last_on_path
+from sluice.cli.console.live import LiveTable, StatusLine
+from sluice.cli.console.pages import ProcessRow
+from sluice.cli.console.tables import Screen, is_interactive
+from sluice.client import Coordinator
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
+from sluice.deploy import job_request
 from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"

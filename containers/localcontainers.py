@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from containers.client import Coordinator
 from containers.supervised import EndedTooOften, Processes, Slot, ended
+from sluice.client import Coordinator
 from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.placement import slots

@@ -11,8 +11,8 @@ import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from containers.client import Coordinator
 from containers.engine import Start
+from sluice.client import Coordinator
 from sluice.core.errors import OurTrouble
 from sluice.core.ids import RunId
 from sluice.wire import agents as wire_agents

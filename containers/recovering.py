@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 from containers.backupplace import BackupPlace
 from containers.engine import Start
@@ -19,14 +17,11 @@ from containers.progresslog import telling
 from containers.restore import mend
 from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
 from sluice.blobs.port import BlobStore
-from sluice.core.errors import CoordinatorUnreachable, SluiceError, StateElsewhere
+from sluice.client import until_answered
+from sluice.core.errors import SluiceError, StateElsewhere
 from sluice.core.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-AGAIN = timedelta(seconds=1)
 OVERLAP = 3
 """How many plans of batches that a store has committed are compared with the store's own."""
 
@@ -107,13 +102,3 @@ async def _restore(place: BackupPlace, start: Start, blobs: BlobStore, snapshot:
 
 def plan_log(place: BackupPlace, start: Start, blobs: BlobStore) -> PlanLog:
     return PlanLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)
-
-
-async def until_answered(ask: Callable[[], Awaitable[T]], query: str) -> T:
-    """Ask until the coordinator answers: nothing can be done without it, and the lease says when to give up."""
-    while True:
-        try:
-            return await ask()
-        except CoordinatorUnreachable as error:
-            log.warning("%s waits for the coordinator: %s", query, error)
-            await asyncio.sleep(AGAIN.total_seconds())

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Iterable, Mapping
 from datetime import timedelta
 
 from containers.adopting import Adoption, adoption
-from containers.client import Refused, Served
 from containers.life import EXIT_OK, Ending
 from containers.taskrun import TaskPlace, TaskRun
+from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, RunId, Ssp, TaskName
 from sluice.wire import runs as wire_runs

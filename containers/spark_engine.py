@@ -18,7 +18,6 @@ from containers.classarchive import present
 from containers.engine import STARTING, Batch, Callbacks, Emptied, Start
 from containers.flush import ENDS_WITHIN, Flusher
 from containers.gate import Held, hold
-from containers.job import Job
 from containers.localstate import Stores, check_not_emptied, check_writable, inspect, mark_emptied, write_plan
 from containers.masters import executors_asked, is_local
 from containers.opening import Opening
@@ -45,6 +44,7 @@ from containers.triggers import Triggers
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, BadSettings, StateElsewhere
 from sluice.core.ids import Ssp, StreamId
+from sluice.job import Job
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from containers.engine import Engine, Start
-from containers.job import in_job_file
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, DataTrouble, LeaseLost, StateElsewhere
 from sluice.core.ids import Instant
+from sluice.job import in_job_file
 from sluice.logconfig import about
 
 log = logging.getLogger(__name__)

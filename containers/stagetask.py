@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from containers.engine import Around
-from containers.job import Readable, Writable
 from containers.tasksystem import Grant, TaskSystem
 from sluice.core.errors import BadJobFile, UnknownSystem
 from sluice.core.ids import StreamId
+from sluice.job import Readable, Writable
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:

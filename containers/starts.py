@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from containers.engine import Start
-from containers.job import Job
 from coordinator.core.recovery import Snapshot
-from sluice.core.errors import BadJobFile
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.job import Job
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -47,14 +46,3 @@ def offered(task: TaskName, acquired: wire_agents.AcquireReply) -> dict[str, Sna
         for stage in acquired.stages
         if (found := stage.snapshot) is not None
     }
-
-
-def check_job(job: Job, run: wire_runs.RunReply) -> None:
-    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
-    if job.name != run.job:
-        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
-    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
-    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
-    if here != there:
-        differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from containers.pages import ProcessRow
+from sluice.cli.console.pages import ProcessRow
 from sluice.clock import Clock
 
 CRASH_WINDOW = timedelta(minutes=10)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
-from containers.client import Coordinator
 from containers.drainnews import DrainNews
 from containers.engine import Start
-from containers.job import Job
 from containers.life import Life
 from containers.queries import Queries
 from containers.reports import Reports
 from containers.starts import offered, starts_of
 from coordinator.core.recovery import Snapshot
+from sluice.client import Coordinator
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, RunId, Ssp, TaskName
+from sluice.job import Job
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 from sluice.wire import runs as wire_runs

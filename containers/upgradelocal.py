@@ -7,34 +7,23 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from containers.client import Coordinator
-from containers.livetable import LiveTable
 from containers.localcontainers import Launch, LocalContainers
-from containers.pages import ProcessRow
-from containers.statusline import StatusLine
 from containers.supervised import EndedTooOften, Processes
-from containers.tables import Screen, is_interactive
-from containers.trial import ORDERLY
+from sluice.cli.console.live import LiveTable, StatusLine
+from sluice.cli.console.pages import ProcessRow
+from sluice.cli.console.tables import Screen, is_interactive
+from sluice.cli.upgrade.decide import LocalWish
+from sluice.cli.upgrade.watch import ORDERLY
+from sluice.client import Coordinator
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
 
 TICK = timedelta(seconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalWish:
-    """`old`: the old version's job file, for going back. `restarts`: of a container that ends, within ten minutes."""
-
-    home: Path
-    master: str | None
-    restarts: int
-    old: Path | None
 
 
 class LocalUpgrade:

@@ -19,11 +19,11 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from containers.client import Coordinator
 from containers.driver import WATCHDOG_FD
 from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.processes import kill_session
 from containers.settings import ContainerSettings
+from sluice.client import Coordinator
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, SluiceError
 from sluice.core.ids import Instant

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator import logcli, rebuildcli
+from coordinator import rebuildcli
 from sluice import logconfig
+from sluice.cli import log
 from sluice.core.errors import SluiceError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs.")
 db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
 app.add_typer(db, name="db")
-app.add_typer(logcli.app, name="log")
+app.add_typer(log.app, name="log")
 app.command()(rebuildcli.rebuild)
 
 Home = Annotated[Path | None, typer.Option(help="Directory of the database, the log and local state (default .sluice).")]

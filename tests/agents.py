@@ -14,15 +14,15 @@ import httpx
 
 from containers import Job
 from containers.agent import Agent
-from containers.client import Coordinator
-from containers.deploy import deploy_request
 from containers.life import Ending
 from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings
 from sluice.blobs.port import BlobStore
+from sluice.client import Coordinator
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
+from sluice.deploy import deploy_request
 from sluice.streams.log import Log
 from sluice.wire import runs as wire_runs
 from tests.fake_engine import FakeEngine, soon

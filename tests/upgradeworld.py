@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from containers.deploy import deploy_request
-from containers.job import load_job
+from sluice.deploy import deploy_request
+from sluice.job import load_job
 from sluice.streams.log import Log
 from tests.draincaller import offsets_json
 from tests.support.coordinators import GENEROUS, Running

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from containers import Job
-from containers.job import Task
+from sluice.job import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from containers import Job
-from containers.job import Task
+from sluice.job import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

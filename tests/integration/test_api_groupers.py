@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from containers.deploy import job_request
 from coordinator.deployments import Deployments
 from coordinator.groupers import Groupers
 from coordinator.jobmodels import JobModels
@@ -19,6 +18,7 @@ from coordinator.runs import Runs
 from coordinator.store.memory import MemoryStore
 from sluice.core.errors import BadGrouping
 from sluice.core.ids import RunId
+from sluice.deploy import job_request
 from sluice.streams.log import LogSystem
 from sluice.wire import runs as wire_runs
 from tests.caller import Caller, calling, problem_slug, run_body

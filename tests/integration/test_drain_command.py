@@ -13,7 +13,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from containers.draincli import drain
+from sluice.cli.drain import drain
 from sluice.core.errors import SluiceError
 from sluice.streams.log import Log
 from tests.caller import run_body

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
-from containers.topicscli import app
+from sluice.cli.topics import app
 from sluice.core.errors import BadSettings, StreamConflict, StreamUnavailable, UnknownStream
 from tests.support.processes import free_port
 

@@ -11,18 +11,18 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from containers import modelscli
-from containers.client import Refused
-from containers.versionclient import whoever
+from sluice.cli import models
+from sluice.cli.client import whoever
+from sluice.client import Refused
 from sluice.core.errors import BadSettings, UnknownJob
 from sluice.streams.log import Log
 from tests.caller import run_body
 from tests.support.coordinators import Running, running
 
 app = typer.Typer()
-app.command("plan")(modelscli.plan)
-app.command("scale")(modelscli.scale)
-app.add_typer(modelscli.app, name="models")
+app.command("plan")(models.plan)
+app.command("scale")(models.scale)
+app.add_typer(models.app, name="models")
 
 
 class Job:

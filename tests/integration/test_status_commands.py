@@ -20,9 +20,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from containers import statuscli
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
+from sluice.cli import status
 from sluice.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
 from sluice.streams.log import Log
 from tests.caller import Json, run_body
@@ -33,7 +33,7 @@ GENEROUS = 30.0
 UP_A_LINE = "\x1b[1A"
 
 app = typer.Typer()
-for command in (statuscli.status, statuscli.jobs, statuscli.runs, statuscli.containers, statuscli.tasks):
+for command in (status.status, status.jobs, status.runs, status.containers, status.tasks):
     app.command()(command)
 
 

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers import sparkplans
 from containers.flush import ROUNDS, Flusher
 from containers.gate import Held, hold
-from containers.job import Input, Output
 from containers.localstate import inspect, read_plan
 from containers.stagetask import StageTask
 from containers.tasksystem import Grant
 from sluice.core.ids import Ssp
+from sluice.job import Input, Output
 from tests.fakes import FakeClock
 from tests.spark.conftest import SOON, Bench
 

@@ -16,12 +16,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.commit import CommitSettings
 from containers.freeze import Cut, freeze
-from containers.job import Input
 from containers.localstate import inspect
 from containers.stagetask import StageTask
 from coordinator.core.cuts import lineage_of, needed
 from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
+from sluice.job import Input
 from tests.fakes import FakeClock
 from tests.spark.conftest import Bench
 from tests.trees import Place

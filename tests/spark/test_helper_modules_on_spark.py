@@ -98,7 +98,7 @@ import os
 import sys
 from pathlib import Path
 from containers.classarchive import present
-from containers.job import load_job
+from sluice.job import load_job
 from containers.spark import pickle_whole, start_session
 
 root, job_file = map(Path, sys.argv[1:])

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.flush import Flusher
 from containers.gate import hold
-from containers.job import Input, Intermediate, Output
 from containers.kafkatask import KafkaTaskSystem
 from containers.localstate import Stores
 from containers.opening import Opening
@@ -30,6 +29,7 @@ from containers.tasksystem import Grant
 from examples.playing.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.job import Input, Intermediate, Output
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import Record, Writer
 from tests.fakes import FakeClock

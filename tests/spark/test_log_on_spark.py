@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers import logsource
-from containers.job import Input, Intermediate, Output
 from containers.stagetask import StageTask
 from sluice.core.errors import StateElsewhere
 from sluice.core.ids import Generation, Lineage, Ssp
+from sluice.job import Input, Intermediate, Output
 from sluice.streams.log import Record, Writer, partition_of
 from tests.spark.conftest import Bench
 

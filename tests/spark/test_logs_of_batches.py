@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.job import Input
 from containers.stagetask import StageTask
+from sluice.job import Input
 from sluice.logconfig import Stamp, about
 from tests.spark.conftest import Bench
 

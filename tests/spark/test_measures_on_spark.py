@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.job import Input, Output
 from containers.positions import positions_of
 from containers.spark import BatchDone, Listener
 from containers.stagetask import StageTask
 from sluice.core.ids import Ssp, StreamId
+from sluice.job import Input, Output
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

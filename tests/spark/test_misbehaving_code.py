@@ -11,10 +11,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.job import Input
 from containers.spark import check_alive
 from containers.stagetask import StageTask
 from sluice.core.errors import SparkGone
+from sluice.job import Input
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

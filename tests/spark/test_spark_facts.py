@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.job import Input, Output, load_job
 from containers.localstate import inspect
 from containers.spark import pickle_whole
 from containers.stagetask import StageTask
+from sluice.job import Input, Output, load_job
 from tests.spark.conftest import Bench
 
 pytestmark = pytest.mark.spark

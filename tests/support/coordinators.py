@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import httpx
 
-from containers.deploy import deploy_request
-from containers.job import load_job
+from sluice.deploy import deploy_request
+from sluice.job import load_job
 from sluice.wire import runs as wire_runs
 from tests.support.processes import SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
 

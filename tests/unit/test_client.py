@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.client import Alive, Coordinator, NotValid, Refused, whoever
+from sluice.client import Alive, Coordinator, NotValid, Refused, whoever
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from containers.job import load_job
 from examples.flights import data
 from examples.flights.demo import JOB_FILE, MARK, READERS
 from examples.playing.scene import fresh
 from examples.playing.watch import is_held, is_started, offsets_read
 from sluice.core.lifecycle import RunState
+from sluice.job import load_job
 from sluice.wire.body import SspOffset
 from sluice.wire.runs import RunDetail, StageBody, StageProgress, StreamReply, TaskReply
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.client import Alive, NotValid
 from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver, Verdict
+from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.lease import Trust, next_heartbeat

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from containers import Job
-from containers.job import in_job_file, load_job
 from sluice.core.errors import BadGraph, BadJobFile, BadName
+from sluice.job import in_job_file, load_job
 
 HEAD = "from containers import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
 STREAMS = HEAD + "flights, between, out = job.input('flights'), job.intermediate('between', partitions=4), job.output('out')\n"

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from containers.client import Coordinator
 from containers.localcontainers import Launch, LocalContainers
 from containers.supervised import Processes, Slot
+from sluice.client import Coordinator
 from sluice.core.ids import RunId
 from tests.fakes import FakeClock
 

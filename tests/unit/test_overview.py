@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from containers.overview import overview, status_of
+from sluice.cli.console.overview import overview, status_of
 from tests.rundetails import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
 
 HOLDER = execution_id(0)

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from containers.client import Coordinator
 from containers.engine import Start
-from containers.job import DeclaredStage
 from containers.pacing import Pacer
+from sluice.client import Coordinator
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.job import DeclaredStage
 from sluice.wire import agents as wire_agents
 from tests.fake_engine import soon
 

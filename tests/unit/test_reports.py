@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.client import Coordinator
 from containers.reports import Report, Reports
+from sluice.client import Coordinator
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from tests.fake_engine import soon

@@ -10,11 +10,11 @@ from typing import TypeVar
 import pytest
 
 from containers.engine import Batch, Callbacks, Start
-from containers.job import DeclaredStage
 from containers.stagerunner import RestartPolicy, StageFailed, StageRunner
 from sluice.core.errors import BadJobFile, CheckpointUnreadable, LeaseLost, OffsetsTrimmed, SluiceError, StateElsewhere
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.job import DeclaredStage
 from tests.fake_engine import FakeEngine, soon
 from tests.fakes import FakeClock
 

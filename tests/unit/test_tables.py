@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from containers.overview import overview, status_of
-from containers.pages import ProcessRow, local_page, status_page
-from containers.tables import (
+from sluice.cli.console.overview import overview, status_of
+from sluice.cli.console.pages import ProcessRow, local_page, status_page
+from sluice.cli.console.tables import (
     Screen,
     containers_table,
     duration,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from containers.trial import SETTLED, How, Trial, look
+from sluice.cli.upgrade.watch import SETTLED, How, Trial, look
 from sluice.wire import runs as wire_runs
 from tests.rundetails import NOON, ago, container, detail, execution_id, measures, stage, task
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from containers import Job
-from containers.deploy import deploy_request
-from containers.upgrade import (
+from sluice.cli.upgrade.decide import (
     BACK,
     CODE,
     FORMER,
@@ -20,18 +19,20 @@ from containers.upgrade import (
     GoBack,
     Refuse,
     Seen,
+    Settings,
     Step,
     Terms,
     Watch,
     gone_back,
+    new_request,
     next_step,
     plan_lines,
     same_version,
     upgraded,
 )
-from containers.upgraderequest import Settings, new_request
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
+from sluice.deploy import deploy_request
 from sluice.wire import runs as wire_runs
 from sluice.wire.drains import DrainSummary
 from tests.rundetails import NOON, detail

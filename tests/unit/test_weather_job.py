@@ -6,11 +6,11 @@ import re
 import sys
 from dataclasses import fields
 
-from containers.job import load_job
 from examples.flights.data import Flight
 from examples.weather import data
 from examples.weather.demo import JOB_FILE, READERS
 from examples.weather.replay import feeds_of
+from sluice.job import load_job
 
 
 def test_the_job_file_holds_two_routes_and_a_join_of_equally_partitioned_streams() -> None:

@@ -1,11 +1,16 @@
-"""The coordinator as its containers see it. Problems become the errors of `sluice.core.errors` again."""
+"""The HTTP client for the coordinator's API. Problem responses (RFC 9457) are raised as the errors of `sluice.core.errors`.
+
+`Coordinator` has the calls of agents. Those that only people make are in `sluice.cli.client`. `until_answered` repeats a call until the
+coordinator can be reached.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -269,3 +274,20 @@ def _error(answer: httpx.Response) -> SluiceError:
     if slug == LeaseLost.slug:
         return LeaseLost(detail)
     return Refused(slug, detail)
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+AGAIN = timedelta(seconds=1)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]], query: str) -> T:
+    """Ask until the coordinator answers: nothing can be done without it, and the lease says when to give up."""
+    while True:
+        try:
+            return await ask()
+        except CoordinatorUnreachable as error:
+            log.warning("%s waits for the coordinator: %s", query, error)
+            await asyncio.sleep(AGAIN.total_seconds())

@@ -1,16 +1,52 @@
-"""What `sluice gc` does: ask the coordinator, and show or spell the answer."""
+"""`sluice gc`: garbage in the blob stores.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `audit` has 2 for blobs that are missing or indexes that cannot be read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.snapshots import asked, errand, tell
-from containers.tables import Column, count, duration, moment, shown, table
+from sluice.cli.console.tables import Column, count, duration, moment, shown, table
+from sluice.cli.runner import LOCAL, Json, Url, tell
+from sluice.cli.snapshots import asked, errand
 from sluice.wire import snapshots as wire_snapshots
+
+app = typer.Typer(no_args_is_help=True, help="Garbage in the blob stores: what nothing refers to.")
+
+
+@app.command()
+def plan(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """What a collection would condemn and delete now. Changes nothing."""
+
+    show_collection(coordinator, "plan", as_json=as_json)
+
+
+@app.command()
+def run(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """Collect garbage now: condemn what nothing refers to, delete what was condemned a grace ago."""
+
+    show_collection(coordinator, "run", as_json=as_json)
+
+
+@app.command()
+def explain(blob: Annotated[str, typer.Argument(help="The blob's id.")], as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """Why a blob is there, and how long it will be."""
+
+    show_explanation(coordinator, blob, as_json=as_json)
+
+
+@app.command()
+def audit(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """Compare the blob stores with the registry: what is missing, what nothing refers to. Changes nothing."""
+
+    raise typer.Exit(show_audit(coordinator, as_json=as_json))
+
 
 NOT_GOOD = 2
 

@@ -1,4 +1,7 @@
-"""What `sluice status` and its siblings do: ask the coordinator, and show or spell the answer."""
+"""`sluice status`, `jobs`, `runs`, `containers` and `tasks`: what a coordinator knows, for people and (`--json`) for scripts.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or does not know what is asked for; `sluice status --check` has 2 for degraded.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,73 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Annotated
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.client import Coordinator
-from containers.inplace import InPlace
-from containers.overview import RunOverview, StatusReply, overview, status_of
-from containers.pages import status_page
-from containers.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
+from sluice.cli.console.live import InPlace
+from sluice.cli.console.overview import RunOverview, StatusReply, overview, status_of
+from sluice.cli.console.pages import status_page
+from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
+from sluice.cli.runner import LOCAL, JobArgument, Json, RunArgument, Url, _with_note, asked, the_job, the_run
+from sluice.client import Coordinator
 from sluice.clock import SystemClock
-from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownJob, UnknownRun, YourRequest
+from sluice.core.errors import BadSettings, CoordinatorUnreachable
 from sluice.core.ids import JobName, RunId
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
-T = TypeVar("T")
+
+def status(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Default: every job.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh in place until Ctrl-C.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is wrong: exit code 0 healthy, 2 degraded.")] = False,
+    old_report_seconds: Annotated[float, typer.Option(min=0, help="How old the last report of a stage with arrears may be.")] = 300,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """How the jobs are: containers, tasks, and what each stage does."""
+
+    watched = Watched(coordinator, job, old_report_seconds)
+    if watch:
+        watch_status(watched, alone=not (check or as_json))
+    elif check:
+        raise typer.Exit(check_status(watched, as_json=as_json))
+    else:
+        show_status(watched, as_json=as_json)
+
+
+def jobs(as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """The jobs and their current runs."""
+
+    show_jobs(coordinator, as_json=as_json)
+
+
+def runs(
+    job: JobArgument = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
+    before: Annotated[str | None, typer.Option(help="Only runs older than this one.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """The runs of a job, newest first."""
+
+    show_runs(coordinator, job, limit, before, as_json=as_json)
+
+
+def containers(run: RunArgument = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """The containers of a run, those that are gone too."""
+
+    show_containers(coordinator, run, as_json=as_json)
+
+
+def tasks(run: RunArgument = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """The tasks of a run: who holds them, and how far their stages have come."""
+
+    show_tasks(coordinator, run, as_json=as_json)
+
 
 REFRESH = timedelta(seconds=2)
 AT_ONCE = 8
@@ -48,52 +101,6 @@ class TasksReply(wire_body.Reply):
     job: str
     run_id: str
     tasks: tuple[wire_runs.TaskReply, ...]
-
-
-# --- asking ----------------------------------------------------------------------------------------------------------
-
-
-def asked(url: str, ask: Callable[[Coordinator], Awaitable[T]]) -> T:
-    """Raises what `Coordinator` raises."""
-
-    async def run() -> T:
-        client = Coordinator(url)
-        try:
-            return await ask(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
-
-
-async def the_job(client: Coordinator, name: str | None) -> wire_runs.JobReply:
-    """The job of that name, or the only one. Raises UnknownJob, and YourRequest when there are several to choose from."""
-    jobs = (await client.jobs()).jobs
-    if not jobs:
-        raise UnknownJob("there is no job yet")
-    if name is None and len(jobs) == 1:
-        return jobs[0]
-    choices = ", ".join(each.job for each in jobs)
-    if name is None:
-        raise YourRequest(f"there are {len(jobs)} jobs, so name one: {choices}")
-    found = next((each for each in jobs if each.job == name), None)
-    if found is None:
-        raise UnknownJob(f"there is no job {name!r}: there is {choices}")
-    return found
-
-
-async def the_run(client: Coordinator, name: str | None) -> wire_runs.RunDetail:
-    """The run of that id, or the current one of the job of that name, or of the only job. Raises UnknownRun, UnknownJob, YourRequest."""
-    jobs = (await client.jobs()).jobs
-    if name is not None:
-        current = {each.job: each.current_run for each in jobs}
-        return await client.run(RunId(current.get(name, name)))
-    if len(jobs) > 1:
-        choices = ", ".join(f"{each.current_run} ({each.state})" for each in jobs)
-        raise YourRequest(f"there are {len(jobs)} jobs, so name a run or a job: {choices}")
-    if not jobs:
-        raise UnknownRun("there is no run yet")
-    return await client.run(RunId(jobs[0].current_run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +154,6 @@ def show_runs(url: str, job: str | None, limit: int, before: str | None, *, as_j
 
     reply = asked(url, ask)
     _tell(reply, lambda width: _with_note(runs_table(reply, width), reply.next), as_json=as_json)
-
-
-def _with_note(page: RenderableType, following: str | None) -> RenderableType:
-    return page if following is None else Group(page, Text(f"older ones: --before {following}", style="dim"))
 
 
 def show_containers(url: str, run: str | None, *, as_json: bool) -> None:

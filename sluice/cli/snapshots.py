@@ -1,4 +1,7 @@
-"""What `sluice snapshots` does: ask the coordinator, and show or spell the answer."""
+"""`sluice snapshots`: list snapshots, pin them, verify them, and go back to one.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `verify` has 2 for a snapshot that is not whole.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,124 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.backupclient import BackupClient
-from containers.bars import bar
 from containers.restore import Restored, Restorer, RestoreSettings
-from containers.status import the_job
-from containers.tables import NONE, Column, Screen, count, moment, shown, table
 from containers.transfer import StoreKey
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
+from sluice.cli.client import BackupClient
+from sluice.cli.console.bars import bar
+from sluice.cli.console.tables import NONE, Column, Screen, count, moment, shown, table
+from sluice.cli.runner import LOCAL, Json, Url, tell, the_job
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageName, TaskName
 from sluice.core.snapshot import BlobId
-from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
+
+app = typer.Typer(no_args_is_help=True, help="Snapshots of jobs' state in the blob stores: look at them, keep them, go back to one.")
+
+Job = Annotated[str, typer.Argument(help="The job.")]
+Task = Annotated[str, typer.Argument(help='The task, as "Partition 0".')]
+Stage = Annotated[str, typer.Argument(help="The stage.")]
+Checkpoint = Annotated[str, typer.Argument(help='The snapshot\'s checkpoint id, or "head" for the one that the store goes on from.')]
+OneTask = Annotated[str | None, typer.Option("--task", help="Only this task's.")]
+OneStage = Annotated[str | None, typer.Option("--stage", help="Only this stage's.")]
+OneStore = Annotated[str | None, typer.Option("--blob-store", help="Of this blob store only.")]
+
+
+@app.command("ls")
+def list_snapshots(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")] = None,
+    task: OneTask = None,
+    stage: OneStage = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
+    before: Annotated[int | None, typer.Option(min=1, help="Only those with lower numbers.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """The snapshots of a job that are retained, newest first, and why."""
+
+    show_snapshots(coordinator, job, task, stage, before, limit, as_json=as_json)
+
+
+@app.command()
+def show(job: Job, task: Task, stage: Stage, checkpoint: Checkpoint, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """One snapshot."""
+
+    show_snapshot(coordinator, job, task, stage, checkpoint, as_json=as_json)
+
+
+@app.command()
+def pins(job: Job, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """The pins of a job."""
+
+    show_pins(coordinator, job, as_json=as_json)
+
+
+@app.command()
+def pin(
+    job: Job,
+    task: OneTask = None,
+    stage: OneStage = None,
+    checkpoint: Annotated[str | None, typer.Option(help="This snapshot; default: the newest of each store.")] = None,
+    name: Annotated[str | None, typer.Option(help="The pin's id; one that is there is replaced. Default: a new one.")] = None,
+    reason: Annotated[str, typer.Option(help="Why, for others.")] = "",
+    hours: Annotated[float | None, typer.Option(min=0, help="How long it holds; default: until it is taken away.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Keep snapshots, whatever the retention says."""
+
+    pin_snapshots(coordinator, job, Pinning(task, stage, checkpoint, name, reason, hours), as_json=as_json)
+
+
+@app.command()
+def unpin(job: Job, pin: Annotated[str, typer.Argument(metavar="PIN", help="The pin's id.")], coordinator: Url = LOCAL) -> None:
+    """Take a pin away. What it alone kept goes."""
+
+    unpin_snapshots(coordinator, job, pin)
+
+
+@app.command()
+def verify(
+    job: Job,
+    task: Task,
+    stage: Stage,
+    checkpoint: Checkpoint,
+    blob_store: OneStore = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Read a snapshot whole and compare every size and hash."""
+
+    raise typer.Exit(verify_snapshot(coordinator, job, task, stage, checkpoint, blob_store, as_json=as_json))
+
+
+@app.command()
+def restore(
+    job: Job,
+    task: Task,
+    stage: Stage,
+    checkpoint: Checkpoint,
+    into: Annotated[
+        Path | None, typer.Option(help="Only copy it to this directory, which must not be there; the job is left alone.")
+    ] = None,
+    blob_store: OneStore = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Go back to a snapshot: the next container that takes the task restores it, and goes on from it. The run must have been stopped."""
+
+    if into is not None:
+        copy_snapshot(coordinator, job, task, stage, checkpoint, into, blob_store)
+    else:
+        choose_snapshot(coordinator, job, task, stage, checkpoint, as_json=as_json)
+
 
 T = TypeVar("T")
 
@@ -45,14 +148,6 @@ def asked(url: str, ask: Callable[[BackupClient], Awaitable[T]]) -> T:
             await client.close()
 
     return asyncio.run(run())
-
-
-def tell(reply: wire_body.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
-    screen = Screen(sys.stdout)
-    if as_json:
-        screen.say(reply.model_dump_json(by_alias=True, indent=2))
-    else:
-        screen.show(show(screen.width))
 
 
 def errand(

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from containers.overview import StageOverview, backup_age, offsets_behind, report_age, watermark_lag
+from sluice.cli.console.overview import StageOverview, backup_age, offsets_behind, report_age, watermark_lag
 from sluice.wire import runs as wire_runs
 
 NONE = "-"

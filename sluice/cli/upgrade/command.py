@@ -1,14 +1,22 @@
-"""`sluice upgrade`: drain a job, start its new version from the drained offsets, watch it, and go back if it fails."""
+"""The options of `sluice upgrade`, and its exit code."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from containers.statuscli import LOCAL, Json, Url
+from sluice.cli.client import DrainClient
+from sluice.cli.console.tables import shown
+from sluice.cli.runner import LOCAL, Json, Url, tell
+from sluice.cli.upgrade.decide import EXIT_CODES, UpgradeReply, Wish, say
+from sluice.cli.upgrade.run import Upgrade
+from sluice.core.errors import SluiceError
 
 
 def upgrade(
@@ -39,11 +47,8 @@ def upgrade(
     drained, or rows are left, also foreseen by --dry-run; 3 the new version does not do well and was left as it is; 4 went back to the old
     version.
     """
-    from containers.upgradecommand import upgrade_job
-    from containers.upgradelocal import LocalWish
-    from containers.upgraderequest import Settings
-    from containers.upgradewish import Wish
     from sluice import logconfig
+    from sluice.cli.upgrade.decide import LocalWish, Settings, Wish
     from sluice.core.errors import BadSettings
 
     if old is not None and not local:
@@ -64,3 +69,32 @@ def upgrade(
         local=LocalWish(home, master, restarts, old) if local else None,
     )
     raise typer.Exit(upgrade_job(coordinator, wish, as_json=as_json))
+
+
+def upgrade_job(url: str, wish: Wish, *, as_json: bool) -> int:
+    """The exit code. Raises BadJobFile, BadSettings, UnknownJob, YourRequest, and what `Coordinator` raises, before anything is changed."""
+    made: list[Upgrade] = []
+
+    async def run() -> int:
+        client = DrainClient(url)
+        try:
+            made.append(Upgrade(client, wish, quiet=as_json))
+            reply = await made[0].run()
+            tell(reply, lambda _: _page(reply), as_json=as_json)
+            return await made[0].stay(EXIT_CODES[reply.outcome])
+        finally:
+            if made:
+                await made[0].close()
+            await client.close()
+
+    try:
+        return asyncio.run(run())
+    except (KeyboardInterrupt, SluiceError):
+        if made:
+            say(made[0].standing)
+        raise
+
+
+def _page(reply: UpgradeReply) -> RenderableType:
+    steps = [Text(f"{number}. {shown(line)}") for number, line in enumerate(reply.steps, 1)]
+    return Group(Text(shown(reply.told)), *steps)

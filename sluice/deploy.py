@@ -1,4 +1,4 @@
-"""From a job file to a run: the request that deploys it, checked as far as it can be before it is sent."""
+"""From a job file to a run: builds the request that deploys it, checked as far as possible before it is sent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from containers.client import Coordinator
-from containers.job import Job, load_job
-from sluice.core.errors import BadSettings
+from sluice.client import Coordinator
+from sluice.core.errors import BadJobFile, BadSettings
 from sluice.core.ids import RunId
 from sluice.core.placement import slots
+from sluice.job import Job, load_job
 from sluice.wire import runs as wire_runs
 
 
@@ -97,3 +97,14 @@ async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
         return RunId((await coordinator.deploy(request)).run_id)
     finally:
         await coordinator.close()
+
+
+def check_job(job: Job, run: wire_runs.RunReply) -> None:
+    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
+    if job.name != run.job:
+        raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
+    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
+    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
+    if here != there:
+        differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+        raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

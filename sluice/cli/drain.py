@@ -1,4 +1,8 @@
-"""What `sluice drain` does: ask the coordinator, and show how a drain goes on."""
+"""`sluice drain`: finish what a job has read, empty its state, and end its run.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when the drain was cancelled or failed, and for `--dry-run` when a
+flush would leave rows or that is not known.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,41 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.drainbars import DrainBars
-from containers.drainclient import DrainClient
-from containers.snapshots import tell
-from containers.status import the_job
-from containers.tables import Column, count, duration, shown, table
+from sluice.cli.client import DrainClient
+from sluice.cli.console.bars import DrainBars
+from sluice.cli.console.tables import Column, count, duration, shown, table
+from sluice.cli.runner import LOCAL, Json, Url, tell, the_job
 from sluice.core.drain import Phase
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
 from sluice.wire import drains as wire_drains
+
+
+def drain(
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show how it goes on until it is over.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what a flush could not empty.")] = False,
+    require_empty: Annotated[bool, typer.Option("--require-empty", help="Refuse if a flush would leave rows in some state.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the drain that is on, if nothing is flushed yet.")] = False,
+    soft_seconds: Annotated[float | None, typer.Option(min=0.001, max=1e9, help="When to name the late.")] = None,
+    hard_seconds: Annotated[float | None, typer.Option(min=0.001, max=1e9, help="When to give up.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Drain a job: process all that it has read, close every window, fire every timer, commit, and end its run.
+
+    The next run starts at the drained offsets with empty state.
+    """
+
+    wish = Wish(wait, dry_run, require_empty, cancel, soft_seconds, hard_seconds)
+    raise typer.Exit(drain_job(coordinator, job, wish, as_json=as_json))
+
 
 T = TypeVar("T")
 

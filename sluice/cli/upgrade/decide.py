@@ -1,28 +1,79 @@
-"""`sluice upgrade`, decided: which step is next, as the job's current run and its drains are.
-
-Nothing of an upgrade is remembered but by the coordinator: a run that an upgrade deployed says so in its config, and one that it gave up
-says so in its reason. So the same command again, after whatever interruption, finds the step to go on with:
-
-    the job's current run                                  next
-    goes on, or drains, and is not of this version         drain it, or join its drain
-    DRAINED                                                deploy the new version at the drained offsets
-    goes on and is of this version                         watch it
-    given up by this upgrade                               see it end, and go back
-    given up by an upgrade to another version              see it end, and deploy the new version at the drained offsets
-    STOPPED or FAILED otherwise                            refused: its state is not empty
+"""The next step of an upgrade, decided from the job's current run and its drains. Also the options, the request that deploys the new
+version, and the answer. Nothing here asks the coordinator or changes anything.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
 
+from sluice.cli.console.tables import shown
 from sluice.core.drain import Phase
+from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
+from sluice.deploy import bound_names, checked_request, config_of
+from sluice.job import Job
+from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 from sluice.wire.drains import DrainSummary
+
+
+class Outcome(StrEnum):
+    UPGRADED = "upgraded"
+    PLANNED = "planned"
+    NOT_DRAINED = "not drained"
+    ROWS_LEFT = "rows left"
+    NOT_WELL = "not well"
+    """The new version is left as it is."""
+    WENT_BACK = "went back"
+
+
+EXIT_CODES = {
+    Outcome.UPGRADED: 0,
+    Outcome.PLANNED: 0,
+    Outcome.NOT_DRAINED: 2,
+    Outcome.ROWS_LEFT: 2,
+    Outcome.NOT_WELL: 3,
+    Outcome.WENT_BACK: 4,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the command line asks for."""
+
+    job_file: Path
+    settings: Settings
+    within: float | None = None
+    watch: timedelta = timedelta(seconds=180)
+    batches: int = 2
+    allow_left: bool = False
+    back: bool = True
+    anew: bool = False
+    dry_run: bool = False
+    local: LocalWish | None = None
+
+
+class UpgradeReply(wire_body.Reply):
+    """The body of `sluice upgrade --json`. `run` is of the new version, `backRun` of the old one after going back; `steps` of a dry run."""
+
+    job: str
+    outcome: Outcome
+    told: str
+    former_run: str | None = None
+    run: str | None = None
+    back_run: str | None = None
+    steps: tuple[str, ...] = ()
+
+
+def say(line: str) -> None:
+    print(f"sluice: {shown(line)}", file=sys.stderr, flush=True)
+
 
 FORMER, CODE, BACK = "upgrade.former", "upgrade.code", "upgrade.back"
 """Keys of a run's config: the drained run that it comes after; a hash of its job file; the run that it goes back from."""
@@ -206,3 +257,58 @@ def _back(former: RunId | None, terms: Terms) -> str:
     of = "" if former is None else f" (the request of run {former})"
     here = ", and start its containers here" if terms.local and terms.old_here else ""
     return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version stays"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says of the new run: None, or nothing, for what the present run has."""
+
+    containers: int | None = None
+    system: str | None = None
+    bind: Sequence[str] = ()
+    config: Sequence[str] = ()
+
+
+def new_request(job: Job, settings: Settings, present: wire_runs.RunRequest) -> wire_runs.RunRequest:
+    """The request for the new version. Streams that the present run has are bound as there unless a system is named; `config` goes over the
+    present one. Raises BadSettings, BadPlacement."""
+    bindings = bound_names(job, settings.bind)
+    if settings.system is None:
+        bindings = {**_present_bindings(job, present), **bindings}
+    containers = present.containers if settings.containers is None else settings.containers
+    config = unmarked({**present.config, **config_of(settings.config)})
+    return checked_request(job, containers, "drained", settings.system or _only_system(job, present, bindings), config, bindings)
+
+
+def _names(job: Job) -> set[str]:
+    return {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
+
+
+def _present_bindings(job: Job, present: wire_runs.RunRequest) -> dict[str, dict[str, str]]:
+    names = _names(job)
+    return {
+        each.name: {"system": each.system} | ({"stream": each.stream} if each.stream else {})
+        for each in present.streams
+        if each.name in names
+    }
+
+
+def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, dict[str, str]]) -> str:
+    """That of streams which the present run does not have. Raises BadSettings when there are several to choose from."""
+    systems = sorted({each.system for each in present.streams})
+    new = sorted(_names(job) - bindings.keys())
+    if len(systems) > 1 and new:
+        raise BadSettings(
+            f"the present run uses several systems ({', '.join(systems)}): say where {', '.join(new)} is with --bind NAME=SYSTEM"
+        )
+    return systems[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWish:
+    """`old`: the old version's job file, for going back. `restarts`: of a container that ends, within ten minutes."""
+
+    home: Path
+    master: str | None
+    restarts: int
+    old: Path | None

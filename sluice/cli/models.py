@@ -1,21 +1,101 @@
-"""What `sluice plan`, `sluice scale` and `sluice models` do: ask the coordinator, and show or spell the answer."""
+"""`sluice plan`, `sluice scale` and `sluice models`: what would become of a job's model, and what became of it.
+
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `plan` has 2 when the change would be refused, or that is not known.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.snapshots import tell
-from containers.status import the_job
-from containers.tables import NONE, Column, count, moment, shown, table
-from containers.versionclient import VersionClient
+from sluice.cli.client import VersionClient
+from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
+from sluice.cli.runner import LOCAL, JobArgument, Json, Url, tell, the_job
 from sluice.core.errors import BadSettings
 from sluice.core.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
+
+app = typer.Typer(no_args_is_help=True, help="The versions of a job's model: who made each, when and why, and what changed.")
+
+Job = Annotated[str, typer.Argument(help="The job.")]
+Version = Annotated[int, typer.Argument(min=1, help="A version's number.")]
+Why = Annotated[str, typer.Option(help="Why, for others.")]
+IfVersion = Annotated[int | None, typer.Option(min=1, help="Only while this version is in force.")]
+
+
+def plan(
+    job: JobArgument = None,
+    stream: Annotated[list[str] | None, typer.Option(help="An input of the job, by its name for it; may be repeated.")] = None,
+    partitions: Annotated[list[int] | None, typer.Option(min=1, help="How many partitions that stream would have.")] = None,
+    containers: Annotated[int | None, typer.Option(help="How many containers the run would have.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Tell what would happen if streams had other partition counts, or the run another number of containers. Nothing is changed."""
+
+    raise typer.Exit(show_plan(coordinator, job, stream or [], partitions or [], containers, as_json=as_json))
+
+
+def scale(
+    job: Job,
+    containers: Annotated[int, typer.Argument(metavar="N", help="How many containers the run is to have.")],
+    why: Why = "",
+    if_version: IfVersion = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Change the number of containers of a job that runs. As few tasks as balance allows move, between batches. Start the new ones."""
+
+    scale_job(coordinator, job, containers, why, if_version, as_json=as_json)
+
+
+@app.command("ls")
+def list_versions(
+    job: JobArgument = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
+    before: Annotated[int | None, typer.Option(min=1, help="Only those with lower numbers.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """The versions of a job's model, newest first."""
+
+    show_versions(coordinator, job, before, limit, as_json=as_json)
+
+
+@app.command()
+def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """One version: which slot has which task, and what each task reads."""
+
+    show_version(coordinator, job, version, as_json=as_json)
+
+
+@app.command()
+def diff(job: Job, version: Version, later: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """What a later version changed."""
+
+    show_difference(coordinator, job, version, later, as_json=as_json)
+
+
+@app.command()
+def grow(job: Job, why: Why = "", as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """Look at the partition counts of the job's inputs now, and let it grow as far as is safe; also to what was rolled back."""
+
+    grow_job(coordinator, job, why, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    job: Job, version: Version, why: Why = "", if_version: IfVersion = None, as_json: Json = False, coordinator: Url = LOCAL
+) -> None:
+    """Put an older version in force again, as long as no container has adopted a later one."""
+
+    roll_back(coordinator, job, version, why, if_version, as_json=as_json)
+
 
 T = TypeVar("T")
 

@@ -1,13 +1,71 @@
-"""The coordinator as people ask it about snapshots and garbage."""
+"""The requests that people make and agents do not: drains, versions of the job model, snapshots and garbage collection."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
-from containers.client import TIMEOUT, Coordinator
+from sluice.client import TIMEOUT, Coordinator, whoever
+from sluice.wire import drains as wire_drains
+from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import snapshots as wire_snapshots
+
+
+class DrainClient(Coordinator):
+    async def request_drain(self, request: wire_drains.DrainRequest) -> wire_drains.DrainSummary:
+        return await self._read(wire_drains.DrainSummary, "POST", "/drain", request)
+
+    async def plan_drain(self, run_id: str) -> wire_drains.DrainPlanReply:
+        return await self._read(wire_drains.DrainPlanReply, "POST", "/drain/plan", wire_drains.DrainPlanRequest(run_id=run_id))
+
+    async def drain(self, uuid: str) -> wire_drains.DrainDetail:
+        return await self._read(wire_drains.DrainDetail, "GET", f"/drain/{quote(uuid, safe='')}")
+
+    async def cancel_drain(self, uuid: str) -> wire_drains.DrainSummary:
+        return await self._read(wire_drains.DrainSummary, "DELETE", f"/drain/{quote(uuid, safe='')}")
+
+    async def newest_drain(self, job: str) -> wire_drains.DrainSummary | None:
+        found = await self.drains(job, 1)
+        return found[0] if found else None
+
+    async def drains(self, job: str, limit: int = 200) -> Sequence[wire_drains.DrainSummary]:
+        """The job's newest ones, newest first."""
+        return (await self._read(wire_drains.DrainsReply, "GET", "/drains", params={"job": job, "limit": limit})).drains
+
+
+def _headers(version: int | None) -> Mapping[str, str]:
+    """`version`: only while that is in force."""
+    return {wire_jobmodels.WHO_HEADER: whoever()} | ({} if version is None else {"If-Match": f'"{version}"'})
+
+
+class VersionClient(Coordinator):
+    async def plan(self, request: wire_jobmodels.PlanRequest) -> wire_jobmodels.PlanReply:
+        return await self._read(wire_jobmodels.PlanReply, "POST", "/jobModel/plan", request)
+
+    async def change(self, run_id: str, request: wire_jobmodels.ChangeRequest, version: int | None) -> wire_jobmodels.ChangeReply:
+        return await self._read(wire_jobmodels.ChangeReply, "PATCH", f"/runs/{_part(run_id)}", request, headers=_headers(version))
+
+    async def versions(self, job: str, before: int | None, limit: int) -> wire_jobmodels.VersionsReply:
+        query = {"limit": limit} | ({} if before is None else {"before": before})
+        return await self._read(wire_jobmodels.VersionsReply, "GET", f"/jobs/{_part(job)}/models", params=query)
+
+    async def version(self, job: str, version: int) -> wire_jobmodels.VersionDetail:
+        return await self._read(wire_jobmodels.VersionDetail, "GET", f"/jobs/{_part(job)}/models/{version}")
+
+    async def difference(self, job: str, version: int, later: int) -> wire_jobmodels.DifferenceReply:
+        return await self._read(wire_jobmodels.DifferenceReply, "GET", f"/jobs/{_part(job)}/models/{version}/diff/{later}")
+
+    async def roll_back(
+        self, job: str, version: int, request: wire_jobmodels.RollbackRequest, current: int | None
+    ) -> wire_jobmodels.ChangeReply:
+        path = f"/jobs/{_part(job)}/models/{version}/rollback"
+        return await self._read(wire_jobmodels.ChangeReply, "POST", path, request, headers=_headers(current))
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
 
 LOOK = timedelta(seconds=0.5)
 """How long a question for an errand waits for its end: as often a bar moves."""
@@ -66,7 +124,3 @@ class BackupClient(Coordinator):
             errand = await self._read(wire_snapshots.ErrandReply, "GET", f"/errands/{_part(errand.errand)}", params=query, timeout=timeout)
             show(errand)
         return errand
-
-
-def _part(name: str) -> str:
-    return quote(name, safe="")

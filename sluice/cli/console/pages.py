@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from containers.overview import RunOverview, StatusReply, live_containers
-from containers.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
+from sluice.cli.console.overview import RunOverview, StatusReply, live_containers
+from sluice.cli.console.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
 

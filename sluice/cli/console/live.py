@@ -1,0 +1,143 @@
+"""Live views of `sluice run`: a table that is kept in place on a terminal, and elsewhere a line about the run now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from sluice.cli.console.overview import overview
+from sluice.cli.console.pages import ProcessRow, local_page
+from sluice.cli.console.tables import Screen
+from sluice.client import Coordinator
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import RunId
+from sluice.wire import runs as wire_runs
+
+
+class InPlace:
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, redirect_stderr=sys.stderr.isatty())
+
+    def __enter__(self) -> InPlace:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """The cursor and the standard streams are as they were; what was shown last stays."""
+        self._live.stop()
+
+    async def show(self, what: RenderableType) -> None:
+        """On a thread: a terminal that is held (Ctrl-S) takes nothing, and holds nobody but its reader up."""
+        await asyncio.to_thread(self._live.update, what, refresh=True)
+
+
+log = logging.getLogger(__name__)
+
+EVERY = timedelta(seconds=1)
+
+
+class LiveTable:
+    """`processes` tells of the processes as they are when it is called."""
+
+    def __init__(self, client: Coordinator, screen: Screen, processes: Callable[[], Sequence[ProcessRow]], clock: Clock) -> None:
+        self._client = client
+        self._screen = screen
+        self._processes = processes
+        self._clock = clock
+        self._ending = ""
+        self._last: wire_runs.RunDetail | None = None
+        self._stopping = False
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, run_id: RunId) -> None:
+        self._task = asyncio.create_task(self._show(run_id))
+
+    def ending(self, how: str) -> None:
+        """From now on it says how the run is being ended."""
+        self._ending = how
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """Leave the table as it is now, and the terminal as it was. Never raises: more important things are to be ended after it."""
+        self._stopping = True
+        self._woken.set()
+        if self._task is not None:
+            (how,) = await asyncio.gather(self._task, return_exceptions=True)
+            if isinstance(how, Exception):
+                log.warning("the table could not be shown", exc_info=how)
+
+    async def _show(self, run_id: RunId) -> None:
+        with InPlace(self._screen.console) as place:
+            while not self._stopping:
+                await place.show(await self._page(run_id))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EVERY.total_seconds()):
+                        await self._woken.wait()
+                self._woken.clear()
+            await place.show(await self._page(run_id))
+
+    async def _page(self, run_id: RunId) -> RenderableType:
+        says = self._ending
+        try:
+            self._last = await self._client.run(run_id)
+        except SluiceError as error:
+            says = says or f"the coordinator does not answer: {error}"
+        last, now = self._last, self._clock.now()
+        if last is None:
+            return local_page(self._processes(), None, None, now, says, self._screen.width)
+        says = "" if last.state.ended else says
+        return local_page(self._processes(), last, overview(last, now), last.told_at or now, says, self._screen.width)
+
+
+LINE_EVERY = timedelta(seconds=15)
+
+
+def told(run: wire_runs.RunDetail) -> str:
+    """One line about a run."""
+    live = sum(1 for each in run.incarnations if each.state == "LIVE")
+    held = sum(1 for task in run.tasks if task.holder)
+    batches = sum(stage.batch_id + 1 for task in run.tasks for stage in task.stages if stage.batch_id is not None)
+    return f"{run.run_id} {run.state}  containers {live}/{run.containers}  tasks {held}/{len(run.tasks)}  batches {batches}"
+
+
+class StatusLine:
+    def __init__(self, client: Coordinator, out: TextIO) -> None:
+        self._client = client
+        self._out = out
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, run_id: RunId) -> None:
+        self._task = asyncio.create_task(self._show(run_id))
+
+    def ending(self, how: str) -> None:
+        """Nothing more is said."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _show(self, run_id: RunId) -> None:
+        last = ""
+        while True:
+            try:
+                line = told(await self._client.run(run_id))
+            except SluiceError as error:
+                line = f"{run_id}: the coordinator does not answer ({error})"
+            if line != last:
+                print(line, file=self._out, flush=True)
+            last = line
+            await asyncio.sleep(LINE_EVERY.total_seconds())
