@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
 from bench.harness import BenchFailed, Result, coordinator, note, running
-from coordinator.jobmodels import outline_of
+from coordinator.jobmodels.cache import outline_of
 from coordinator.settings import read_settings
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import ProcessorId, StreamId

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from bench.harness import BenchFailed, Result, note
 from coordinator.app import prepare, stores_of_blobs
-from coordinator.blobstores import BlobStores
-from coordinator.collection import Collected, Collection
-from coordinator.errands import Progress
-from coordinator.ourplaces import is_ours
+from coordinator.blobpool import BlobStores
 from coordinator.settings import read_settings
-from coordinator.store.backups import MarkerRow, SnapshotRow
+from coordinator.snapshots.gc import Collected, Collection
+from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.operations import Progress
+from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import SqlStore, open_store
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock

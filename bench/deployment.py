@@ -21,16 +21,15 @@ from sqlalchemy import insert
 
 from bench.harness import BenchFailed
 from coordinator.app import new_run_id, prepare, stores_of_blobs
-from coordinator.deployments import Deployments
-from coordinator.groupers import Groupers
-from coordinator.jobmodels import JobModels
-from coordinator.notices import Notices
-from coordinator.ourplaces import is_ours
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.runs.deploy import Deployments
 from coordinator.settings import read_settings
+from coordinator.snapshots.inventory import is_ours
 from coordinator.store import tables
 from coordinator.store.port import ContainerRow, ContainerState, RunRow
-from coordinator.store.rows import container_columns
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import SqlStore, container_columns, open_store
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from sluice.core.lifecycle import RunState

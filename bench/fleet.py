@@ -37,7 +37,7 @@ from bench.deployment import metric
 from bench.harness import BenchFailed, Result, Server, coordinator, cores, note, pinned, running
 from bench.simulated import SLOTS, Beats, Fleet, Times
 from bench.swarm import SwarmFailed
-from coordinator.leases import Leases
+from coordinator.fleet.leases import Leases
 from coordinator.settings import read_settings
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId

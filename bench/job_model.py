@@ -1,8 +1,8 @@
 """The job model of 10,000 partitions and 100 containers: asking whether it has changed, and making it.
 
 Measured: answers per second to `GET /jobModel?job=NAME` with `If-None-Match` (304), against heartbeats at the same coordinator in the
-same run. As figures: the time to make the model (`coordinator.jobmodels.plan_model`, in this process) and to spell it as bytes, the whole
-of `POST /runs` over HTTP for a first and for a second deployment, and the time for one registration of a container of that run.
+same run. As figures: the time to make the model (`coordinator.jobmodels.cache.plan_model`, in this process) and to spell it as bytes, the
+whole of `POST /runs` over HTTP for a first and for a second deployment, and the time for one registration of a container of that run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register,
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
-from coordinator.jobmodels import plan_model
+from coordinator.jobmodels.cache import plan_model
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import StreamId
 from sluice.wire import samza as wire_samza

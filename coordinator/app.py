@@ -12,48 +12,45 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 
-from coordinator import metrics, metrics_of_backups, metrics_of_drains, metrics_of_versions, problems
-from coordinator.adoptions import Adoptions
-from coordinator.api import Parts, new_api
-from coordinator.api_drain import Draining
-from coordinator.api_snapshots import Backups
-from coordinator.api_versions import Versioning
-from coordinator.audits import Audits
-from coordinator.blobstores import Backup, BlobStores, Greet, OpenBlobStores
-from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
-from coordinator.collection import Collection
-from coordinator.deployments import Deployments
-from coordinator.drains import Drains
-from coordinator.drainwatch import DrainWatch
-from coordinator.errands import Errands
-from coordinator.failover import GiveTasksAway
-from coordinator.fastpaths import App, fast_paths
-from coordinator.freed import Freed
-from coordinator.groupers import Groupers
-from coordinator.head import with_head
+from coordinator import metrics
+from coordinator.api import errors, middleware, new_api
+from coordinator.api.deps import Backups, Draining, Parts, Versioning
+from coordinator.api.fastpath import fast_paths
+from coordinator.api.middleware import App, Traffic, with_head
+from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
+from coordinator.chores import KeepClaim, Maintenance
+from coordinator.drains.deadlines import DrainWatch
+from coordinator.drains.drains import Drains
+from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Freed, Notices
+from coordinator.fleet.registration import Heartbeats
+from coordinator.fleet.stage_metrics import Measures
 from coordinator.health import Health
-from coordinator.heartbeats import Heartbeats
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
-from coordinator.maintenance import ExpireLeases, FlushLastSeen, KeepClaim, Maintenance, TrimStreams
-from coordinator.measures import Measures
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.failover import GiveTasksAway
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.rollout import Adoptions, ModelHistory
+from coordinator.jobmodels.standby import Standbys
+from coordinator.jobmodels.versions import Versions
 from coordinator.metrics import new_registry
-from coordinator.modelhistory import ModelHistory
-from coordinator.notices import Notices
-from coordinator.ourplaces import is_ours
-from coordinator.paces import Paces
-from coordinator.partitionwatch import PartitionWatch
-from coordinator.registry import Registry
-from coordinator.runs import Runs
+from coordinator.runs.alignment import Paces
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.lag import Survey
+from coordinator.runs.runs import Runs
+from coordinator.runs.tasks import Tasks
+from coordinator.runs.trim import TrimStreams
 from coordinator.settings import Settings
-from coordinator.snapshots import Snapshots
-from coordinator.standbys import Standbys
+from coordinator.snapshots.audit import Audits
+from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
+from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.operations import Errands
+from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
-from coordinator.survey import Survey
-from coordinator.tasks import Tasks
-from coordinator.traffic import Traffic
-from coordinator.versions import Versions
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
@@ -197,16 +194,16 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             [
                 partial(metrics.of_leases, leases),
                 partial(metrics.of_jobs, survey),
-                partial(metrics_of_versions.of_versions, survey),
-                partial(metrics_of_versions.of_streams, partition_watch, clock),
+                partial(metrics.of_versions, survey),
+                partial(metrics.of_streams, partition_watch, clock),
                 partial(metrics.of_chores, maintenance),
                 partial(metrics.of_traffic, traffic, models, notices),
                 partial(metrics.of_database, lambda: store.failures),
-                partial(metrics_of_drains.of_drains, drain_watch, clock),
-                partial(metrics_of_backups.of_snapshots, snapshots, survey, clock),
-                partial(metrics_of_backups.of_clean_up, clean_up, clock),
-                partial(metrics_of_backups.of_collection, collection),
-                partial(metrics_of_backups.of_requests, requests),
+                partial(metrics.of_drains, drain_watch, clock),
+                partial(metrics.of_snapshots, snapshots, survey, clock),
+                partial(metrics.of_clean_up, clean_up, clock),
+                partial(metrics.of_collection, collection),
+                partial(metrics.of_requests, requests),
             ]
         ),
         systems=systems,
@@ -251,8 +248,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         standbys=Standbys(store, models, blob_stores),
     )
     api.state.draining = Draining(drains, drain_times(settings))
-    problems.install(api)
-    asgi = fast_paths(with_head(traffic.counted(problems.limited(api, settings.max_body_bytes))), leases, models)
+    errors.install(api)
+    asgi = fast_paths(with_head(traffic.counted(middleware.limited(api, settings.max_body_bytes))), leases, models)
     return Coordinator(asgi, api, notices, freed, partial(take, settings, store))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.blobstores import BlobStores
-from coordinator.leases import Leases
-from coordinator.maintenance import Maintenance
+from coordinator.blobpool import BlobStores
+from coordinator.chores import Maintenance
+from coordinator.fleet.leases import Leases
 from coordinator.store.port import Store
 from sluice.core.errors import SluiceError, UnknownStream
 from sluice.core.snapshot import BlobStoreName

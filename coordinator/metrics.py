@@ -1,22 +1,32 @@
-"""The coordinator's metrics, collected when they are asked for: the hot paths count with plain integers, and nothing here waits for a
-database. docs/operating.md lists them."""
+"""The coordinator's metrics, collected when they are scraped. Hot paths count with plain integers, and nothing here waits for a database.
+docs/operating.md lists them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
-from coordinator.maintenance import Maintenance
-from coordinator.notices import Notices
+from coordinator.api.middleware import Traffic
+from coordinator.chores import Maintenance
+from coordinator.drains.deadlines import DrainWatch
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.runs.lag import Survey
+from coordinator.snapshots.cleanup import CleanUp
+from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.reports import Snapshots
 from coordinator.store.port import ContainerState
-from coordinator.survey import Survey
-from coordinator.traffic import Traffic
+from sluice.blobs.counted import Requests
+from sluice.clock import Clock
+from sluice.core.drain import Phase, Step
+from sluice.core.expansion import Verdict
 from sluice.core.lifecycle import RunState
 
 Source = Callable[[], Iterable[Metric]]
@@ -131,3 +141,124 @@ def new_registry(sources: Sequence[Source]) -> CollectorRegistry:
 def exposition(registry: CollectorRegistry) -> bytes:
     """Prometheus' text format."""
     return generate_latest(registry)
+
+
+_STREAM = ["sluice_job", "system", "stream"]
+
+
+def of_streams(watch: PartitionWatch, clock: Clock) -> Iterable[Metric]:
+    """The inputs of live runs as the partition monitor found them last."""
+    seen = GaugeMetricFamily("sluice_stream_partitions", "Partitions that an input of a job has.", labels=_STREAM)
+    known = GaugeMetricFamily("sluice_stream_partitions_known", "Partitions of an input that the job reads.", labels=_STREAM)
+    refused = GaugeMetricFamily("sluice_stream_growth_refused", "1 when a job cannot go along with a change of its input.", labels=_STREAM)
+    unseen = GaugeMetricFamily(
+        "sluice_stream_unseen_seconds", "How long it has not been possible to look at an input; 0 when it is.", labels=_STREAM
+    )
+    now = clock.now()
+    for rows in watch.watched.values():
+        for row in rows:
+            labels = [row.job, row.system, row.stream]
+            if row.seen is not None:
+                seen.add_metric(labels, row.seen)
+            known.add_metric(labels, row.known)
+            refused.add_metric(labels, float(row.verdict is Verdict.REFUSED))
+            unseen.add_metric(labels, 0.0 if row.seen is not None else (now - row.since).total_seconds())
+    yield from (seen, known, refused, unseen)
+
+
+def of_versions(survey: Survey) -> Iterable[Metric]:
+    """Of the jobs whose runs go on; nothing while the database did not answer for a minute."""
+    version = GaugeMetricFamily("sluice_job_model_version", "The version of the job model in force.", labels=["sluice_job"])
+    behind = GaugeMetricFamily("sluice_job_containers_behind", "Live containers that have not adopted that version.", labels=["sluice_job"])
+    away = GaugeMetricFamily("sluice_job_slots_given_away", "Slots whose tasks a fail-over gave to others.", labels=["sluice_job"])
+    for job in survey.jobs:
+        if job.state.ended:
+            continue
+        version.add_metric([job.job], job.version)
+        behind.add_metric([job.job], sum(count for told, count in job.tally.versions.items() if told < job.version))
+        away.add_metric([job.job], job.given_away)
+    yield from (version, behind, away)
+
+
+def of_drains(watch: DrainWatch, clock: Clock) -> Iterable[Metric]:
+    """The drains that are on, as they were a second ago, and how many ended how, since ever."""
+    seconds = GaugeMetricFamily("sluice_drain_phase_seconds", "How long a drain has been in its phase.", labels=["sluice_job", "phase"])
+    stages = GaugeMetricFamily("sluice_drain_stages", "Stages of tasks by the last step that they took.", labels=["sluice_job", "step"])
+    late = GaugeMetricFamily(
+        "sluice_drain_late", "1 when a drain is behind its soft deadline or its phase's budget.", labels=["sluice_job"]
+    )
+    now = clock.now()
+    for each in watch.active:
+        job = each.drain.job
+        seconds.add_metric([job, each.drain.phase.value], (now - each.drain.entered_at).total_seconds())
+        for step in Step:
+            stages.add_metric([job, step.name.lower()], each.steps.get(step, 0))
+        late.add_metric([job], float(each.late))
+    ended = CounterMetricFamily("sluice_drains", "Drains that are over, by how they ended.", labels=["phase"])
+    for phase in (each for each in Phase if each.over):
+        ended.add_metric([phase.value], watch.outcomes.get(phase, 0))
+    yield from (seconds, stages, late, ended)
+
+
+def of_snapshots(snapshots: Snapshots, survey: Survey, clock: Clock) -> Iterable[Metric]:
+    """Of a task the oldest over its stages: that is what a lost disk would cost. Only of jobs that have not ended."""
+    age = GaugeMetricFamily(
+        "sluice_checkpoint_age_seconds", "How long ago the last durable checkpoint of a task was reported.", labels=["sluice_job", "task"]
+    )
+    now, going_on = clock.now(), {each.job for each in survey.jobs if not each.state.ended}
+    oldest: dict[tuple[str, str], float] = {}
+    for key, at in snapshots.newest.items():
+        if key.job not in going_on:
+            continue
+        seconds = (now - at).total_seconds()
+        oldest[key.job, key.task] = max(seconds, oldest.get((key.job, key.task), seconds))
+    for (job, task), seconds in sorted(oldest.items()):
+        age.add_metric([job, task], seconds)
+    yield age
+
+
+def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
+    length = GaugeMetricFamily("sluice_cleanup_items", "What is to be cleaned up after reports, by kind.", labels=["kind"])
+    failing = GaugeMetricFamily("sluice_cleanup_items_failing", "Of these, what has failed and is tried again.", labels=["kind"])
+    oldest = GaugeMetricFamily("sluice_cleanup_oldest_seconds", "How long the oldest of these has waited.", labels=["kind"])
+    now = clock.now()
+    for each in clean_up.queue:
+        length.add_metric([each.kind.value], each.length)
+        failing.add_metric([each.kind.value], each.failing)
+        oldest.add_metric([each.kind.value], (now - each.oldest).total_seconds())
+    yield from (length, failing, oldest)
+    yield GaugeMetricFamily(
+        "sluice_cleanup_overdue",
+        "1 when the time to live of something that counts was not removed within a third of it: it may expire.",
+        float(clean_up.overdue(now)),
+    )
+
+
+def of_collection(collection: Collection) -> Iterable[Metric]:
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+        "condemned": CounterMetricFamily("sluice_blobs_condemned", "Blobs found to be garbage.", labels=["blob_store"]),
+        "deleted": CounterMetricFamily("sluice_blobs_deleted", "Blobs deleted as garbage.", labels=["blob_store"]),
+        "deleted_bytes": CounterMetricFamily("sluice_blobs_deleted_bytes", "Bytes of these.", labels=["blob_store"]),
+        "pardoned": CounterMetricFamily("sluice_blobs_pardoned", "Condemned blobs that were no garbage, or gone.", labels=["blob_store"]),
+        "passes": CounterMetricFamily("sluice_collections", "Collections of garbage that came to their end.", labels=["blob_store"]),
+        "waiting": GaugeMetricFamily("sluice_blobs_waiting", "Condemned blobs whose grace is not over.", labels=["blob_store"]),
+        "not_judged": GaugeMetricFamily(
+            "sluice_collection_not_judged", "Prefixes that the last collection knew too little of to judge.", labels=["blob_store"]
+        ),
+    }
+    for name, totals in collection.totals.items():
+        for field, family in families.items():
+            family.add_metric([name], getattr(totals, field))
+    yield from families.values()
+
+
+def of_requests(requests: Mapping[str, Requests]) -> Iterable[Metric]:
+    asked = CounterMetricFamily(
+        "sluice_blob_requests", "The coordinator's requests to blob stores.", labels=["blob_store", "operation", "purpose"]
+    )
+    failed = CounterMetricFamily("sluice_blob_requests_failed", "Those that failed.", labels=["blob_store", "operation", "purpose"])
+    for name, counted in sorted(requests.items()):
+        for family, counts in ((asked, counted.asked), (failed, counted.failed)):
+            for kind, count in sorted(counts.items()):
+                family.add_metric([name, kind.operation, kind.purpose.value], count)
+    yield from (asked, failed)

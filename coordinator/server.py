@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import socket
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import IO
 
 import uvicorn
 
 from coordinator.app import Coordinator, build
-from coordinator.heap import StillHeap
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
 from sluice.core.errors import CannotListen, HomeInUse, SluiceError
@@ -105,3 +108,42 @@ def server(settings: Settings) -> Server:
     )
     running = Server(config, coordinator, settings)
     return running
+
+
+EVERYTHING = timedelta(hours=1)
+"""Between two collections of everything."""
+
+FULL = 2
+"""The oldest generation's number."""
+
+
+class StillHeap:
+    """From `start` until `stop`. It is the process's: only one at a time makes sense."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """To be called on the event loop."""
+        gc.callbacks.append(self._collected)
+        self.collect_everything()
+
+    def stop(self) -> None:
+        """May run twice."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+            gc.callbacks.remove(self._collected)
+            gc.unfreeze()
+
+    def collect_everything(self) -> None:
+        """Also when its time has come."""
+        if self._next is not None:
+            self._next.cancel()
+        gc.unfreeze()
+        gc.collect()
+        self._next = asyncio.get_running_loop().call_later(EVERYTHING.total_seconds(), self.collect_everything)
+
+    def _collected(self, phase: str, info: Mapping[str, int]) -> None:
+        if phase == "stop" and info["generation"] == FULL:
+            gc.freeze()

@@ -10,16 +10,16 @@ from datetime import timedelta
 from io import BytesIO
 from itertools import count
 
-from coordinator.blobstores import Backup, BlobStores
-from coordinator.cleanup import CleanUp, RetireStores, SweepExpired
-from coordinator.collection import Collection
-from coordinator.notices import Notices
-from coordinator.ourplaces import is_ours
-from coordinator.registry import Registry
-from coordinator.snapshots import Marked, Reported, Snapshots
-from coordinator.store.backups import MarkerRow, StoreKey
+from coordinator.blobpool import Backup, BlobStores
+from coordinator.fleet.notices import Notices
+from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
+from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
+from coordinator.store.snapshots import MarkerRow, StoreKey
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous

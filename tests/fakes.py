@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from coordinator.blobstores import Backup, BlobStores
+from coordinator.blobpool import Backup, BlobStores
 from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import Instant
 

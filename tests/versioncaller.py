@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from coordinator.api_versions import Versioning
+from coordinator.api.deps import Versioning
 from tests.caller import Caller, Json
 
 

@@ -1,12 +1,18 @@
-"""The store port's part about drains. See `coordinator.store.port` for the promises that hold of all rows."""
+"""Drains: rows, columns and SQL. See `coordinator.store.port` for the promises that hold of all rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from itertools import islice
+from typing import Any, Protocol
 
+from sqlalchemy import Row, func, select
+
+from coordinator.store import tables
+from coordinator.store.columns import Columns, _offset_list, _offsets
+from coordinator.store.snapshots import AT_ONCE, SqlBackupReading, SqlBackupWriting
 from sluice.core.drain import DrainId, Phase, Step, Times, is_late
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshot import CheckpointId
@@ -130,3 +136,122 @@ class DrainWriting(DrainReading, Protocol):
     async def put_drain(self, row: DrainRow) -> None: ...
 
     async def put_drain_stages(self, rows: Iterable[DrainStageRow]) -> None: ...
+
+
+class SqlDrainReading(SqlBackupReading):
+    """Reads of one transaction."""
+
+    async def drain(self, drain_id: DrainId) -> DrainRow | None:
+        found = (await self._connection.execute(select(tables.drains).where(tables.drains.c.drain_id == drain_id))).first()
+        return drain_row(found) if found else None
+
+    async def newest_drain(self, run_id: RunId) -> DrainRow | None:
+        table = tables.drains
+        query = select(table).where(table.c.run_id == run_id).order_by(table.c.seq.desc()).limit(1)
+        found = (await self._connection.execute(query)).first()
+        return drain_row(found) if found else None
+
+    async def last_drained(self, job: JobName) -> DrainRow | None:
+        table = tables.drains
+        query = select(table).where(table.c.job == job, table.c.phase == Phase.DRAINED.value).order_by(table.c.seq.desc()).limit(1)
+        found = (await self._connection.execute(query)).first()
+        return drain_row(found) if found else None
+
+    async def drains(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
+        table = tables.drains
+        query = select(table).where(table.c.job == job).order_by(table.c.seq.desc()).limit(limit)
+        if before is not None:
+            query = query.where(table.c.seq < before)
+        return [drain_row(found) for found in await self._connection.execute(query)]
+
+    async def active_drains(self) -> Sequence[DrainRow]:
+        table = tables.drains
+        query = select(table).where(table.c.ended_at.is_(None)).order_by(table.c.job, table.c.seq)
+        return [drain_row(found) for found in await self._connection.execute(query)]
+
+    async def failed_flushes(self, job: JobName) -> Sequence[DrainId]:
+        table = tables.drains
+        failed = table.c.job == job, table.c.phase == Phase.FAILED.value, table.c.flushing_at.is_not(None)
+        query = select(table.c.drain_id).where(*failed).order_by(table.c.seq)
+        return [DrainId(found) for found in await self._connection.scalars(query)]
+
+    async def drain_outcomes(self) -> Mapping[Phase, int]:
+        query = select(tables.drains.c.phase, func.count()).group_by(tables.drains.c.phase)
+        return {Phase(phase): count for phase, count in await self._connection.execute(query)}
+
+    async def drain_stages(self, drain_id: DrainId) -> Sequence[DrainStageRow]:
+        table = tables.drain_stages
+        query = select(table).where(table.c.drain_id == drain_id).order_by(table.c.task, table.c.stage)
+        return [drain_stage_row(found) for found in await self._connection.execute(query)]
+
+    async def drain_stage(self, drain_id: DrainId, task: TaskName, stage: StageName) -> DrainStageRow | None:
+        table = tables.drain_stages
+        query = select(table).where(table.c.drain_id == drain_id, table.c.task == task, table.c.stage == stage)
+        found = (await self._connection.execute(query)).first()
+        return drain_stage_row(found) if found else None
+
+    async def drain_tally(self, drain_id: DrainId) -> Mapping[Step, int]:
+        table = tables.drain_stages
+        query = select(table.c.step, func.count()).where(table.c.drain_id == drain_id).group_by(table.c.step)
+        return {Step(step): count for step, count in await self._connection.execute(query)}
+
+    async def lowest_step(self, drain_id: DrainId) -> Step:
+        table = tables.drain_stages
+        found = await self._connection.scalar(select(func.min(table.c.step)).where(table.c.drain_id == drain_id))
+        return Step.COMMITTED if found is None else Step(found)
+
+    async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
+        table = tables.drain_stages
+        query = select(table.c.task).where(table.c.drain_id == drain_id, table.c.step < step, table.c.stage == stage).limit(1)
+        return await self._connection.scalar(query) is not None
+
+
+class SqlDrainWriting(SqlDrainReading, SqlBackupWriting):
+    """Reads and writes of one transaction."""
+
+    async def put_drain(self, row: DrainRow) -> None:
+        await self._put(tables.drains, drain_columns(row))
+
+    async def put_drain_stages(self, stages: Iterable[DrainStageRow]) -> None:
+        left = iter(stages)
+        while some := [drain_stage_columns(row) for row in islice(left, AT_ONCE)]:
+            await self._put(tables.drain_stages, some)
+
+
+def drain_columns(row: DrainRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {
+        "phase": row.phase.value,
+        "soft": row.soft.total_seconds(),
+        "hard": row.hard.total_seconds(),
+        "budgets": {phase.value: budget.total_seconds() for phase, budget in row.budgets.items()},
+        "pinned": _offset_list(row.pinned),
+        "catch_up": _offset_list(row.catch_up),
+        "drained": _offset_list(row.drained),
+    }
+
+
+def drain_row(found: Row[Any]) -> DrainRow:
+    columns = found._asdict()
+    columns |= {
+        "drain_id": DrainId(found.drain_id),
+        "phase": Phase(found.phase),
+        "soft": timedelta(seconds=found.soft),
+        "hard": timedelta(seconds=found.hard),
+        "budgets": {Phase(phase): timedelta(seconds=budget) for phase, budget in found.budgets.items()},
+        "pinned": _offsets(found.pinned),
+        "catch_up": _offsets(found.catch_up),
+        "drained": _offsets(found.drained),
+    }
+    return DrainRow(**columns)
+
+
+def drain_stage_columns(row: DrainStageRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {"step": int(row.step), "offsets": _offset_list(row.offsets), "operators_left": list(row.operators_left)}
+
+
+def drain_stage_row(found: Row[Any]) -> DrainStageRow:
+    columns = found._asdict()
+    columns |= {"step": Step(found.step), "offsets": _offsets(found.offsets), "operators_left": tuple(found.operators_left)}
+    return DrainStageRow(**columns)

@@ -19,9 +19,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from coordinator.store.backups import BackupReading, BackupWriting
 from coordinator.store.drains import DrainReading, DrainWriting
-from coordinator.store.versions import VersionReading, VersionWriting
+from coordinator.store.jobmodels import VersionReading, VersionWriting
+from coordinator.store.snapshots import BackupReading, BackupWriting
 from sluice.core.grouping import Previous
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
@@ -33,7 +33,7 @@ from sluice.core.snapshot import CheckpointId
 class RunRow:
     """One deployment. `spec` is the request that made it, `streams` the streams as resolved; `origin` is the first run of the history
     that it continues. `failing` marks a stop that ends as FAILED. `backup` says to which blob stores its state goes, and from which it
-    comes (`coordinator.blobstores.Backup`); None for what the settings say."""
+    comes (`coordinator.blobpool.Backup`); None for what the settings say."""
 
     run_id: RunId
     job: JobName

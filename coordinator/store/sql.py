@@ -8,19 +8,34 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, delete, event, func, insert, literal, select, tuple_, update
+from sqlalchemy import Row, bindparam, delete, event, func, insert, literal, select, tuple_, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from coordinator.store import rows, tables
+from coordinator.store import tables
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
+from coordinator.store.columns import Columns, _offset_list, _offsets
+from coordinator.store.jobmodels import SqlVersionReading, SqlVersionWriting
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, NoticeRow, Reading, RunRow, StoreRow, Tally, Writing
 from coordinator.store.sqlite import connect
-from coordinator.store.versions_sql import SqlVersionReading, SqlVersionWriting
 from sluice.core.errors import StoreUnavailable
 from sluice.core.grouping import Previous
-from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from sluice.core.ids import (
+    Epoch,
+    ExecutionContainerId,
+    Generation,
+    JobName,
+    Lineage,
+    ProcessorId,
+    RunId,
+    Ssp,
+    StageName,
+    StreamId,
+    TaskName,
+)
 from sluice.core.lifecycle import RunState
+from sluice.core.ownership import Hold
+from sluice.core.snapshot import CheckpointId
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
@@ -38,17 +53,17 @@ class SqlReading(SqlVersionReading):
 
     async def run(self, run_id: RunId) -> RunRow | None:
         found = (await self._connection.execute(select(tables.runs).where(tables.runs.c.run_id == run_id))).first()
-        return rows.run_row(found) if found else None
+        return run_row(found) if found else None
 
     async def current_run(self, job: JobName) -> RunRow | None:
         joined = select(tables.runs).join(tables.jobs, tables.jobs.c.current_run == tables.runs.c.run_id)
         found = (await self._connection.execute(joined.where(tables.jobs.c.job == job))).first()
-        return rows.run_row(found) if found else None
+        return run_row(found) if found else None
 
     async def active_runs(self) -> Sequence[RunRow]:
         table = tables.runs
         query = select(table).where(table.c.ended_at.is_(None), table.c.state.in_(_ACTIVE)).order_by(table.c.created_at, table.c.run_id)
-        return [rows.run_row(found) for found in await self._connection.execute(query)]
+        return [run_row(found) for found in await self._connection.execute(query)]
 
     async def runs(self, job: JobName | None, older_than: RunRow | None, limit: int) -> Sequence[RunRow]:
         table = tables.runs
@@ -58,7 +73,7 @@ class SqlReading(SqlVersionReading):
         if older_than is not None:
             at, run_id = literal(older_than.created_at, tables.Utc()), literal(older_than.run_id)
             query = query.where(tuple_(table.c.created_at, table.c.run_id) < tuple_(at, run_id))
-        return [rows.run_row(found) for found in await self._connection.execute(query)]
+        return [run_row(found) for found in await self._connection.execute(query)]
 
     async def jobs(self) -> Sequence[JobRow]:
         counts = select(tables.runs.c.job, func.count().label("runs")).group_by(tables.runs.c.job).subquery()
@@ -92,7 +107,7 @@ class SqlReading(SqlVersionReading):
     async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None:
         query = select(tables.containers).where(tables.containers.c.execution_id == execution_id)
         found = (await self._connection.execute(query)).first()
-        return rows.container_row(found) if found else None
+        return container_row(found) if found else None
 
     async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
         table = tables.containers
@@ -100,7 +115,7 @@ class SqlReading(SqlVersionReading):
         if processor_id is not None:
             query = query.where(table.c.processor_id == processor_id)
         found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
-        return [rows.container_row(each) for each in found]
+        return [container_row(each) for each in found]
 
     async def has_standing(self, run_id: RunId) -> bool:
         table = tables.containers
@@ -111,21 +126,21 @@ class SqlReading(SqlVersionReading):
         table = tables.containers
         standing = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
         query = select(table).where(table.c.state.in_(standing), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
-        return [rows.container_row(found) for found in await self._connection.execute(query)]
+        return [container_row(found) for found in await self._connection.execute(query)]
 
     async def holds(self, job: JobName) -> Sequence[HoldRow]:
         query = select(tables.holds).where(tables.holds.c.job == job).order_by(tables.holds.c.task)
-        return [rows.hold_row(found) for found in await self._connection.execute(query)]
+        return [hold_row(found) for found in await self._connection.execute(query)]
 
     async def hold(self, job: JobName, task: TaskName) -> HoldRow | None:
         query = select(tables.holds).where(tables.holds.c.job == job, tables.holds.c.task == task)
         found = (await self._connection.execute(query)).first()
-        return rows.hold_row(found) if found else None
+        return hold_row(found) if found else None
 
     async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
         table = tables.holds
         query = select(table).where(table.c.holder == execution_id, table.c.released.is_(False)).order_by(table.c.job, table.c.task)
-        return [rows.hold_row(found) for found in await self._connection.execute(query)]
+        return [hold_row(found) for found in await self._connection.execute(query)]
 
     async def tally(self, run_id: RunId, job: JobName) -> Tally:
         states, holds = tables.containers.c.state, tables.holds.c
@@ -144,7 +159,7 @@ class SqlReading(SqlVersionReading):
         if task is not None:
             query = query.where(tables.stores.c.task == task)
         found = await self._connection.execute(query.order_by(tables.stores.c.task, tables.stores.c.stage))
-        return [rows.store_row(each) for each in found]
+        return [store_row(each) for each in found]
 
     async def newest_notice(self, run_id: RunId) -> int:
         newest = select(func.max(tables.notices.c.seq)).where(tables.notices.c.run_id == run_id)
@@ -153,7 +168,7 @@ class SqlReading(SqlVersionReading):
     async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
         table = tables.notices
         query = select(table).where(table.c.run_id == run_id, table.c.seq > after).order_by(table.c.seq)
-        return [rows.notice_row(found) for found in await self._connection.execute(query)]
+        return [notice_row(found) for found in await self._connection.execute(query)]
 
 
 class SqlWriting(SqlReading, SqlVersionWriting):
@@ -161,7 +176,7 @@ class SqlWriting(SqlReading, SqlVersionWriting):
 
     async def put_run(self, row: RunRow) -> None:
         new = await self.run(row.run_id) is None
-        await self._put(tables.runs, rows.run_columns(row))
+        await self._put(tables.runs, run_columns(row))
         if not new:
             return
         moved = update(tables.jobs).where(tables.jobs.c.job == row.job).values(current_run=row.run_id)
@@ -194,7 +209,7 @@ class SqlWriting(SqlReading, SqlVersionWriting):
         )
 
     async def put_container(self, row: ContainerRow) -> None:
-        await self._put(tables.containers, rows.container_columns(row))
+        await self._put(tables.containers, container_columns(row))
 
     async def seen(self, seen: Iterable[tuple[ExecutionContainerId, datetime]]) -> None:
         table = tables.containers
@@ -203,10 +218,10 @@ class SqlWriting(SqlReading, SqlVersionWriting):
             await self._connection.execute(statement, several)
 
     async def put_hold(self, row: HoldRow) -> None:
-        await self._put(tables.holds, rows.hold_columns(row))
+        await self._put(tables.holds, hold_columns(row))
 
     async def put_store(self, row: StoreRow) -> None:
-        await self._put(tables.stores, rows.store_columns(row))
+        await self._put(tables.stores, store_columns(row))
 
     async def drop_store(self, row: StoreRow) -> None:
         table = tables.stores
@@ -288,3 +303,112 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA busy_timeout=10000")
     cursor.close()
+
+
+def run_columns(row: RunRow) -> Columns:
+    return {
+        "run_id": row.run_id,
+        "job": row.job,
+        "state": row.state.value,
+        "origin": row.origin,
+        "spec": dict(row.spec),
+        "streams": [dict(stream) for stream in row.streams],
+        "model_version": row.model_version,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "stop_requested_at": row.stop_requested_at,
+        "ended_at": row.ended_at,
+        "reason": row.reason,
+        "failing": row.failing,
+        "backup": None if row.backup is None else dict(row.backup),
+    }
+
+
+def run_row(found: Row[Any]) -> RunRow:
+    columns = found._asdict()
+    return RunRow(**{**columns, "state": RunState(columns["state"])})
+
+
+def container_columns(row: ContainerRow) -> Columns:
+    return {
+        "execution_id": row.execution_id,
+        "run_id": row.run_id,
+        "job": row.job,
+        "processor_id": row.processor_id,
+        "epoch": row.epoch,
+        "host": row.host,
+        "bare": row.bare,
+        "state": row.state.value,
+        "registered_at": row.registered_at,
+        "last_seen_at": row.last_seen_at,
+        "ended_at": row.ended_at,
+        "exit_code": row.exit_code,
+        "reason": row.reason,
+        "metrics_address": row.metrics_address,
+        "model_version": row.model_version,
+        "adopted_at": row.adopted_at,
+    }
+
+
+def container_row(found: Row[Any]) -> ContainerRow:
+    columns = found._asdict()
+    columns |= {
+        "execution_id": ExecutionContainerId(columns["execution_id"]),
+        "processor_id": ProcessorId(columns["processor_id"]),
+        "epoch": Epoch(columns["epoch"]),
+        "state": ContainerState(columns["state"]),
+    }
+    return ContainerRow(**columns)
+
+
+def hold_columns(row: HoldRow) -> Columns:
+    return {
+        "job": row.job,
+        "task": row.task,
+        "run_id": row.run_id,
+        "generation": row.hold.generation,
+        "holder": row.hold.holder,
+        "released": row.hold.released,
+        "acquired_at": row.acquired_at,
+    }
+
+
+def hold_row(found: Row[Any]) -> HoldRow:
+    hold = Hold(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
+    return HoldRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), hold, found.acquired_at)
+
+
+def store_columns(row: StoreRow) -> Columns:
+    return {
+        "job": row.job,
+        "task": row.task,
+        "stage": row.stage,
+        "lineage": row.lineage,
+        "batch_id": row.batch_id,
+        "offsets": _offset_list(row.offsets),
+        "generation": row.generation,
+        "reported_at": row.reported_at,
+        "head": row.head,
+        "chosen": row.chosen,
+        "former": row.former,
+    }
+
+
+def store_row(found: Row[Any]) -> StoreRow:
+    return StoreRow(
+        job=JobName(found.job),
+        task=TaskName(found.task),
+        stage=StageName(found.stage),
+        lineage=Lineage(found.lineage),
+        batch_id=found.batch_id,
+        offsets=_offsets(found.offsets),
+        generation=None if found.generation is None else Generation(found.generation),
+        reported_at=found.reported_at,
+        head=None if found.head is None else CheckpointId(found.head),
+        chosen=found.chosen,
+        former=None if found.former is None else Lineage(found.former),
+    )
+
+
+def notice_row(found: Row[Any]) -> NoticeRow:
+    return NoticeRow(**found._asdict())

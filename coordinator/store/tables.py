@@ -267,7 +267,7 @@ registries = Table(
     Column("blob_store", String(249), primary_key=True),
     Column("registry", String(64), nullable=False),
 )
-"""By which id each blob store knows this database; see `coordinator/blobstores.py`."""
+"""By which id each blob store knows this database; see `coordinator/blobpool.py`."""
 
 drains = Table(
     "drains",

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, event, insert
 
-from coordinator.store import rows, tables
-from coordinator.store.backups import SnapshotRow, StoreKey
+from coordinator.store import drains, jobmodels, snapshots, sql, tables
 from coordinator.store.port import ContainerState, Reading, RunRow, Writing
+from coordinator.store.snapshots import SnapshotRow, StoreKey
 from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
@@ -81,14 +81,14 @@ def _containers() -> Iterator[Columns]:
         for slot in range(SLOTS):
             row = container_row(f"run-{n:04}-c{slot}", str(slot), 1, f"run-{n:04}", job=_job(n))
             gone = replace(row, state=ContainerState.EXITED, ended_at=NOON, exit_code=0)
-            yield rows.container_columns(row if live else gone)
+            yield sql.container_columns(row if live else gone)
 
 
 def _holds() -> Iterator[Columns]:
     for job in range(JOBS):
         run = f"run-{RUNS - JOBS + job:04}"
         for task in range(TASKS):
-            yield rows.hold_columns(hold_row(f"t-{task}", 1, f"{run}-c{task % SLOTS}", job=_job(RUNS - JOBS + job)))
+            yield sql.hold_columns(hold_row(f"t-{task}", 1, f"{run}-c{task % SLOTS}", job=_job(RUNS - JOBS + job)))
 
 
 def _snapshots() -> Iterator[SnapshotRow]:
@@ -101,14 +101,14 @@ def _drains() -> Iterator[Columns]:
     for job in range(JOBS):
         for seq in range(1, 51):
             over = replace(drain_row(seq, f"run-{seq * JOBS + job:04}", _job(job)), phase=Phase.DRAINED, ended_at=NOON)
-            yield rows.drain_columns(over if seq < 50 else drain_row(seq, "run-1999", _job(job)))
+            yield drains.drain_columns(over if seq < 50 else drain_row(seq, "run-1999", _job(job)))
 
 
 def _drain_stages() -> Iterator[Columns]:
     for job in range(JOBS):
         for seq in range(1, 6):
             for task in range(TASKS):
-                yield rows.drain_stage_columns(
+                yield drains.drain_stage_columns(
                     drain_stage_row(f"t-{task}", "route", f"{_job(job)}-drain-{seq * 17 % 50}", step=Step.STOPPED)
                 )
 
@@ -117,27 +117,27 @@ def _everything() -> dict[Table, Iterator[Columns]]:
     jobs, runs, tasks = range(JOBS), range(RUNS), range(TASKS)
     return {
         tables.jobs: ({"job": _job(RUNS - JOBS + n), "current_run": f"run-{RUNS - JOBS + n:04}", "grouping": ""} for n in jobs),
-        tables.runs: (rows.run_columns(row) for row in _runs()),
+        tables.runs: (sql.run_columns(row) for row in _runs()),
         tables.containers: _containers(),
         tables.holds: _holds(),
-        tables.stores: (rows.store_columns(store_row(f"t-{t}", s, _job(n))) for n in jobs for t in tasks for s in ("route", "hourly")),
+        tables.stores: (sql.store_columns(store_row(f"t-{t}", s, _job(n))) for n in jobs for t in tasks for s in ("route", "hourly")),
         tables.notices: (
             {"run_id": f"run-{n:04}", "seq": seq, "kind": "STOP", "at": NOON, "detail": {}} for n in runs for seq in range(1, 11)
         ),
         tables.starts: (
             {"run_id": f"run-{n:04}", "system": "log", "stream": "s", "partition": p, "offset": p} for n in runs[::20] for p in range(100)
         ),
-        tables.job_models: (rows.model_columns(model_row(version, _job(n))) for n in jobs for version in range(1, 101)),
-        tables.watched_streams: (rows.watched_columns(watched_row(f"s{s}", _job(n))) for n in jobs for s in range(50)),
+        tables.job_models: (jobmodels.model_columns(model_row(version, _job(n))) for n in jobs for version in range(1, 101)),
+        tables.watched_streams: (jobmodels.watched_columns(watched_row(f"s{s}", _job(n))) for n in jobs for s in range(50)),
         tables.assignments: (
             {"job": _job(n), "system": "log", "stream": "s", "partition": t, "task": f"t-{t}"} for n in jobs for t in tasks
         ),
-        tables.snapshots: (rows.snapshot_columns(row) for row in _snapshots()),
+        tables.snapshots: (snapshots.snapshot_columns(row) for row in _snapshots()),
         tables.drains: _drains(),
         tables.drain_stages: _drain_stages(),
-        tables.pins: (rows.pin_columns(pin_row(f"pin-{n}-{t}", f"t-{t}", _job(n))) for n in jobs for t in tasks[::10]),
-        tables.cleanups: (rows.cleanup_columns(cleanup_row(n, due=NOON + timedelta(hours=n))) for n in range(5_000)),
-        tables.condemned: (rows.condemned_columns(condemned_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)),
+        tables.pins: (snapshots.pin_columns(pin_row(f"pin-{n}-{t}", f"t-{t}", _job(n))) for n in jobs for t in tasks[::10]),
+        tables.cleanups: (snapshots.cleanup_columns(cleanup_row(n, due=NOON + timedelta(hours=n))) for n in range(5_000)),
+        tables.condemned: (snapshots.condemned_columns(condemned_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)),
         tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
     }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from coordinator.store.backups import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from coordinator.store.drains import DrainRow, DrainStageRow
+from coordinator.store.jobmodels import ModelRow, WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, HoldRow, RunRow, StoreRow
-from coordinator.store.versions import ModelRow, WatchedRow
+from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase
 from sluice.core.expansion import Verdict
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName

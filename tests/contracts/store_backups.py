@@ -1,12 +1,12 @@
-"""What every `Store` must do for backups: the promises of `coordinator/store/backups.py`, as tests; inherited by `StoreContract`."""
+"""What every `Store` must do for backups: the promises of `coordinator/store/snapshots.py`, as tests; inherited by `StoreContract`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 
-from coordinator.store.backups import CleanupKind, MarkerRow, QueueTally, StoreKey
 from coordinator.store.port import Store
+from coordinator.store.snapshots import CleanupKind, MarkerRow, QueueTally, StoreKey
 from sluice.core.ids import Generation, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (

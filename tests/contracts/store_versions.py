@@ -1,12 +1,12 @@
-"""What every `Store` must do for versions of job models: the promises of `coordinator/store/versions.py`, as tests; inherited by
+"""What every `Store` must do for versions of job models: the promises of `coordinator/store/jobmodels.py`, as tests; inherited by
 `StoreContract`."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 
+from coordinator.store.jobmodels import ModelHead, ModelRow
 from coordinator.store.port import Store
-from coordinator.store.versions import ModelHead, ModelRow
 from sluice.core.expansion import Verdict
 from sluice.core.ids import StreamId
 from tests.contracts.rows import JOB, NOON, OTHER, model_row, watched_row

@@ -18,9 +18,9 @@ from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.planlog import PlanLog
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.core.recovery import Plan
-from coordinator.errands import Progress
-from coordinator.rebuild import find, write
 from coordinator.settings import read_settings
+from coordinator.snapshots.operations import Progress
+from coordinator.snapshots.rebuild import find, write
 from coordinator.store.sql import open_store
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import About, Purpose

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.failover import GiveTasksAway
-from coordinator.maintenance import Chore, ExpireLeases
+from coordinator.chores import Chore
+from coordinator.fleet.expiry import ExpireLeases
+from coordinator.jobmodels.failover import GiveTasksAway
 from tests.caller import Caller, Json, calling, problem_slug, run_body
 from tests.draincaller import UNSAVED
 from tests.fakes import FakeClock

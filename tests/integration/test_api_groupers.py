@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.deployments import Deployments
-from coordinator.groupers import Groupers
-from coordinator.jobmodels import JobModels
-from coordinator.notices import Notices
-from coordinator.runs import Runs
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.runs import Runs
 from coordinator.store.memory import MemoryStore
 from sluice.core.errors import BadGrouping
 from sluice.core.ids import RunId

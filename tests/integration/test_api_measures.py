@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.survey import Survey
+from coordinator.runs.lag import Survey
 from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
 from sluice.streams.log import LogSystem, Record, Writer

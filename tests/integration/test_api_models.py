@@ -10,7 +10,7 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from coordinator.problems import MEDIA_TYPE
+from coordinator.api.errors import MEDIA_TYPE
 from sluice.streams.log import LogSystem
 from tests.caller import Caller, chained_body, problem_slug, run_body
 

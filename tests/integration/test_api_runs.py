@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coordinator.maintenance import ExpireLeases
+from coordinator.fleet.expiry import ExpireLeases
 from tests.caller import Caller, problem_slug, run_body
 from tests.fakes import FakeClock
 

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from coordinator.maintenance import ExpireLeases
+from coordinator.fleet.expiry import ExpireLeases
 from sluice.core.ids import JobName, TaskName
 from tests.caller import Caller, chained_body, problem_slug, run_body
 from tests.fakes import FakeClock

@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from coordinator.errands import Progress
-from coordinator.store.backups import CleanupKind, QueueTally
+from coordinator.snapshots.operations import Progress
+from coordinator.store.snapshots import CleanupKind, QueueTally
 from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
 from sluice.core.retention import Retention, split

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.registry import Wanted
+from coordinator.snapshots.catalog import Wanted
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobId, CheckpointId, Kind, SnapshotIndex, offsets_blob_id

@@ -9,7 +9,9 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from coordinator.maintenance import FlushLastSeen, Maintenance, TrimStreams
+from coordinator.chores import Maintenance
+from coordinator.fleet.expiry import FlushLastSeen
+from coordinator.runs.trim import TrimStreams
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer

@@ -9,13 +9,13 @@ from itertools import count
 
 import pytest
 
-from coordinator.deployments import Deployments
-from coordinator.groupers import Groupers
-from coordinator.heartbeats import Heartbeats, Newcomer
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
-from coordinator.notices import Notices
-from coordinator.runs import Runs
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Notices
+from coordinator.fleet.registration import Heartbeats, Newcomer
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
 from sluice.core.errors import RunIsDraining, StaleRun

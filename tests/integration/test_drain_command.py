@@ -21,7 +21,7 @@ from tests.draincaller import UNSAVED, offsets_json
 from tests.support.coordinators import GENEROUS, Running, running
 from tests.terminal import at_terminal
 
-SLUICE = [sys.executable, "-m", "coordinator.cli"]
+SLUICE = [sys.executable, "-m", "coordinator.cli.commands"]
 
 app = typer.Typer()
 app.command()(drain)

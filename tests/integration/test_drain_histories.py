@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.deployments import Deployments
-from coordinator.drains import Asked, Drains, Took
-from coordinator.drainwatch import DrainWatch
-from coordinator.groupers import Groupers
-from coordinator.heartbeats import Heartbeats, Newcomer
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
-from coordinator.measures import Measures
-from coordinator.notices import Notices
-from coordinator.runs import Runs
-from coordinator.store.backups import MarkerRow, SnapshotRow
+from coordinator.drains.deadlines import DrainWatch
+from coordinator.drains.drains import Asked, Drains, Took
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Notices
+from coordinator.fleet.registration import Heartbeats, Newcomer
+from coordinator.fleet.stage_metrics import Measures
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.runs import Runs
+from coordinator.runs.tasks import Tasks
 from coordinator.store.drains import DrainRow
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow
-from coordinator.tasks import Tasks
+from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase, Step, Times
 from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from coordinator.fastpaths import App
+from coordinator.api.middleware import App
 from tests.caller import Caller, calling, run_body
 from tests.fakes import FakeClock
 

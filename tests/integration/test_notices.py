@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from coordinator.notices import Notices
+from coordinator.fleet.notices import Notices
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Reading
 from sluice.core.errors import UnknownRun

@@ -15,8 +15,7 @@ import httpx
 import pytest
 import uvloop
 
-from coordinator.heap import StillHeap
-from coordinator.server import ACCEPTS, listen, server, shared
+from coordinator.server import ACCEPTS, StillHeap, listen, server, shared
 from coordinator.settings import read_settings
 
 CONNECTIONS = 64

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.deployments import Deployments
-from coordinator.groupers import Groupers
-from coordinator.heartbeats import Heartbeats, Newcomer
-from coordinator.jobmodels import JobModels
-from coordinator.leases import Leases
-from coordinator.modelhistory import ModelHistory
-from coordinator.notices import Notices
-from coordinator.partitionwatch import PartitionWatch
-from coordinator.runs import Runs
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Notices
+from coordinator.fleet.registration import Heartbeats, Newcomer
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.rollout import ModelHistory
+from coordinator.jobmodels.versions import Asked, Change, Versions, Wish, supposed
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.runs import Runs
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import RunRow, Writing
-from coordinator.versions import Asked, Change, Versions, Wish, supposed
 from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
 from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName

@@ -32,7 +32,7 @@ def copy(task):
 def command(tmp_path: Path) -> list[str]:
     Log(tmp_path / "home" / "log").create("numbers", 2)
     (tmp_path / "job.py").write_text(JOB)
-    run = [sys.executable, "-m", "coordinator.cli", "run", str(tmp_path / "job.py"), "--containers", "2"]
+    run = [sys.executable, "-m", "coordinator.cli.commands", "run", str(tmp_path / "job.py"), "--containers", "2"]
     return [*run, "--home", str(tmp_path / "home"), "--port", str(free_port())]
 
 

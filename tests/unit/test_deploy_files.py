@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator.cli import whole
+from coordinator.cli.commands import whole
 from coordinator.settings import Settings, read_settings
 from sluice.logconfig import LogSettings
 from tests.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests

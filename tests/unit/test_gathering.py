@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.gathering import Gathering
+from coordinator.store.groupcommit import Gathering
 from sluice.core.errors import SluiceError, StaleRun, StoreUnavailable
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.local import coordinator_command, coordinator_environment, run_options
-from coordinator.groupers import Groupers, apart
+from coordinator.jobmodels.groupers import Groupers, apart
 from coordinator.settings import read_settings
 from sluice.core.errors import BadGrouping, BadSettings
 from sluice.core.grouping import GroupByPartition, Previous

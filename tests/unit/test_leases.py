@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from coordinator.leases import Leases
+from coordinator.fleet.leases import Leases
 from sluice.core.drain import DrainId
 from sluice.core.ids import Epoch, ExecutionContainerId
 from sluice.core.lease import LeasePolicy

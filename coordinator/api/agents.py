@@ -1,0 +1,162 @@
+"""The routes that containers call: register, exit, heartbeat, acquire and release a task, report progress, wait for notices."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import JSONResponse
+
+from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath, TaskPath
+from coordinator.api.fastpath import ALIVE
+from coordinator.api.runs import container_reply, drain_of_run
+from coordinator.fleet.registration import Newcomer
+from coordinator.fleet.stage_metrics import Told
+from coordinator.runs.tasks import StageStart
+from coordinator.store.port import StoreRow
+from coordinator.store.snapshots import SnapshotRow
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, StageName, TaskName
+from sluice.core.ownership import Wait
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
+
+router = APIRouter(responses=PROBLEMS)
+
+
+@router.get("/runs/{runId}/notices")
+async def get_notices(
+    run_id: RunIdPath,
+    parts: PartsDep,
+    after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    wait: Annotated[float, Query(ge=0, le=300, description="seconds; the coordinator may hold the poll for less")] = 30,
+) -> wire_body.NoticesReply:
+    """Long poll: the run's notices numbered above `after`, as soon as there are any."""
+    held = min(timedelta(seconds=wait), parts.notices_wait)
+    found = await parts.notices.after(RunId(run_id), after, held)
+    return wire_body.NoticesReply(
+        notices=tuple(wire_body.Notice.model_validate({"seq": n.seq, "kind": n.kind, "at": n.at, "detail": n.detail}) for n in found)
+    )
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs/{runId}/containers", status_code=201)
+async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
+    """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
+    new = Newcomer(
+        ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
+    )
+    found = await parts.heartbeats.register(RunId(run_id), new)
+    return wire_agents.RegisterReply(
+        epoch=found.container.epoch,
+        lease_seconds=found.lease.total_seconds(),
+        heartbeat_seconds=found.interval.total_seconds(),
+        margin_seconds=parts.leases.policy.margin.total_seconds(),
+        job_model_version=found.model_version,
+        notices=found.notices,
+    )
+
+
+@router.post("/containers/{executionContainerId:path}/exit")
+async def report_exit(
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
+    body: wire_agents.ExitRequest,
+    parts: PartsDep,
+) -> wire_runs.ContainerReply:
+    """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
+    return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
+
+
+@router.get("/containerHeartbeat", response_model=wire_body.HeartbeatReply)
+async def container_heartbeat(
+    parts: PartsDep,
+    execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
+    sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
+) -> Response:
+    """Whether this container is valid. An agent sends `Sluice-Epoch`; without it nothing is renewed, except for a bare container."""
+    entry = parts.leases.beat(execution_container_id, None if sluice_epoch is None else Epoch(sluice_epoch))
+    headers = {"Cache-Control": "no-store"}
+    if entry is not None:
+        headers |= {name.decode(): value.decode() for name, value in entry.headers}
+        return Response(ALIVE, media_type="application/json", headers=headers)
+    parts.leases.answered_invalid += 1
+    ended = await parts.heartbeats.state_of_ended_run(ExecutionContainerId(execution_container_id))
+    if ended is not None:
+        headers[wire_body.RUN_STATE_HEADER] = ended.value
+    return Response(b'{"alive": false}', media_type="application/json", headers=headers)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/runs/{runId}/tasks/{task}/acquire", responses={200: {"model": wire_agents.AcquireReply}, 202: {"model": wire_agents.WaitReply}}
+)
+async def acquire_task(
+    run_id: RunIdPath,
+    task: TaskPath,
+    body: wire_agents.AcquireRequest,
+    parts: PartsDep,
+    wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
+) -> Response:
+    """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act. The holder itself
+    gets the same generation again, with the starts of all partitions that are its by now."""
+    held = min(timedelta(seconds=wait), parts.notices_wait)
+    found = await parts.tasks.acquire(
+        RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), held
+    )
+    if isinstance(found, Wait):
+        seconds = found.delay.total_seconds()
+        told = wire_agents.WaitReply(wait_seconds=seconds, former=found.former)
+        return JSONResponse(told.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
+    reply = wire_agents.AcquireReply(
+        task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
+    )
+    return JSONResponse(reply.model_dump(mode="json", by_alias=True))
+
+
+@router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
+async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
+    """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
+    told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.measures)
+    await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
+
+
+@router.post("/runs/{runId}/tasks/{task}/pace")
+async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_agents.PaceRequest, parts: PartsDep) -> wire_agents.PaceReply:
+    """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
+    word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
+    lead = None if word.lead is None else word.lead.total_seconds()
+    return wire_agents.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
+
+
+@router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
+async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_agents.ReleaseRequest, parts: PartsDep) -> None:
+    """Give the task back, so that its next holder need not wait."""
+    await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
+
+
+def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_agents.StageSnapshot:
+    return wire_agents.StageSnapshot(
+        checkpoint_id=found.checkpoint,
+        lineage=found.lineage,
+        batch_id=found.batch_id,
+        markers={name: marker.index for name, marker in found.markers.items()},
+        chosen=store.chosen,
+    )
+
+
+def stage_start(start: StageStart) -> wire_agents.StageStart:
+    snapshot = start.snapshot and stage_snapshot(start.snapshot, start.store)
+    return wire_agents.StageStart(
+        stage=start.store.stage,
+        lineage=start.store.lineage,
+        batch_id=start.store.batch_id,
+        starts=wire_body.offsets_body(start.starts),
+        snapshot=snapshot,
+        generation=start.store.generation,
+        drain_step=wire_agents.step_name(start.step),
+    )

@@ -1,0 +1,150 @@
+"""What the routes depend on: the objects that they call, names in paths, and the problem responses that every route declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Request
+from prometheus_client import CollectorRegistry
+
+from coordinator.blobpool import BlobStores
+from coordinator.drains.drains import Drains
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Notices
+from coordinator.fleet.registration import Heartbeats
+from coordinator.fleet.stage_metrics import Measures
+from coordinator.health import Health
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.rollout import Adoptions, ModelHistory
+from coordinator.jobmodels.standby import Standbys
+from coordinator.jobmodels.versions import Versions
+from coordinator.runs.alignment import Paces
+from coordinator.runs.deploy import Deployments
+from coordinator.runs.lag import Survey
+from coordinator.runs.runs import Runs
+from coordinator.runs.tasks import Tasks
+from coordinator.snapshots.audit import Audits
+from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.operations import Errands
+from coordinator.snapshots.reports import Snapshots
+from sluice.core.drain import Times
+from sluice.streams.port import StreamSystem
+from sluice.wire import body as wire_body
+from sluice.wire import jobmodels as wire_jobmodels
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"content": {"application/problem+json": {"schema": wire_body.Problem.model_json_schema()}}, "description": told}
+    for status, told in {
+        400: "The body cannot be read",
+        404: "Unknown",
+        409: "Stale, in use, or lease lost",
+        412: "Another version of the job model is in force",
+        413: "Body too large",
+        422: "Refused",
+        500: "Stored data is not what was written",
+        503: "Try again",
+    }.items()
+}
+
+RunIdPath = Annotated[str, Path(alias="runId", max_length=300)]
+TaskPath = Annotated[str, Path(max_length=600)]
+StagePath = Annotated[str, Path(max_length=300)]
+JobPath = Annotated[str, Path(max_length=300)]
+CheckpointPath = Annotated[str, Path(alias="checkpointId", max_length=300)]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the routes call; made once by `app.py`."""
+
+    deployments: Deployments
+    runs: Runs
+    tasks: Tasks
+    paces: Paces
+    heartbeats: Heartbeats
+    models: JobModels
+    leases: Leases
+    measures: Measures
+    survey: Survey
+    notices: Notices
+    health: Health
+    registry: CollectorRegistry
+    systems: dict[str, StreamSystem]
+    blob_stores: BlobStores
+    snapshots: Snapshots
+    notices_wait: timedelta
+
+    @property
+    def connections(self) -> dict[str, dict[str, str]]:
+        return {name: dict(system.connection()) for name, system in self.systems.items()}
+
+
+async def the_parts(request: Request) -> Parts:
+    """On the event loop, as a plain function would take a thread for it, and requests would overtake one another."""
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+PartsDep = Annotated[Parts, Depends(the_parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Versioning:
+    """What the routes call; made once by `app.py`."""
+
+    runs: Runs
+    versions: Versions
+    history: ModelHistory
+    adoptions: Adoptions
+    watch: PartitionWatch
+    blob_stores: BlobStores
+    standbys: Standbys
+
+
+async def the_versioning(request: Request) -> Versioning:
+    versioning: Versioning = request.app.state.versioning
+    return versioning
+
+
+JobModelsDep = Annotated[Versioning, Depends(the_versioning)]
+Who = Annotated[str, Header(alias=wire_jobmodels.WHO_HEADER, max_length=200, pattern=r"^[\x20-\x7e]*$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """What the routes call; made once by `app.py`. `times` are those of requests that say none."""
+
+    drains: Drains
+    times: Times
+
+
+async def the_draining(request: Request) -> Draining:
+    draining: Draining = request.app.state.draining
+    return draining
+
+
+DrainsDep = Annotated[Draining, Depends(the_draining)]
+
+
+@dataclass(frozen=True, slots=True)
+class Backups:
+    """What the routes call; made once by `app.py`."""
+
+    snapshots: Snapshots
+    blob_stores: BlobStores
+    registry: Registry
+    audits: Audits
+    collection: Collection
+    errands: Errands
+
+
+async def the_backups(request: Request) -> Backups:
+    backups: Backups = request.app.state.backups
+    return backups
+
+
+SnapshotsDep = Annotated[Backups, Depends(the_backups)]

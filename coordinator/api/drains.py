@@ -1,0 +1,219 @@
+"""The routes of drains, and drains as HTTP bodies."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, TaskPath
+from coordinator.drains.drains import Asked, Described, Took, stages_at
+from coordinator.drains.inspect import Emptying
+from coordinator.store.drains import DrainRow, DrainStageRow
+from coordinator.store.port import ContainerState, RunRow
+from coordinator.transitions import shape_of
+from sluice.core.drain import DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
+from sluice.core.snapshot import CheckpointId
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
+
+DrainPath = Annotated[str, Path(max_length=300)]
+router = APIRouter(responses=PROBLEMS)
+
+
+@router.post("/drain", status_code=202, responses={200: {"model": wire_drains.DrainSummary, "description": "The run's drain"}})
+async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
+    """Drain a run. The same run again is answered with the same drain, also when it is drained."""
+    times = _times(body, ours.times)
+    drain, new = await ours.drains.request(Asked(RunId(body.run_id), body.drain_mode, times, body.require_empty))
+    if not new:
+        response.status_code = 200
+    return drain_summary(drain)
+
+
+def _times(body: wire_drains.DrainRequest, usual: Times) -> Times:
+    """A hard deadline that is told alone bounds the soft one, too."""
+    told = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
+    hard = usual.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
+    soft = min(usual.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
+    return Times(soft, hard, {**usual.budgets, **{phase: timedelta(seconds=seconds) for phase, seconds in told.items()}})
+
+
+@router.post("/drain/plan")
+async def plan_drain(body: wire_drains.DrainPlanRequest, ours: DrainsDep) -> wire_drains.DrainPlanReply:
+    """Which stages of a run a flush could not empty, as their containers told last. Changes nothing."""
+    run, stages = await ours.drains.plan(RunId(body.run_id))
+    return plan_reply(run, stages)
+
+
+@router.get("/drain/{uuid}")
+async def get_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainDetail:
+    """How a drain stands, or stood: phases, what each stage of each task has done, what remains, who blocks."""
+    return drain_detail(await ours.drains.describe(DrainId(uuid)))
+
+
+@router.get("/drains")
+async def get_drains(
+    ours: DrainsDep,
+    job: wire_body.Name,
+    before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_drains.DrainsReply:
+    """The drains of a job, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    found = await ours.drains.of_job(JobName(job), before, limit + 1)
+    following = found[limit - 1].seq if len(found) > limit else None
+    return wire_drains.DrainsReply(job=job, drains=tuple(drain_summary(each) for each in found[:limit]), next=following)
+
+
+@router.delete("/drain/{uuid}")
+async def cancel_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainSummary:
+    """Cancel a drain before anything is flushed; the run goes on. Repeating it changes nothing."""
+    return drain_summary(await ours.drains.cancel(DrainId(uuid)))
+
+
+@router.post("/runs/{runId}/tasks/{task}/stages/{stage}/drain")
+async def report_drain_step(
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_drains.DrainStepRequest, ours: DrainsDep
+) -> wire_drains.DrainStepReply:
+    """A stage of a task took a step. Steps go forward only; one that was reported before changes nothing."""
+    took = Took(
+        generation=Generation(body.generation),
+        drain_id=DrainId(body.uuid),
+        step=Step[body.step.upper()],
+        batch=body.batch_id,
+        offsets=wire_body.offsets_of(body.offsets),
+        checkpoint=None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id),
+        rows_left=body.rows_left,
+        operators_left=body.operators_left,
+        note=body.note,
+    )
+    return wire_drains.DrainStepReply(phase=await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took))
+
+
+def drain_summary(row: DrainRow) -> wire_drains.DrainSummary:
+    return wire_drains.DrainSummary.model_validate(_summary_fields(row))
+
+
+def _summary_fields(row: DrainRow) -> dict[str, object]:
+    return {
+        "uuid": row.drain_id,
+        "run_id": row.run_id,
+        "job": row.job,
+        "drain_mode": row.mode,
+        "phase": row.phase,
+        "seq": row.seq,
+        "reason": row.reason,
+        "requested_at": row.requested_at,
+        "soft_deadline_at": row.soft_at,
+        "hard_deadline_at": row.hard_at,
+        "ended_at": row.ended_at,
+        "drained": wire_body.offsets_body(row.drained),
+    }
+
+
+def drain_detail(found: Described) -> wire_drains.DrainDetail:
+    drain, stages = found.drain, stages_at(found.stages)
+    shape = shape_of(found.run, found.model, found.containers, found.holds)
+    left = remains(drain.phase, stages)
+    waiting = {name: tuple(waits_for(drain.phase, name, shape, stages)) for name in shape.feeders}
+    behind = {(each.task, each.stage) for each in left}
+    blocked = blockers(drain.phase, stages, shape)
+    fields = _summary_fields(drain) | {
+        "told_at": found.at,
+        "late": drain.is_late(found.at),
+        "total": len(stages),
+        "remaining": len(left),
+        "rows_left": sum(each.rows_left or 0 for each in found.stages),
+        "phases": tuple(_phases(drain, found.at)),
+        "blocked_by": tuple(
+            wire_drains.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why)
+            for each in blocked
+        ),
+        "containers": tuple(_containers(found, shape, waiting, behind)),
+        "pinned": wire_body.offsets_body(drain.pinned),
+        "catch_up": wire_body.offsets_body(drain.catch_up),
+    }
+    return wire_drains.DrainDetail.model_validate(fields)
+
+
+def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drains.DrainPhaseReply]:
+    came = [
+        (Phase.REQUESTED, drain.requested_at),
+        *((Phase.STOPPING, drain.stopping_at), (Phase.FLUSHING, drain.flushing_at), (Phase.COMMITTING, drain.committing_at)),
+        (drain.phase, drain.ended_at),
+    ]
+    entered = [(phase, at) for phase, at in came if at is not None]
+    ends = [at for _, at in entered[1:]] + [drain.ended_at or now]
+    found = []
+    for (phase, at), end in zip(entered, ends, strict=True):
+        took, budget = end - at, drain.budgets.get(phase)
+        found.append(
+            wire_drains.DrainPhaseReply(
+                phase=phase,
+                at=at,
+                seconds=round(took.total_seconds(), 3),
+                budget_seconds=None if budget is None else budget.total_seconds(),
+                late=budget is not None and took > budget,
+            )
+        )
+    return found
+
+
+def _containers(
+    found: Described, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
+) -> Sequence[wire_drains.DrainContainerReply]:
+    valid: dict[ProcessorId, ExecutionContainerId] = {
+        each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE
+    }
+    holders = {each.task: each.hold.holder for each in found.holds if not each.hold.released}
+    rows: defaultdict[TaskName, list[DrainStageRow]] = defaultdict(list)
+    for row in found.stages:
+        rows[row.task].append(row)
+    tasks: defaultdict[ProcessorId, list[wire_drains.DrainTaskReply]] = defaultdict(list)
+    for name, of_task in rows.items():
+        told = wire_drains.DrainTaskReply(
+            task=name,
+            holder=holders.get(name),
+            done=sum(1 for row in of_task if (name, row.stage) not in behind),
+            stages=tuple(_stage(row, waiting.get(row.stage, ())) for row in of_task),
+        )
+        tasks[shape.slots[name]].append(told)
+    return [
+        wire_drains.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
+        for slot, listed in sorted(tasks.items())
+    ]
+
+
+def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainStageReply:
+    return wire_drains.DrainStageReply.model_validate(
+        {
+            "stage": row.stage,
+            "step": wire_agents.step_name(row.step),
+            "waits_for": waiting if row.step < Step.FLUSHED else (),
+            "batch_id": row.batch_id,
+            "offsets": wire_body.offsets_body(row.offsets),
+            "pinned_checkpoint": row.pinned,
+            "committed_checkpoint": row.committed,
+            "rows_left": row.rows_left,
+            "operators_left": tuple(row.operators_left),
+            "note": row.note,
+            "generation": row.generation,
+            "reported_at": row.reported_at,
+        }
+    )
+
+
+def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drains.DrainPlanReply:
+    leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
+    told = tuple(
+        wire_drains.StagePlanReply(
+            stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, untold=tuple(each.untold)
+        )
+        for each in stages
+    )
+    return wire_drains.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)

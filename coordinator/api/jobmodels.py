@@ -1,0 +1,281 @@
+"""The routes of job models and their versions, and those as HTTP bodies. `/jobModel` and `/locality` answer as Apache Samza does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Response
+
+from coordinator.api.agents import stage_snapshot
+from coordinator.api.deps import PROBLEMS, JobModelsDep, JobPath, PartsDep, RunIdPath, Who
+from coordinator.blobpool import BlobStores
+from coordinator.jobmodels.rollout import Told, Version
+from coordinator.jobmodels.standby import Kept
+from coordinator.jobmodels.versions import Asked, Change, Proposal, Wish, supposed
+from coordinator.store.jobmodels import ModelHead
+from sluice.core.errors import BadPlacement, UnknownJob, UnknownSlot, VersionConflict, YourRequest
+from sluice.core.expansion import Effect, Judged, Skew
+from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
+from sluice.wire import jobmodels as wire_jobmodels
+from sluice.wire import samza as wire_samza
+
+VersionPath = Annotated[int, Path(ge=1, lt=2**31)]
+IfMatch = Annotated[str | None, Header(description="an ETag of the run or of its job model: only while that is in force")]
+router = APIRouter(responses=PROBLEMS)
+
+
+@router.post("/jobModel/plan")
+async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) -> wire_jobmodels.PlanReply:
+    """What would happen to a job's run with other partition counts or another number of containers. Changes nothing."""
+    run = await ours.runs.current(JobName(body.job))
+    counts = supposed(run, body.streams)
+    as_it_is = await ours.versions.propose(run.run_id, Wish(counts=counts))
+    if body.containers is None:
+        return plan_reply(as_it_is, ours.blob_stores)
+    try:
+        wish = Wish(containers=body.containers, counts=counts)
+        return plan_reply(await ours.versions.propose(run.run_id, wish), ours.blob_stores)
+    except BadPlacement as error:
+        return refused_reply(as_it_is, body.containers, str(error), ours.blob_stores)
+
+
+@router.patch("/runs/{runId}")
+async def change_run(
+    run_id: RunIdPath,
+    body: wire_jobmodels.ChangeRequest,
+    ours: JobModelsDep,
+    response: Response,
+    sluice_who: Who = "",
+    if_match: IfMatch = None,
+) -> wire_jobmodels.ChangeReply:
+    """Change a run that goes on: the number of its containers, or let it grow with its inputs now. Its containers learn of it at once."""
+    wish = Wish(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
+    asked = Asked(sluice_who, body.why, _version(if_match))
+    change = await ours.versions.change(RunId(run_id), wish, asked)
+    response.headers["ETag"] = f'"{change.run.model_version}"'
+    return change_reply(change, ours.blob_stores)
+
+
+def _version(if_match: str | None) -> int | None:
+    """The version that the tag is of. Raises VersionConflict for one that is of none: it cannot be in force."""
+    if if_match is None or if_match.strip() == "*":
+        return None
+    tag = if_match.strip().removeprefix("W/").strip('"').split("-")[0]
+    if not tag.isascii() or not tag.isdigit() or len(tag) > 9:
+        raise VersionConflict(f"{if_match[:100]!r} is the ETag of no version of a job model")
+    return int(tag)
+
+
+@router.get("/jobs/{job}/models")
+async def get_versions(
+    job: JobPath,
+    ours: JobModelsDep,
+    before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_jobmodels.VersionsReply:
+    """The versions of a job's model, newest first: when each was made, by whom and why."""
+    heads, current = await ours.history.versions(JobName(job), before, limit + 1)
+    return versions_reply(job, heads, current, limit)
+
+
+@router.get("/jobs/{job}/models/{version}")
+async def get_version(job: JobPath, version: VersionPath, ours: JobModelsDep, response: Response) -> wire_jobmodels.VersionDetail:
+    """One version with its model, which never changes."""
+    found = await ours.history.version(JobName(job), version)
+    response.headers["ETag"] = f'"{found.head.version}-{found.head.content_hash[:16]}"'
+    return version_detail(found)
+
+
+@router.get("/jobs/{job}/models/{version}/diff/{later}")
+async def compare_versions(job: JobPath, version: VersionPath, later: VersionPath, ours: JobModelsDep) -> wire_jobmodels.DifferenceReply:
+    """What `later` changed against `version`."""
+    return difference_reply(job, version, later, await ours.history.difference(JobName(job), version, later))
+
+
+@router.post("/jobs/{job}/models/{version}/rollback")
+async def roll_back(
+    job: JobPath,
+    version: VersionPath,
+    ours: JobModelsDep,
+    response: Response,
+    body: wire_jobmodels.RollbackRequest | None = None,
+    sluice_who: Who = "",
+    if_match: IfMatch = None,
+) -> wire_jobmodels.ChangeReply:
+    """Put an older version in force again, as a new one, unless a container has adopted a later one."""
+    asked = Asked(sluice_who, body.why if body else "", _version(if_match))
+    change = await ours.history.roll_back(JobName(job), version, asked)
+    response.headers["ETag"] = f'"{change.run.model_version}"'
+    return change_reply(change, ours.blob_stores)
+
+
+@router.post("/runs/{runId}/containers/{executionContainerId:path}/adopted")
+async def report_adoption(
+    run_id: RunIdPath,
+    execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)],
+    body: wire_jobmodels.AdoptedRequest,
+    ours: JobModelsDep,
+) -> wire_jobmodels.AdoptedReply:
+    """A container runs that version of the job model. Repeating it, or telling an older one, changes nothing."""
+    told = Told(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
+    found = await ours.adoptions.tell(told)
+    return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
+
+
+@router.get("/runs/{runId}/containers/{executionContainerId:path}/standby")
+async def get_standby(
+    run_id: RunIdPath, execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], ours: JobModelsDep
+) -> wire_jobmodels.StandbyReply:
+    """The snapshots that the container keeps copies of, so that it can take their tasks over at once (`standby.replicas`)."""
+    return standby_reply(await ours.standbys.of_container(RunId(run_id), ExecutionContainerId(execution_container_id)))
+
+
+# --- the job model, in Samza's spelling ------------------------------------------------------------------------------
+
+
+@router.get("/jobModel", response_model=None, responses={200: {"content": {"application/json": {}}}, 304: {"description": "Unchanged"}})
+async def get_job_model(
+    parts: PartsDep,
+    job: Annotated[str, Query(min_length=1)],
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The current job model of a job, as Apache Samza spells it; the run and the version are in headers."""
+    served = parts.models.served(job)
+    if if_none_match is not None and _matches(if_none_match, served.etag.decode()):
+        return Response(status_code=304, headers=served.headers)
+    return Response(served.body, media_type="application/json", headers=served.headers)
+
+
+def _matches(if_none_match: str, etag: str) -> bool:
+    return any(each.strip().removeprefix("W/") in (etag, "*") for each in if_none_match.split(","))
+
+
+@router.get("/locality")
+async def get_locality(
+    parts: PartsDep,
+    job: Annotated[str | None, Query(min_length=1, description="needed when there is more than one job")] = None,
+    processor_id: Annotated[str | None, Query(alias="processorId")] = None,
+) -> dict[str, Any]:
+    """On which host each slot of a job runs."""
+    if job is None:
+        known = parts.models.jobs()
+        if len(known) > 1:
+            raise YourRequest(f"there are {len(known)} jobs: say which with ?job=NAME")
+        if not known:
+            raise UnknownJob("there is no job yet")
+        job = known[0]
+    hosts = await parts.runs.hosts(JobName(job))
+    if processor_id is None:
+        return {"processor-localities": {pid: wire_samza.locality_document(pid, host) for pid, host in hosts.items()}}
+    if ProcessorId(processor_id) not in hosts:
+        raise UnknownSlot(f"job {job} has no processor {processor_id!r}")
+    return wire_samza.locality_document(processor_id, hosts[ProcessorId(processor_id)])
+
+
+def plan_reply(proposal: Proposal, blob_stores: BlobStores) -> wire_jobmodels.PlanReply:
+    return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | {"version": proposal.run.model_version})
+
+
+def standby_reply(kept: Kept) -> wire_jobmodels.StandbyReply:
+    copies = tuple(
+        wire_jobmodels.StandbyCopy(task=each.store.task, stage=each.store.stage, snapshot=stage_snapshot(each.snapshot, each.store))
+        for each in kept.copies
+    )
+    return wire_jobmodels.StandbyReply(copies=copies, own=tuple(sorted(kept.own)))
+
+
+def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> wire_jobmodels.PlanReply:
+    """The answer to a plan for so many containers that nothing else can be said of it; `proposal` leaves the run as it is."""
+    told = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
+    return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
+
+
+def change_reply(change: Change, blob_stores: BlobStores) -> wire_jobmodels.ChangeReply:
+    versions = {"version": change.run.model_version, "former": change.proposal.run.model_version}
+    return wire_jobmodels.ChangeReply.model_validate(_proposal_fields(change.proposal, blob_stores) | versions)
+
+
+def _proposal_fields(proposal: Proposal, blob_stores: BlobStores) -> dict[str, Any]:
+    return _effect_fields(proposal.effect) | {
+        "job": proposal.run.job,
+        "run_id": proposal.run.run_id,
+        "containers": proposal.containers,
+        "verdict": proposal.verdict,
+        "reason": "; ".join(proposal.reasons),
+        "streams": tuple(_stream(each, proposal) for each in proposal.judged),
+        "warnings": tuple(_warnings(proposal, blob_stores)),
+    }
+
+
+def _warnings(proposal: Proposal, blob_stores: BlobStores) -> Sequence[str]:
+    if proposal.effect.moves and not blob_stores.backup(proposal.run.backup).to:
+        return ["the run is not backed up: a task that moves finds its state only where both containers have the same disk"]
+    return []
+
+
+def _stream(judged: Judged, proposal: Proposal) -> wire_jobmodels.StreamVerdict:
+    counted = judged.counted
+    return wire_jobmodels.StreamVerdict(
+        name=counted.name,
+        system=counted.stream.system,
+        stream=counted.stream.stream,
+        before=counted.known,
+        after=counted.now,
+        baseline=proposal.plan.assignment.baselines.get(counted.stream),
+        verdict=judged.verdict,
+        reason=judged.reason,
+    )
+
+
+def _effect_fields(effect: Effect) -> dict[str, Any]:
+    return {
+        "partitions": tuple(
+            wire_jobmodels.NewPartition(system=ssp.system, stream=ssp.stream, partition=ssp.partition, task=task)
+            for ssp, task in effect.partitions.items()
+        ),
+        "tasks_affected": tuple(effect.affected),
+        "tasks_new": tuple(effect.made),
+        "tasks_gone": tuple(effect.gone),
+        "moves": tuple(wire_jobmodels.MoveReply(task=move.task, former=move.former, to=move.to) for move in effect.moves),
+        "skew_before": _skew(effect.before),
+        "skew_after": _skew(effect.after),
+    }
+
+
+def _skew(skew: Skew) -> wire_jobmodels.SkewReply:
+    def spread(numbers: tuple[int, float]) -> wire_jobmodels.Spread:
+        return wire_jobmodels.Spread(max=numbers[0], mean=numbers[1])
+
+    return wire_jobmodels.SkewReply(
+        partitions_per_task=spread(skew.partitions_per_task), tasks_per_container=spread(skew.tasks_per_container)
+    )
+
+
+def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
+    return {
+        "version": head.version,
+        "run_id": head.run_id,
+        "at": head.created_at,
+        "who": head.who,
+        "why": head.why,
+        "content_hash": head.content_hash,
+        "current": current,
+    }
+
+
+def versions_reply(job: str, heads: Sequence[ModelHead], current: int, limit: int) -> wire_jobmodels.VersionsReply:
+    """`heads` holds one more than `limit` where there is another page."""
+    page = heads[:limit]
+    listed = tuple(wire_jobmodels.VersionSummary.model_validate(_summary_fields(each, current=each.version == current)) for each in page)
+    return wire_jobmodels.VersionsReply(job=job, models=listed, next=page[-1].version if len(heads) > limit else None)
+
+
+def version_detail(found: Version) -> wire_jobmodels.VersionDetail:
+    fields = _summary_fields(found.head, current=found.current)
+    return wire_jobmodels.VersionDetail.model_validate(fields | {"model": json.loads(found.document)})
+
+
+def difference_reply(job: str, former: int, later: int, effect: Effect) -> wire_jobmodels.DifferenceReply:
+    return wire_jobmodels.DifferenceReply.model_validate(_effect_fields(effect) | {"job": job, "former": former, "later": later})

@@ -1,0 +1,52 @@
+"""The routes for operators' tools: metrics, service discovery for Prometheus, liveness and readiness."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from coordinator import metrics
+from coordinator.api.deps import PROBLEMS, PartsDep
+from coordinator.store.port import ContainerRow
+from sluice.wire import body as wire_body
+
+router = APIRouter(responses=PROBLEMS)
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def get_metrics(parts: PartsDep) -> Response:
+    return Response(metrics.exposition(parts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/prometheus/targets")
+async def get_prometheus_targets(parts: PartsDep) -> list[wire_body.PrometheusTarget]:
+    """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
+    return [prometheus_target(row, row.metrics_address) for row in await parts.heartbeats.live() if row.metrics_address]
+
+
+@router.get("/livez", response_class=PlainTextResponse)
+async def live() -> str:
+    """The process answers; nothing else is checked."""
+    return "ok"
+
+
+@router.get("/readyz", response_class=PlainTextResponse, responses={503: {"content": {"text/plain": {}}, "description": "Not ready"}})
+async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None) -> Response:
+    """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
+    checks = await parts.health.check()
+    good = all(check.ok or not check.vital for check in checks)
+    told = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.told}" for check in checks)
+    text = f"{told}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
+    return PlainTextResponse(text, 200 if good else 503)
+
+
+def prometheus_target(row: ContainerRow, address: str) -> wire_body.PrometheusTarget:
+    """`job` would be the name of what Prometheus scrapes, so a job of ours is `sluice_job`."""
+    labels = {"sluice_job": row.job, "run": row.run_id, "processor": row.processor_id, "container": row.execution_id}
+    return wire_body.PrometheusTarget(targets=(address,), labels=labels)

@@ -1,0 +1,279 @@
+"""The routes of runs and jobs, and their rows as HTTP bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from coordinator.api import deps
+from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath
+from coordinator.blobpool import BlobStores
+from coordinator.fleet.stage_metrics import Stages, Told
+from coordinator.jobmodels.rollout import version_of_all
+from coordinator.jobmodels.versions import given_away
+from coordinator.runs.alignment import Told as Paced
+from coordinator.runs.deploy import Proposed
+from coordinator.runs.lag import Behind
+from coordinator.runs.runs import Described
+from coordinator.store.drains import DrainRow
+from coordinator.store.jobmodels import WatchedRow
+from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
+from coordinator.store.snapshots import StoreKey
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, TaskName
+from sluice.core.ownership import Hold
+from sluice.wire import body as wire_body
+from sluice.wire import runs as wire_runs
+
+router = APIRouter(responses=PROBLEMS)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+Replaces = Annotated[
+    str | None, Header(alias=wire_body.REPLACES_HEADER, max_length=300, description="a run's id: only while that is the job's current run")
+]
+
+
+@router.post("/runs", status_code=201)
+async def deploy_run(
+    body: wire_runs.RunRequest, parts: PartsDep, sluice_replaces: Replaces = None, sluice_who: deps.Who = ""
+) -> wire_runs.RunReply:
+    """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
+    replaces = None if sluice_replaces is None else RunId(sluice_replaces)
+    return run_reply(await parts.deployments.deploy(body, replaces, sluice_who), parts.connections)
+
+
+@router.post("/runs/plan")
+async def plan_run(body: wire_runs.RunRequest, parts: PartsDep) -> wire_runs.RunPlanReply:
+    """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
+    that is still to come."""
+    return plan_of_run(body.job, await parts.deployments.plan(body))
+
+
+@router.get("/runs")
+async def get_runs(
+    parts: PartsDep,
+    job: Annotated[wire_body.Name | None, Query(description="only this job's")] = None,
+    before: Annotated[str | None, Query(max_length=300, pattern=wire_body.NO_NUL, description="only runs older than this one")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_runs.RunsReply:
+    """Runs, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    found = await parts.runs.older(JobName(job) if job else None, RunId(before) if before else None, limit + 1)
+    return runs_reply(found, limit)
+
+
+@router.get("/runs/{runId}")
+async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire_runs.RunDetail:
+    """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model: see `PATCH`."""
+    described = await parts.runs.describe(RunId(run_id))
+    response.headers["ETag"] = f'"{described.run.model_version}"'
+    memory = InMemory(
+        lease_left=parts.leases.left,
+        paces=parts.paces.of_run(RunId(run_id)),
+        told=parts.measures.of_run(RunId(run_id)),
+        behind=parts.survey.behind(RunId(run_id)),
+        backed_up=parts.snapshots.newest,
+    )
+    return run_detail(described, parts.connections, memory, parts.blob_stores)
+
+
+@router.get("/runs/{runId}/request")
+async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
+    """The request that made a run, with which it can be made again."""
+    return await parts.runs.request_of(RunId(run_id))
+
+
+@router.post("/runs/{runId}/stop", status_code=202)
+async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopRequest | None = None) -> wire_runs.RunReply:
+    """Stop all containers between batches; the run ends when the last is gone. Repeating it changes nothing."""
+    asked = body or wire_runs.StopRequest()
+    return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
+
+
+@router.get("/jobs")
+async def get_jobs(parts: PartsDep) -> wire_runs.JobsReply:
+    return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
+
+
+Connections = dict[str, dict[str, str]]
+
+
+def run_summary(run: RunRow) -> wire_runs.RunSummary:
+    return wire_runs.RunSummary.model_validate(_run_fields(run, {}))
+
+
+def runs_reply(rows: Sequence[RunRow], limit: int) -> wire_runs.RunsReply:
+    """`rows` holds one more than `limit` where there is another page."""
+    page = rows[:limit]
+    return wire_runs.RunsReply(runs=tuple(run_summary(row) for row in page), next=page[-1].run_id if len(rows) > limit else None)
+
+
+def run_reply(run: RunRow, connections: Connections) -> wire_runs.RunReply:
+    return wire_runs.RunReply.model_validate(_run_fields(run, connections))
+
+
+def plan_of_run(job: str, proposed: Proposed) -> wire_runs.RunPlanReply:
+    missing = {(each.system, each.stream) for each in proposed.missing}
+    streams = tuple(wire_runs.StreamReply.model_validate(each) for each in proposed.streams)
+    return wire_runs.RunPlanReply(
+        job=job,
+        replaces=proposed.before.run_id if proposed.before else None,
+        streams=streams,
+        creates=tuple(each.name for each in streams if (each.system, each.stream) in missing),
+        tasks=tuple(wire_runs.PlannedTask(task=task, processor_id=slot) for task, slot in sorted(proposed.model.placement.items())),
+    )
+
+
+def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
+    used = {str(stream["system"]) for stream in run.streams}
+    return {
+        "run_id": run.run_id,
+        "job": run.job,
+        "state": run.state,
+        "origin": run.origin,
+        "reason": run.reason,
+        "containers": run.spec["containers"],
+        "job_model_version": run.model_version,
+        "streams": tuple(run.streams),
+        "stages": tuple(run.spec["stages"]),
+        "config": run.spec["config"],
+        "max_event_skew_seconds": run.spec.get("maxEventSkewSeconds"),
+        "systems": {name: connection for name, connection in connections.items() if name in used},
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "stop_requested_at": run.stop_requested_at,
+        "ended_at": run.ended_at,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """What the coordinator knows of a run without its database: how long a container's lease still is, how stages keep pace, what their
+    containers told last, what they have still to read, and when each store's newest snapshot was reported."""
+
+    lease_left: Callable[[ExecutionContainerId], timedelta | None]
+    paces: Mapping[tuple[StageName, TaskName], Paced]
+    told: Stages
+    behind: Behind
+    backed_up: Mapping[StoreKey, datetime]
+
+
+def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
+    holds = {row.task: row.hold for row in described.holds}
+    tasks = []
+    for name, processor_id in sorted(described.model.placement.items()):
+        hold = holds.get(name)
+        tasks.append(
+            wire_runs.TaskReply(
+                task=name,
+                processor_id=processor_id,
+                generation=hold.generation if hold else None,
+                holder=hold.holder if hold and not hold.released else None,
+                stages=tuple(_stage_progress(row, hold, memory) for row in described.stores if row.task == name),
+            )
+        )
+    fields = _run_fields(described.run, connections)
+    incarnations = tuple(container_reply(row, memory.lease_left(row.execution_id)) for row in described.containers)
+    fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
+    backup = blob_stores.backup(described.run.backup)
+    fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
+    fields |= {"adoption": _adoption(described), "given_away": tuple(sorted(given_away(described.run, described.model)))}
+    fields |= {"watched": tuple(_watched(row) for row in described.watched)}
+    fields |= {
+        "held_back": tuple(
+            wire_runs.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
+            for pid, held in sorted(described.held_back.items())
+        )
+    }
+    fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
+    fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
+    return wire_runs.RunDetail.model_validate(fields)
+
+
+def _adoption(described: Described) -> wire_runs.Adoption:
+    version, made_at = described.run.model_version, max(described.version.created_at, described.run.created_at)
+    behind = [row for row in described.containers if row.state is ContainerState.LIVE and row.model_version < version]
+    return wire_runs.Adoption(
+        version=version,
+        since=made_at,
+        all_on=version_of_all(described.containers),
+        behind=tuple(
+            wire_runs.NotAdopted(
+                execution_container_id=row.execution_id,
+                processor_id=row.processor_id,
+                version=row.model_version,
+                since=max(made_at, row.registered_at),
+            )
+            for row in behind
+        ),
+    )
+
+
+def _watched(row: WatchedRow) -> wire_runs.WatchedStream:
+    return wire_runs.WatchedStream(
+        name=row.name,
+        system=row.system,
+        stream=row.stream,
+        known=row.known,
+        seen=row.seen,
+        verdict=row.verdict,
+        reason=row.reason,
+        since=row.since,
+    )
+
+
+def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
+    """None for one that left the run as it was."""
+    if row is None or (row.phase.over and row.flushing_at is None):
+        return None
+    pinned, catch_up = wire_body.offsets_body(row.pinned), wire_body.offsets_body(row.catch_up)
+    return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
+
+
+def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire_runs.StageProgress:
+    told = memory.paces.get((row.stage, row.task))
+    behind = memory.behind.get((row.task, row.stage))
+    return wire_runs.StageProgress(
+        stage=row.stage,
+        lineage=row.lineage,
+        batch_id=row.batch_id,
+        offsets=wire_body.offsets_body(row.offsets),
+        reported_at=row.reported_at,
+        pace=None if told is None else _pace(told),
+        offsets_behind=behind,
+        measures=_measures(memory.told.get((row.task, row.stage)), hold, behind),
+        backed_up_at=None if row.head is None else memory.backed_up.get(StoreKey(row.job, row.task, row.stage)),
+    )
+
+
+def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire_runs.StageMeasures | None:
+    if told is None or told.measures is None:
+        return None
+    now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
+    if hold is None or hold.released or hold.generation != told.generation:
+        now |= {"rows": 0, "rows_per_second": 0.0}
+    return wire_runs.StageMeasures.model_validate(told.measures.model_dump() | now)
+
+
+def _pace(told: Paced) -> wire_runs.StagePace:
+    word = told.word
+    lead = None if word.lead is None else word.lead.total_seconds()
+    return wire_runs.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
+
+
+def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:
+    fields = asdict(row)
+    fields["lease_seconds_left"] = None if lease_left is None else round(lease_left.total_seconds(), 3)
+    fields["execution_container_id"] = fields.pop("execution_id")
+    fields["job_model_version"] = fields.pop("model_version")
+    fields["state"] = row.state.value
+    return wire_runs.ContainerReply.model_validate(fields)
+
+
+def job_reply(row: JobRow) -> wire_runs.JobReply:
+    return wire_runs.JobReply(job=row.job, current_run=row.current_run, state=row.state, runs=row.runs)

@@ -1,0 +1,290 @@
+"""The routes of snapshots: reports, pins, restores, garbage collection, and operations that take long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+
+from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, RunIdPath, SnapshotsDep, StagePath, TaskPath
+from coordinator.snapshots.audit import Explained
+from coordinator.snapshots.catalog import Described, Wanted
+from coordinator.snapshots.gc import Collected
+from coordinator.snapshots.operations import Errand, Progress
+from coordinator.snapshots.reports import Marked, Reported
+from coordinator.store.snapshots import MarkerRow, PinRow, StoreKey
+from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, checked_blob_id
+from sluice.wire import body as wire_body
+from sluice.wire import snapshots as wire_snapshots
+
+router = APIRouter(responses=PROBLEMS)
+
+
+# --- what agents say -------------------------------------------------------------------------------------------------
+
+
+@router.post("/runs/{runId}/tasks/{task}/stages/{stage}/snapshots")
+async def report_snapshot(
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.SnapshotRequest, ours: SnapshotsDep
+) -> wire_snapshots.SnapshotAccepted:
+    """An uploaded snapshot of a stage's store becomes its newest: from now on it is restored from this one. The same again changes
+    nothing."""
+    markers = {BlobStoreName(name): _marked(each) for name, each in body.markers.items()}
+    told = Reported(
+        Generation(body.generation),
+        Lineage(body.lineage),
+        body.batch_id,
+        wire_body.offsets_of(body.offsets),
+        CheckpointId(body.checkpoint_id),
+        markers,
+    )
+    made = await ours.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), told)
+    return wire_snapshots.SnapshotAccepted(checkpoint_id=made.checkpoint, seq=made.seq)
+
+
+def _marked(body: wire_snapshots.MarkerBody) -> Marked:
+    fields = body.model_dump(exclude={"previous", "index"})
+    return Marked(MarkerRow(BlobId(body.index), **fields), None if body.previous is None else BlobId(body.previous))
+
+
+@router.post("/runs/{runId}/tasks/{task}/stages/{stage}/lineage")
+async def begin_lineage(
+    run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, ours: SnapshotsDep
+) -> wire_snapshots.LineageReply:
+    """A restore that cannot repeat every batch exactly begins a new lineage, which goes on from the snapshot. Repeating it changes
+    nothing."""
+    begun = await ours.snapshots.new_lineage(
+        RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why
+    )
+    return wire_snapshots.LineageReply(lineage=begun)
+
+
+@router.put("/runs/{runId}/backup")
+async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, ours: SnapshotsDep) -> wire_snapshots.BackupReply:
+    """Back the run's state up to these blob stores, and restore it from those, from each container's next commit on."""
+    run = await ours.snapshots.set_backup(RunId(run_id), body.stores, body.restore_from)
+    found = ours.blob_stores.backup(run.backup)
+    return wire_snapshots.BackupReply(run_id=run.run_id, backup_to=found.to, restore_from=found.restore_from)
+
+
+# --- what people ask -------------------------------------------------------------------------------------------------
+
+TaskQuery = Annotated[wire_snapshots.TaskText | None, Query(description="only this task's")]
+StageQuery = Annotated[wire_body.Name | None, Query(description="only this stage's")]
+
+
+@router.get("/jobs/{job}/snapshots")
+async def get_snapshots(
+    job: JobPath,
+    ours: SnapshotsDep,
+    task: TaskQuery = None,
+    stage: StageQuery = None,
+    before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_snapshots.SnapshotsReply:
+    """The snapshots of a job that are retained, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    found = await ours.registry.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
+    following = found[limit - 1].row.seq if len(found) > limit else None
+    return wire_snapshots.SnapshotsReply(job=job, snapshots=tuple(_snapshot(each) for each in found[:limit]), next=following)
+
+
+@router.get("/jobs/{job}/snapshots/{checkpointId}")
+async def get_snapshot(
+    job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
+) -> wire_snapshots.SnapshotReply:
+    """One snapshot of a store. A checkpoint's id is of one store, so task and stage are told, too."""
+    return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CheckpointId(checkpoint_id)))
+
+
+@router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)
+async def verify_snapshot(
+    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
+) -> wire_snapshots.ErrandReply:
+    """Read a snapshot whole, and compare every size and hash. An errand: its result says what is wrong."""
+    key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
+    found = (await ours.registry.snapshot(key, CheckpointId(checkpoint_id))).row
+    subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
+    return _errand(
+        ours.errands.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
+    )
+
+
+@router.post("/jobs/{job}/snapshots/{checkpointId}/restore")
+async def restore_snapshot(
+    job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
+) -> wire_snapshots.RestoreReply:
+    """The next holder of the task goes back to this snapshot. Refused while a container holds the task."""
+    found = await ours.registry.choose(_key(job, body.task, body.stage), CheckpointId(checkpoint_id))
+    return wire_snapshots.RestoreReply(
+        job=job,
+        task=body.task,
+        stage=body.stage,
+        checkpoint_id=found.row.checkpoint,
+        batch_id=found.row.batch_id,
+        batches_given_up=found.given_up,
+        warnings=tuple(found.warnings),
+    )
+
+
+@router.get("/jobs/{job}/pins")
+async def get_pins(job: JobPath, ours: SnapshotsDep) -> wire_snapshots.PinsReply:
+    """The pins of a job that have not expired."""
+    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await ours.registry.pins(JobName(job))))
+
+
+@router.post("/jobs/{job}/pins", status_code=201)
+async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: SnapshotsDep) -> wire_snapshots.PinReply:
+    """Keep snapshots, whatever the retention says, until the pin expires or is deleted."""
+    lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
+    checkpoint = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
+    return _pin(
+        await ours.registry.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
+    )
+
+
+@router.delete("/jobs/{job}/pins/{pinId}", status_code=204)
+async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId", max_length=300)], ours: SnapshotsDep) -> None:
+    """Take a pin away. What it alone kept goes."""
+    await ours.registry.unpin(JobName(job), pin_id)
+
+
+# --- garbage ---------------------------------------------------------------------------------------------------------
+
+
+@router.post("/gc/plan", status_code=202)
+async def plan_collection(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+    """What a collection would condemn and delete now. An errand, which changes nothing."""
+    return _errand(ours.errands.start("plan", "", "blobs", lambda progress: _collect(ours, progress, dry=True)))
+
+
+@router.post("/gc/run", status_code=202)
+async def run_collection(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+    """Collect garbage now: condemn what nothing refers to, delete what was condemned a grace ago and is still not referred to. An
+    errand."""
+    return _errand(ours.errands.start("run", "", "blobs", lambda progress: _collect(ours, progress, dry=False)))
+
+
+@router.post("/gc/audit", status_code=202)
+async def audit(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+    """Compare the blob stores with the registry, in both directions. An errand, which changes nothing."""
+    return _errand(ours.errands.start("audit", "", "blobs", ours.audits.audit))
+
+
+@router.get("/gc/explain")
+async def explain(
+    ours: SnapshotsDep, blob: Annotated[wire_snapshots.BlobText, Query(description="a blob's id")]
+) -> wire_snapshots.ExplainsReply:
+    """Why a blob is there, and how long it will be."""
+    grace = ours.collection.grace
+    found = await ours.audits.explain(checked_blob_id(blob), grace)
+    return wire_snapshots.ExplainsReply(blob=blob, stores=tuple(_explained(blob, each, grace) for each in found))
+
+
+@router.get("/errands/{errand}")
+async def get_errand(
+    errand: Annotated[str, Path(max_length=300)],
+    ours: SnapshotsDep,
+    wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for its end")] = 0,
+) -> wire_snapshots.ErrandReply:
+    """How far something that takes long has come."""
+    return _errand(await ours.errands.look(errand, timedelta(seconds=wait)))
+
+
+async def _collect(ours: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
+    found = await ours.collection.run(progress, dry=dry)
+    return {"dryRun": dry, "graceSeconds": ours.collection.grace.total_seconds(), "stores": [_collected(each) for each in found]}
+
+
+# --- spelling --------------------------------------------------------------------------------------------------------
+
+
+def _task(task: str | None) -> TaskName | None:
+    return None if task is None else TaskName(task)
+
+
+def _stage(stage: str | None) -> StageName | None:
+    return None if stage is None else StageName(stage)
+
+
+def _key(job: str, task: str, stage: str) -> StoreKey:
+    return StoreKey(JobName(job), TaskName(task), StageName(stage))
+
+
+def _snapshot(found: Described) -> wire_snapshots.SnapshotReply:
+    row = found.row
+    return wire_snapshots.SnapshotReply(
+        job=row.job,
+        task=row.task,
+        stage=row.stage,
+        checkpoint_id=row.checkpoint,
+        seq=row.seq,
+        lineage=row.lineage,
+        batch_id=row.batch_id,
+        generation=row.generation,
+        run_id=row.run_id,
+        reported_at=row.reported_at,
+        offsets=wire_body.offsets_body(row.offsets),
+        markers={name: wire_snapshots.MarkerReply.model_validate(asdict(marker)) for name, marker in row.markers.items()},
+        head=found.head,
+        chosen=found.chosen,
+        retained_by=tuple(found.why),
+    )
+
+
+def _pin(rows: Sequence[PinRow]) -> wire_snapshots.PinReply:
+    first = rows[0]
+    pinned = tuple(wire_snapshots.PinnedReply(task=row.task, stage=row.stage, checkpoint_id=row.checkpoint) for row in rows)
+    return wire_snapshots.PinReply(
+        pin_id=first.pin_id,
+        job=first.job,
+        reason=first.reason,
+        created_at=first.created_at,
+        expires_at=first.expires_at,
+        snapshots=pinned,
+    )
+
+
+def _errand(errand: Errand) -> wire_snapshots.ErrandReply:
+    return wire_snapshots.ErrandReply(
+        errand=errand.errand,
+        kind=errand.kind,
+        subject=errand.subject,
+        state=errand.state.value,
+        unit=errand.progress.unit,
+        done=errand.progress.done,
+        total=errand.progress.total,
+        began_at=errand.began_at,
+        ended_at=errand.ended_at,
+        error=errand.error,
+        result=None if errand.result is None else dict(errand.result),
+    )
+
+
+def _explained(blob: str, found: Explained, grace: timedelta) -> wire_snapshots.ExplainReply:
+    return wire_snapshots.ExplainReply(
+        blob_store=found.blob_store,
+        blob=blob,
+        there=found.there,
+        size=found.size,
+        modified=found.modified,
+        verdict=found.verdict,
+        why=found.why,
+        referenced_by=tuple(found.referenced_by),
+        condemned_at=found.condemned_at,
+        deleted_after=None if found.condemned_at is None else found.condemned_at + grace,
+    )
+
+
+def _collected(found: Collected) -> Mapping[str, Any]:
+    return {
+        "blobStore": found.blob_store,
+        "lookedAt": found.looked_at,
+        "referenced": found.referenced,
+        "pardoned": found.pardoned,
+        **{name: asdict(pile) for name, pile in (("condemned", found.condemned), ("waiting", found.waiting), ("deleted", found.deleted))},
+        "notJudged": found.not_judged,
+    }

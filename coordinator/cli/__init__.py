@@ -1,0 +1,1 @@
+"""The commands that start the coordinator or change its database: `sluice coordinator`, `sluice db` and `sluice rebuild`."""

@@ -1,0 +1,75 @@
+"""The chore that watches drains: it names the late, and fails a drain at its hard deadline."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.drains.drains import Drains, stages_at
+from coordinator.store.drains import DrainRow
+from coordinator.store.port import Store
+from coordinator.transitions import shape_of
+from sluice.clock import Clock
+from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers
+
+log = logging.getLogger(__name__)
+
+NAMED = 10
+"""How many of the late one line names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A drain that is on, at the chore's last turn, with how many stages are at each step."""
+
+    drain: DrainRow
+    late: bool
+    steps: Mapping[Step, int]
+
+
+@dataclass(slots=True)
+class DrainWatch:
+    """`active` and `outcomes` are for the metrics. Who blocks is looked up only when it is told: of a
+    large job that takes a while."""
+
+    store: Store
+    drains: Drains
+    clock: Clock
+    every: timedelta = timedelta(seconds=1)
+    name: str = "watch_drains"
+    active: Sequence[Seen] = ()
+    outcomes: Mapping[Phase, int] = field(default_factory=dict)
+    _told: set[tuple[DrainId, Phase]] = field(default_factory=set)
+
+    async def run_once(self) -> Mapping[str, int]:
+        now = self.clock.now()
+        async with self.store.read() as tx:
+            self.outcomes = {phase: count for phase, count in (await tx.drain_outcomes()).items() if phase.over}
+            seen = [Seen(each, each.is_late(now), await tx.drain_tally(each.drain_id)) for each in await tx.active_drains()]
+        self.active = seen
+        self._told &= {(each.drain.drain_id, phase) for each in seen for phase in Phase}
+        done: Counter[str] = Counter()
+        for each in seen:
+            drain = each.drain
+            if drain.hard_at is not None and now >= drain.hard_at:
+                await self.drains.expire(drain.drain_id, f"its hard deadline has passed; {await self._blockers(drain)}")
+                done["failed"] += 1
+            elif each.late and (drain.drain_id, drain.phase) not in self._told:
+                self._told.add((drain.drain_id, drain.phase))
+                log.warning("drain %s of run %s is late in %s: %s", drain.drain_id, drain.run_id, drain.phase, await self._blockers(drain))
+                done["late"] += 1
+        return done
+
+    async def _blockers(self, drain: DrainRow) -> str:
+        found = await self.drains.describe(drain.drain_id)
+        shape = shape_of(found.run, found.model, found.containers, found.holds)
+        return named(blockers(found.drain.phase, stages_at(found.stages), shape))
+
+
+def named(blocked_by: Sequence[Blocker]) -> str:
+    """Who blocks, for people."""
+    more = f" and {len(blocked_by) - NAMED} more" if len(blocked_by) > NAMED else ""
+    return f"it waits for {'; '.join(str(each) for each in blocked_by[:NAMED])}{more}" if blocked_by else "nobody blocks it"

@@ -1,0 +1,369 @@
+"""Drains: ask for one, report its steps, cancel it, see how it stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from coordinator.blobpool import BlobStores
+from coordinator.drains.inspect import Emptying, emptying
+from coordinator.fleet.notices import Notices
+from coordinator.fleet.stage_metrics import Measures
+from coordinator.store.drains import DrainRow, DrainStageRow
+from coordinator.store.port import ContainerRow, HoldRow, Reading, RunRow, Store, Writing
+from coordinator.store.snapshots import StoreKey
+from coordinator.transitions import ShowDrain, cancel, containers_of, enter, fail, held, intermediates, pin, stages_of, tell, the_run, unpin
+from sluice.clock import Clock
+from sluice.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
+from sluice.core.errors import (
+    CheckpointNeeded,
+    ForeignDrain,
+    NotEmptied,
+    StaleRun,
+    StreamUnavailable,
+    UnknownDrain,
+    UnknownJob,
+    UnknownSnapshot,
+    UnknownSystem,
+    UnknownTask,
+)
+from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState, moved
+from sluice.core.model import JobModel
+from sluice.core.snapshot import CheckpointId
+from sluice.streams.port import StreamSystem
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request. `mode` has one value yet; `times` None for those of the settings."""
+
+    run_id: RunId
+    mode: str
+    times: Times
+    require_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """A stage took a step; see `DrainStageRow`."""
+
+    generation: Generation
+    drain_id: DrainId
+    step: Step
+    batch: int | None
+    offsets: Mapping[Ssp, int]
+    checkpoint: CheckpointId | None
+    rows_left: int | None = None
+    operators_left: Sequence[str] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A drain with all that hangs on it, as it was `at` that time."""
+
+    at: datetime
+    drain: DrainRow
+    run: RunRow
+    model: JobModel
+    stages: Sequence[DrainStageRow]
+    containers: Sequence[ContainerRow]
+    holds: Sequence[HoldRow]
+
+
+class Drains:
+    """`model_of` gives a run's job model, `new_id` makes ids."""
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        blob_stores: BlobStores,
+        measures: Measures,
+        notices: Notices,
+        clock: Clock,
+        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        show_drain: ShowDrain,
+        new_id: Callable[[], DrainId],
+    ) -> None:
+        self._store = store
+        self._systems = systems
+        self._blob_stores = blob_stores
+        self._measures = measures
+        self._notices = notices
+        self._clock = clock
+        self._model_of = model_of
+        self._show_drain = show_drain
+        self._new_id = new_id
+        self._final_ends: dict[DrainId, Mapping[Ssp, int]] = {}
+
+    # --- the request -----------------------------------------------------------------------------------------------
+
+    async def request(self, asked: Asked) -> tuple[DrainRow, bool]:
+        """The drain of the run, and whether it is a new one; see the table in `core.drain`.
+
+        Raises UnknownRun, StaleRun, NotEmptied, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
+        """
+        async with self._store.read() as tx:
+            run = await the_run(tx, asked.run_id)
+            known = await self._standing(tx, run)
+        if known is not None:
+            return known, False
+        pinned = await self._ends(intermediates(run))
+        async with self._store.begin() as tx:
+            run = await the_run(tx, asked.run_id)
+            known = await self._standing(tx, run)
+            if known is not None:
+                return known, False
+            model = await self._model_of(tx, run)
+            if asked.require_empty:
+                _check_emptied(emptying(run, model, self._measures))
+            drain = await self._begin(tx, run, model, asked, pinned)
+            containers = await containers_of(tx, run.run_id)
+        self._show_drain(containers, drain.drain_id)
+        self._notices.ring(run.run_id)
+        return drain, True
+
+    async def _standing(self, tx: Reading, run: RunRow) -> DrainRow | None:
+        """The drain that answers a request; None for a new one. Raises StaleRun."""
+        newest = await tx.newest_drain(run.run_id)
+        flushed = newest is not None and newest.flushing_at is not None
+        stopping = run.stop_requested_at is not None
+        if not begins(run.state, stopping=stopping, newest=newest.phase if newest else None, flushed=flushed):
+            return newest
+        current = await tx.current_run(run.job)
+        if current is None or current.run_id != run.run_id:
+            raise StaleRun(f"run {run.run_id} is not the current run of job {run.job}")
+        return None
+
+    async def _begin(self, tx: Writing, run: RunRow, model: JobModel, asked: Asked, pinned: Mapping[Ssp, int]) -> DrainRow:
+        now = self._clock.now()
+        last = await tx.drains(run.job, None, 1)
+        drain = DrainRow(
+            drain_id=self._new_id(),
+            run_id=run.run_id,
+            job=run.job,
+            seq=1 + (last[0].seq if last else 0),
+            mode=asked.mode,
+            phase=Phase.REQUESTED,
+            model_version=run.model_version,
+            requested_at=now,
+            soft=asked.times.soft,
+            hard=asked.times.hard,
+            budgets=asked.times.budgets,
+            pinned=pinned,
+        )
+        await tx.put_drain(drain)
+        await tx.put_drain_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
+        await tx.put_run(replace(run, state=moved(run.state, RunState.DRAINING)))
+        await tell(tx, drain, now)
+        log.info("run %s is to be drained: %s", run.run_id, drain.drain_id)
+        return drain if run.started_at is None else await enter(tx, drain, Phase.STOPPING, now)
+
+    async def _ends(self, streams: frozenset[StreamId]) -> Mapping[Ssp, int]:
+        found: dict[Ssp, int] = {}
+        for stream in sorted(streams):
+            if stream.system not in self._systems:
+                raise UnknownSystem(f"no system {stream.system!r} is configured any more, and the run's stream {stream} is of it")
+            for partition, offset in (await self._systems[stream.system].latest(stream.stream)).items():
+                found[Ssp(stream.system, stream.stream, partition)] = offset
+        return found
+
+    async def cancel(self, drain_id: DrainId) -> DrainRow:
+        """The run goes on as it was. May run twice. Raises UnknownDrain, NotCancellable."""
+        async with self._store.begin() as tx:
+            drain = await the_drain(tx, drain_id)
+            if drain.phase is Phase.CANCELLED:
+                return drain
+            _, drain = await cancel(tx, await the_run(tx, drain.run_id), drain, "cancelled", self._clock.now())
+            containers = await containers_of(tx, drain.run_id)
+        self._show_drain(containers, None)
+        self._notices.ring(drain.run_id)
+        return drain
+
+    async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
+        """Its hard deadline has passed: it fails, unless it is over. Raises UnknownDrain."""
+        async with self._store.begin() as tx:
+            drain = await the_drain(tx, drain_id)
+            if drain.phase.over:
+                return drain
+            _, drain = await fail(tx, await the_run(tx, drain.run_id), drain, reason, self._clock.now())
+            containers = await containers_of(tx, drain.run_id)
+        self._show_drain(containers, None)
+        self._notices.ring(drain.run_id)
+        return drain
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: Took) -> Phase:
+        """A stage of a task took a step: the phase of the drain after it. A step that was reported before, or that comes when the drain
+        is over, changes nothing.
+
+        Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, CheckpointNeeded, UnknownSnapshot, and with a last step
+        StreamUnavailable: ask again.
+        """
+        ends = await self._ends_of(took.drain_id) if took.step is Step.COMMITTED else None
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            await held(tx, run, task, took.generation)
+            drain = await tx.drain(took.drain_id)
+            if drain is None or drain.run_id != run_id:
+                raise ForeignDrain(f"run {run_id} is not under drain {took.drain_id}: read the run again")
+            row = await tx.drain_stage(drain.drain_id, task, stage)
+            if row is None:
+                raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
+            if not counts(drain.phase, row.step, took.step):
+                return drain.phase
+            now = self._clock.now()
+            row = await self._taken(tx, run, row, took, now)
+            await tx.put_drain_stages([row])
+            if took.step is Step.STOPPED and row.pinned is not None:
+                await pin(tx, drain, row, now)
+            after = await self._advance(tx, run, drain, ends, now)
+            news = after.phase is not drain.phase or await self._tell_followers(tx, after, row, now)
+            containers = await containers_of(tx, run_id) if after.phase.over else []
+        if news:
+            self._notices.ring(run_id)
+        if after.phase.over:
+            self._show_drain(containers, None)
+            self._final_ends.pop(after.drain_id, None)
+        return after.phase
+
+    async def _tell_followers(self, tx: Writing, drain: DrainRow, row: DrainStageRow, now: datetime) -> bool:
+        """When the last task has flushed a stage, those that read what it writes need not wait any more: whether they were told."""
+        if row.step is not Step.FLUSHED or await tx.is_behind(drain.drain_id, row.stage, Step.FLUSHED):
+            return False
+        await tell(tx, drain, now)
+        return True
+
+    async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: Took, now: datetime) -> DrainStageRow:
+        if took.step in (Step.STOPPED, Step.COMMITTED):
+            await self._check_durable(tx, run, row, took)
+        row = replace(row, step=took.step, generation=took.generation, batch_id=took.batch, offsets=took.offsets)
+        row = replace(row, note=took.note, reported_at=now)
+        if took.rows_left is not None:  # else what the flush left stays told
+            row = replace(row, rows_left=took.rows_left, operators_left=tuple(took.operators_left))
+        match took.step:
+            case Step.STOPPED:
+                return replace(row, pinned=took.checkpoint, began_empty=took.batch is None)
+            case Step.COMMITTED:
+                return replace(row, committed=took.checkpoint)
+            case _:
+                return row
+
+    async def _check_durable(self, tx: Reading, run: RunRow, row: DrainStageRow, took: Took) -> None:
+        """Never stopped or drained without a durable commit. Without a batch there is nothing to commit."""
+        if took.checkpoint is not None:
+            if await tx.snapshot(StoreKey(run.job, row.task, row.stage), took.checkpoint) is None:
+                raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {took.checkpoint}: report it first")
+        elif took.batch is not None and self._blob_stores.backup(run.backup).to:
+            raise CheckpointNeeded(f"run {run.run_id} is backed up: commit stage {row.stage} of task {row.task}, and report the checkpoint")
+
+    async def _advance(self, tx: Writing, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int] | None, now: datetime) -> DrainRow:
+        to = advanced(drain.phase, await tx.lowest_step(drain.drain_id))
+        match to:
+            case Phase.FLUSHING if to is not drain.phase:
+                positions = await self._positions(tx, run, drain)
+                inputs = to_catch_up(positions)
+                read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in intermediates(run)}
+                return await enter(tx, replace(drain, catch_up=read_twice), to, now)
+            case Phase.DRAINED if ends is None:
+                raise StreamUnavailable("the ends of the intermediate streams have not been looked up yet: ask again")
+            case Phase.DRAINED:
+                assert ends is not None
+                return await self._end(tx, run, drain, ends, now)
+            case _:
+                return drain if to is drain.phase else await enter(tx, drain, to, now)
+
+    async def _end(self, tx: Writing, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
+        """Record where the next run begins, and end the run. Its containers see that, and go."""
+        positions = await self._positions(tx, run, drain)
+        apart = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in intermediates(run)}
+        if apart:
+            log.warning(
+                "drain %s: readers of %s ended at different offsets; the next run begins at the lowest, and some records are read twice",
+                drain.drain_id,
+                ", ".join(map(str, sorted(apart))),
+            )
+        await unpin(tx, drain, now)
+        offsets = drained_offsets(await tx.starts(run.run_id), positions, ends)
+        drained = await enter(tx, replace(drain, drained=offsets), Phase.DRAINED, now)
+        ended = replace(run, state=moved(run.state, RunState.DRAINED), ended_at=now, reason=f"drained: {drain.drain_id}")
+        await tx.put_run(ended)
+        await tx.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
+        return drained
+
+    async def _positions(self, tx: Reading, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
+        """Where each stage of each task stands: where it reported to be, else where the run starts."""
+        starts = await tx.starts(run.run_id)
+        told = {(row.task, row.stage): row.offsets for row in await tx.drain_stages(drain.drain_id)}
+        reads = stages_of(run, await self._model_of(tx, run))
+        return [{ssp: told.get((each.task, each.stage), {}).get(ssp, starts[ssp]) for ssp in each.ssps} for each in reads]
+
+    async def _ends_of(self, drain_id: DrainId) -> Mapping[Ssp, int] | None:
+        """The ends of the intermediate streams, looked up once: when the drain is COMMITTING everybody has flushed, and nobody writes. None
+        before."""
+        if drain_id not in self._final_ends:
+            async with self._store.read() as tx:
+                drain = await tx.drain(drain_id)
+                if drain is None or drain.phase is not Phase.COMMITTING:
+                    return None
+                run = await the_run(tx, drain.run_id)
+            self._final_ends[drain_id] = await self._ends(intermediates(run))
+        return self._final_ends[drain_id]
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def describe(self, drain_id: DrainId) -> Described:
+        """Raises UnknownDrain."""
+        async with self._store.read() as tx:
+            drain = await the_drain(tx, drain_id)
+            run = await the_run(tx, drain.run_id)
+            return Described(
+                at=self._clock.now(),
+                drain=drain,
+                run=run,
+                model=await self._model_of(tx, run),
+                stages=await tx.drain_stages(drain_id),
+                containers=await tx.containers(run.run_id),
+                holds=[row for row in await tx.holds(run.job) if row.run_id == run.run_id],
+            )
+
+    async def of_job(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
+        """Newest first. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            if await tx.current_run(job) is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            return await tx.drains(job, before, limit)
+
+    async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[Emptying]]:
+        """What a flush of the run could not empty, as its containers told last. Raises UnknownRun, StaleRun."""
+        async with self._store.read() as tx:
+            run = await the_run(tx, run_id)
+            if run.state.ended:
+                raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
+            return run, emptying(run, await self._model_of(tx, run), self._measures)
+
+
+async def the_drain(tx: Reading, drain_id: DrainId) -> DrainRow:
+    """Raises UnknownDrain."""
+    found = await tx.drain(drain_id)
+    if found is None:
+        raise UnknownDrain(f"there is no drain {drain_id!r}")
+    return found
+
+
+def stages_at(rows: Sequence[DrainStageRow]) -> Sequence[StageAt]:
+    return [StageAt(row.task, row.stage, row.step) for row in rows]
+
+
+def _check_emptied(stages: Sequence[Emptying]) -> None:
+    left = [f"stage {each.stage}: {', '.join(each.operators)}" for each in stages if each.operators]
+    unknown = [f"stage {each.stage}: {len(each.untold)} of {each.tasks} tasks have not told yet" for each in stages if each.untold]
+    if left or unknown:
+        raise NotEmptied(f"a flush would leave rows, or it is not known ({'; '.join([*left, *unknown])}): drain without requireEmpty")

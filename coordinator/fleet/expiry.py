@@ -1,0 +1,75 @@
+"""Chores of the fleet: free the tasks of containers whose lease has run out, and store when containers were last heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.chores import log
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Freed, Notices
+from coordinator.store.port import ContainerState, HoldRow, Store
+from coordinator.transitions import end_container, settle_run, the_run
+from sluice.clock import Clock
+from sluice.core.ids import RunId
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireLeases:
+    """Free the tasks of containers whose lease and grace have passed."""
+
+    store: Store
+    leases: Leases
+    notices: Notices
+    clock: Clock
+    freed: Freed = field(default_factory=Freed)
+    batch: int = 500
+    every: timedelta = timedelta(seconds=0.5)
+    name: str = "expire_leases"
+
+    async def run_once(self) -> Mapping[str, int]:
+        if not self.leases.overdue(1):
+            return {}
+        touched: set[RunId] = set()
+        freed: list[HoldRow] = []
+        async with self.store.begin() as tx:
+            overdue = self.leases.overdue(self.batch)  # while nobody can register
+            for execution_id in overdue:
+                container = await tx.container(execution_id)
+                if container is None or container.ended_at is not None:
+                    continue
+                _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
+                freed += holds
+                touched.add(container.run_id)
+            for run_id in touched:
+                await settle_run(tx, await the_run(tx, run_id), self.clock.now())
+        for execution_id in overdue:
+            log.warning("container %s is lost: its lease and grace have passed", execution_id)
+            self.leases.drop(execution_id)
+        self.freed.ring(freed)
+        for run_id in touched:
+            self.notices.ring(run_id)
+        return {"expired": len(overdue)}
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLastSeen:
+    """Write when containers were last heard of, so many in one transaction that others need not wait long for theirs."""
+
+    store: Store
+    leases: Leases
+    clock: Clock
+    batch: int = 500
+    every: timedelta = timedelta(seconds=30)
+    name: str = "flush_last_seen"
+
+    async def run_once(self) -> Mapping[str, int]:
+        seen = self.leases.take_seen()
+        if not seen:
+            return {}
+        now = self.clock.now()
+        for first in range(0, len(seen), self.batch):
+            async with self.store.begin() as tx:
+                await tx.seen((execution_id, now) for execution_id in seen[first : first + self.batch])
+        return {"flushed": len(seen)}

@@ -1,0 +1,291 @@
+"""Registration, heartbeats and exits of containers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Freed, Notices
+from coordinator.store.groupcommit import Gathering
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
+from coordinator.transitions import drain_of, end_container, enter, held_back, settle_run, the_run
+from sluice.clock import Clock
+from sluice.core.drain import DrainId, Phase
+from sluice.core.errors import HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
+from sluice.core.failover import USUAL, HoldBack
+from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
+from sluice.core.lifecycle import RunState, moved
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """An incarnation of a slot, as it registers; `metrics_address` is "host:port"."""
+
+    processor_id: ProcessorId
+    execution_id: ExecutionContainerId
+    host: str
+    bare: bool
+    metrics_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    container: ContainerRow
+    lease: timedelta
+    interval: timedelta
+    model_version: int
+    notices: int
+
+
+class Heartbeats:
+    """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
+
+    def __init__(
+        self, store: Store, leases: Leases, notices: Notices, clock: Clock, hold_back: HoldBack = USUAL, freed: Freed | None = None
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._notices = notices
+        self._clock = clock
+        self._hold_back = hold_back
+        self._freed = freed or Freed()
+        self._registrations: Gathering[tuple[RunId, Newcomer], Registered] = Gathering(self._register_all)
+        self._exits: Gathering[_Exit, ContainerRow] = Gathering(self._exit_all)
+
+    async def recover(self) -> int:
+        """After a start: give every container that is not known to be gone a full lease. How many there are."""
+        async with self._store.read() as tx:
+            standing = await tx.standing_containers()
+            runs = {run.run_id: run for run in await tx.active_runs()}
+            drains = {row.run_id: row.drain_id for row in await tx.active_drains()}
+        replaced = []
+        for container in standing:
+            run = runs.get(container.run_id)
+            if run is not None and container.state is ContainerState.LIVE:
+                self._leases.grant(
+                    container.execution_id, container.epoch, run.model_version, bare=container.bare, drain=drains.get(run.run_id)
+                )
+            else:
+                replaced.append(container.execution_id)
+        self._leases.renew_all()
+        for execution_id in replaced:
+            self._leases.remember_condemned(execution_id)
+        return len(standing)
+
+    async def register(self, run_id: RunId, new: Newcomer) -> Registered:
+        """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
+        answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, or LeaseLost for a replaced
+        incarnation."""
+        return await self._registrations.ask((run_id, new))
+
+    async def _register_all(self, asked: Sequence[tuple[RunId, Newcomer]]) -> Sequence[Registered | SluiceError]:
+        """All in one transaction, one after the other; one that is refused has written nothing. Their leases begin when it has ended,
+        before anybody else can write."""
+        async with self._store.begin() as tx:
+            runs = _Runs(tx)
+            found = [await self._enrolled(tx, runs, run_id, new) for run_id, new in asked]
+        for run_id in runs.told:
+            self._notices.ring(run_id)
+        return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
+
+    async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Newcomer) -> _Enrolled | SluiceError:
+        try:
+            run = _running(await runs.run(run_id), new.processor_id)
+            known = await tx.container(new.execution_id)
+            if known is not None:
+                the_same = _the_same(known, run_id, new.processor_id)
+                return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
+            former = await tx.containers(run_id, new.processor_id)
+            self._not_held_back(former)
+        except (YourRequest, LeaseLost, HeldBack) as refusal:
+            return refusal
+        container = await self._enrol(tx, run, new, former)
+        if run.state is RunState.CREATED:
+            await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
+        drain = await runs.begun_drain(run, container.registered_at)
+        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id), drain)
+
+    def _not_held_back(self, former: Sequence[ContainerRow]) -> None:
+        """Raises HeldBack."""
+        held, now = held_back(former, self._hold_back), self._clock.now()
+        if held is not None and now < held.until:
+            left = (held.until - now).total_seconds()
+            raise HeldBack(
+                f"slot {former[-1].processor_id} has failed {held.failures} times at once: it may begin again in {left:.0f} s", left
+            )
+
+    def _granted(self, enrolled: _Enrolled) -> Registered:
+        for each in enrolled.former:
+            self._leases.condemn(each.execution_id)
+        container = enrolled.container
+        terms = self._leases.grant(
+            container.execution_id, container.epoch, enrolled.model_version, bare=container.bare, drain=enrolled.drain
+        )
+        return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
+
+    async def _enrol(self, tx: Writing, run: RunRow, new: Newcomer, former: Sequence[ContainerRow]) -> ContainerRow:
+        now = self._clock.now()
+        for each in former:
+            if each.state is ContainerState.LIVE:
+                old, slot = each.execution_id, new.processor_id
+                log.info("container %s of slot %s of run %s is replaced by %s", old, slot, run.run_id, new.execution_id)
+                await tx.put_container(replace(each, state=ContainerState.REPLACED))
+        container = ContainerRow(
+            execution_id=new.execution_id,
+            run_id=run.run_id,
+            job=run.job,
+            processor_id=new.processor_id,
+            epoch=Epoch(1 + max((each.epoch for each in former), default=0)),
+            host=new.host,
+            bare=new.bare,
+            state=ContainerState.LIVE,
+            registered_at=now,
+            last_seen_at=now,
+            metrics_address=new.metrics_address,
+            model_version=run.model_version,
+            adopted_at=now,
+        )
+        await tx.put_container(container)
+        return container
+
+    async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
+        """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice.
+        Raises UnknownContainer."""
+        return await self._exits.ask(_Exit(execution_id, exit_code, reason))
+
+    async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
+        """All in one transaction, one after the other."""
+        async with self._store.begin() as tx:
+            freed: list[HoldRow] = []
+            found = [await self._exit(tx, each, freed) for each in exits]
+            gone = [each for each in found if isinstance(each, ContainerRow)]
+            touched = sorted({each.run_id for each in gone})
+            for run_id in touched:
+                await settle_run(tx, await the_run(tx, run_id), self._clock.now())
+        for each in gone:
+            self._leases.drop(each.execution_id)
+        self._freed.ring(freed)
+        for run_id in touched:
+            self._notices.ring(run_id)
+        return found
+
+    async def _exit(self, tx: Writing, told: _Exit, freed: list[HoldRow]) -> ContainerRow | SluiceError:
+        """What it held is added to `freed`."""
+        try:
+            container = await _the_container(tx, told.execution_id)
+        except UnknownContainer as refusal:
+            return refusal
+        now = self._clock.now()
+        gone, holds = await end_container(tx, container, ContainerState.EXITED, now, exit_code=told.exit_code, reason=told.reason)
+        freed += holds
+        return gone
+
+    async def live(self) -> Sequence[ContainerRow]:
+        """The valid incarnation of each slot that has one, of all runs."""
+        async with self._store.read() as tx:
+            return [each for each in await tx.standing_containers() if each.state is ContainerState.LIVE]
+
+    async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
+        """For an invalid container: the state of its run if that has ended or is stopping, so that it can exit as an orderly one."""
+        async with self._store.read() as tx:
+            container = await tx.container(execution_id)
+            run = await tx.run(container.run_id) if container else None
+        return run.state if run and run.state.ended else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Enrolled:
+    """What a registration has written, before anything is granted."""
+
+    container: ContainerRow
+    former: Sequence[ContainerRow]
+    model_version: int
+    notices: int
+    drain: DrainId | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Exit:
+    execution_id: ExecutionContainerId
+    exit_code: int
+    reason: str
+
+
+class _Runs:
+    """The runs of one transaction, each read once."""
+
+    def __init__(self, tx: Writing) -> None:
+        self._tx = tx
+        self._runs: dict[RunId, RunRow] = {}
+        self._notices: dict[RunId, int] = {}
+        self._drains: dict[RunId, DrainId] = {}
+        self.told: list[RunId] = []
+        """Those of which containers are to learn something."""
+
+    async def run(self, run_id: RunId) -> RunRow:
+        """Raises UnknownRun."""
+        if run_id not in self._runs:
+            self._runs[run_id] = await the_run(self._tx, run_id)
+        return self._runs[run_id]
+
+    async def put(self, run: RunRow) -> None:
+        await self._tx.put_run(run)
+        self._runs[run.run_id] = run
+
+    async def drain(self, run: RunRow) -> DrainId | None:
+        """The drain that the run is under."""
+        if run.state is not RunState.DRAINING:
+            return None
+        if run.run_id not in self._drains:
+            self._drains[run.run_id] = (await drain_of(self._tx, run)).drain_id
+        return self._drains[run.run_id]
+
+    async def begun_drain(self, run: RunRow, now: datetime) -> DrainId | None:
+        """The same, when a container has come: a drain that has waited for the first begins."""
+        if run.state is RunState.DRAINING and run.started_at is None:
+            drain = await drain_of(self._tx, run)
+            if drain.phase is Phase.REQUESTED:
+                await enter(self._tx, drain, Phase.STOPPING, now)
+                self.told.append(run.run_id)
+            await self.put(replace(run, started_at=now))
+        return await self.drain(run)
+
+    async def newest_notice(self, run_id: RunId) -> int:
+        if run_id not in self._notices:
+            self._notices[run_id] = await self._tx.newest_notice(run_id)
+        return self._notices[run_id]
+
+
+def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:
+    if run.state.ended or run.stop_requested_at is not None:
+        raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
+    if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
+        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
+    return run
+
+
+def _slot_number(processor_id: ProcessorId) -> int:
+    return int(processor_id) if processor_id.isascii() and processor_id.isdigit() and str(int(processor_id)) == processor_id else -1
+
+
+def _the_same(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> ContainerRow:
+    if (known.run_id, known.processor_id) != (run_id, processor_id):
+        raise IdInUse(
+            f"execution container id {known.execution_id!r} belongs to slot {known.processor_id} of run {known.run_id}: "
+            "every incarnation needs an id of its own"
+        )
+    if known.state is not ContainerState.LIVE:
+        raise LeaseLost(f"container {known.execution_id} is {known.state}: its slot has gone on without it")
+    return known
+
+
+async def _the_container(tx: Reading, execution_id: ExecutionContainerId) -> ContainerRow:
+    container = await tx.container(execution_id)
+    if container is None:
+        raise UnknownContainer(f"no container registered as {execution_id!r}")
+    return container

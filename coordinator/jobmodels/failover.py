@@ -1,0 +1,108 @@
+"""The chore that gives the tasks of slots without a live container to the others, and back."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from coordinator.blobpool import BlobStores
+from coordinator.jobmodels.cache import JobModels
+from coordinator.jobmodels.versions import Asked, Versions, Wish, given_away
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store
+from sluice.clock import Clock
+from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
+from sluice.core.failover import FailOver, Slot
+from sluice.core.failover import given_away as to_give_away
+from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.placement import Homes, slots
+
+log = logging.getLogger(__name__)
+
+WHO = "fail-over"
+VERSIONS_LOOKED_AT = 20
+"""How far back it is looked for what a slot had before its tasks were given away."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveTasksAway:
+    """Only of runs that are backed up, since elsewhere a task's state could not be had. `rule` holds for runs that say nothing."""
+
+    store: Store
+    versions: Versions
+    models: JobModels
+    blob_stores: BlobStores
+    clock: Clock
+    rule: FailOver
+    every: timedelta = timedelta(seconds=1)
+    name: str = "fail_over"
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            found = [(run, await self._wish(tx, run)) for run in await tx.active_runs()]
+        done: Counter[str] = Counter()
+        for run, wish_and_why in found:
+            if wish_and_why is None:
+                continue
+            wish, why = wish_and_why
+            try:
+                change = await self.versions.change(run.run_id, wish, Asked(WHO, why, run.model_version))
+            except (StaleRun, RunIsDraining, VersionConflict):  # somebody was faster: the next turn sees how it is now
+                continue
+            except SluiceError as error:
+                log.warning("run %s: %s, but %s", run.run_id, why, error)
+                done["failed"] += 1
+                continue
+            done["moved"] += len(change.proposal.effect.moves)
+        return +done
+
+    async def _wish(self, tx: Reading, run: RunRow) -> tuple[Wish, str] | None:
+        """What is to become of the run's slots, and why; None when nothing is."""
+        rule = self.rule.of_config(run.spec["config"])
+        current = await tx.current_run(run.job)
+        if rule.after is None or run.state is not RunState.RUNNING or run.stop_requested_at is not None:
+            return None
+        if current is None or current.run_id != run.run_id or not self.blob_stores.backup(run.backup).to:
+            return None
+        away = given_away(run, await self.models.decoded(tx, run))
+        if not away and (await tx.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= int(run.spec["containers"]):
+            return None
+        rows = await tx.containers(run.run_id)
+        wanted = to_give_away(await self._slots(tx, run, rows), away, rule, self.clock.now())
+        if wanted == away:
+            return None
+        lost, back = sorted(wanted - away), sorted(away - wanted)
+        told = [f"slot {pid} has had no container for {rule.after.total_seconds():g} s" for pid in lost]
+        why = "; ".join([*told, *(f"slot {pid} is back" for pid in back)])
+        return Wish(away=wanted, homes=await self._before(tx, run, back)), why
+
+    async def _slots(self, tx: Reading, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
+        newest = {row.processor_id: row for row in rows}  # they come by slot and epoch
+        (version,) = await tx.models(run.job, run.model_version + 1, 1)
+        begun = max(run.started_at or run.created_at, version.created_at)
+
+        def slot(pid: ProcessorId) -> Slot:
+            row = newest.get(pid)
+            if row is None:
+                return Slot(live=False, since=begun)
+            if row.state is ContainerState.LIVE:
+                return Slot(live=True, since=row.registered_at)
+            return Slot(live=False, since=row.ended_at or row.last_seen_at)
+
+        return {pid: slot(pid) for pid in slots(int(run.spec["containers"]))}
+
+    async def _before(self, tx: Reading, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
+        """The tasks that returning slots had when they had some last."""
+        found: dict[TaskName, Sequence[ProcessorId]] = {}
+        left = set(back)
+        for head in await tx.models(run.job, run.model_version, VERSIONS_LOOKED_AT) if left else ():
+            containers = (await self.models.of_version(tx, run.job, head.version)).containers
+            for pid in sorted(left & containers.keys()):
+                found |= {task: [pid] for task in containers[pid].tasks}
+                left.discard(pid)
+            if not left:
+                break
+        return found

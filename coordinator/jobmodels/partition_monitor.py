@@ -1,0 +1,206 @@
+"""The partition monitor: a chore that looks at the partition counts of the inputs of all live runs, and lets the runs grow with them.
+
+It compares with the counts of the stored model, so growth before its first look is seen, too. Each stream is looked at for itself and in
+bounded time. What is not safe is refused and told (`GET /runs/{runId}`, a metric, an alert), and the run goes on as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from coordinator.jobmodels.versions import Asked, Versions, Wish, stream_of, watched_streams
+from coordinator.store.jobmodels import WatchedRow
+from coordinator.store.port import Reading, RunRow, Store
+from coordinator.transitions import the_run
+from sluice.clock import Clock
+from sluice.core.errors import OurTrouble, RunIsDraining, SluiceError, StaleRun, UnknownStream, VersionConflict
+from sluice.core.expansion import Counted, Judged, Verdict, grows, plainly
+from sluice.core.ids import JobName, RunId, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.streams.port import StreamSystem
+
+log = logging.getLogger(__name__)
+
+WHO = "partition monitor"
+LOOK_WITHIN = timedelta(seconds=10)
+LOOKS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At a stream: its partitions and identity, or why they are not known."""
+
+    partitions: int | None
+    identity: str | None = None
+    trouble: str = ""
+
+
+@dataclass(slots=True)
+class PartitionWatch:
+    """`watched` is for the metrics: what was found last, of live runs."""
+
+    store: Store
+    systems: Mapping[str, StreamSystem]
+    versions: Versions
+    clock: Clock
+    every: timedelta
+    look_within: timedelta = LOOK_WITHIN
+    name: str = "watch_partitions"
+    watched: Mapping[JobName, Sequence[WatchedRow]] = field(default_factory=dict)
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            runs = await _live(tx)
+            before = {run.job: await tx.watched(run.job) for run in runs}
+        looks = await self._look_at({stream_of(each) for run in runs for each in watched_streams(run).values()})
+        done: Counter[str] = Counter()
+        found: dict[JobName, Sequence[WatchedRow]] = {}
+        for run in runs:
+            former = {row.stream_id: row for row in before[run.job] if row.run_id == run.run_id}
+            rows, grown = await self._watched(run, former, looks)
+            found[run.job] = rows
+            done["grown"] += grown
+            if list(rows) != list(before[run.job]):
+                await self._keep(run, rows, former)
+                done["changed"] += 1
+        self.watched = found
+        return +done
+
+    async def look(self, run_id: RunId) -> Mapping[str, Counted]:
+        """The inputs of a run as they are now, by the job's names. Raises UnknownRun."""
+        async with self.store.read() as tx:
+            run = await the_run(tx, run_id)
+        looks = await self._look_at({stream_of(each) for each in watched_streams(run).values()})
+        return {each.name: each for each in _counted(run, looks)}
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def _look_at(self, streams: set[StreamId]) -> Mapping[StreamId, Look]:
+        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+        async def look(stream: StreamId) -> Look:
+            async with turns:
+                return await self._look(stream)
+
+        ordered = sorted(streams)
+        return dict(zip(ordered, await asyncio.gather(*map(look, ordered)), strict=True))
+
+    async def _look(self, stream: StreamId) -> Look:
+        system = self.systems.get(stream.system)
+        if system is None:
+            return Look(None, trouble=f"no system {stream.system!r} is configured any more")
+        try:
+            async with asyncio.timeout(self.look_within.total_seconds()):
+                identity = await system.identity(stream.stream)
+                return Look(await system.partitions(stream.stream), identity)
+        except TimeoutError:
+            return Look(None, trouble=f"{stream}: no answer within {self.look_within.total_seconds():g} s")
+        except UnknownStream:
+            return Look(None, trouble=f"{stream} is not there any more: it was deleted, or may not be seen")
+        except SluiceError as error:
+            return Look(None, trouble=f"{stream}: {error}")
+
+    # --- judging ---------------------------------------------------------------------------------------------------
+
+    async def _watched(
+        self, run: RunRow, former: Mapping[StreamId, WatchedRow], looks: Mapping[StreamId, Look]
+    ) -> tuple[Sequence[WatchedRow], int]:
+        """What is to be known of the run's inputs now, and how many of them grew. A trouble of one run is no other's."""
+        counted = _counted(run, looks)
+        kept = {each.name: row.reason for each in counted if grows(each) and (row := former.get(each.stream)) and row.kept_from == each.now}
+        growing = {each.name: each for each in counted if grows(each) and each.name not in kept}
+        judged = {each.name: Judged(each, Verdict.REFUSED, kept[each.name]) if each.name in kept else plainly(each) for each in counted}
+        if growing:
+            judged |= {each.counted.name: each for each in await self._grown(run, growing)}
+        rows = [self._row(run, each, former.get(each.counted.stream)) for each in judged.values()]
+        grown = sum(1 for name in growing if judged[name].verdict is Verdict.SAFE and run.state is not RunState.DRAINING)
+        return sorted(rows, key=lambda row: row.stream_id), grown
+
+    async def _grown(self, run: RunRow, growing: Mapping[str, Counted]) -> Sequence[Judged]:
+        """What became of the streams that have more partitions than the run knows."""
+        wish = Wish(counts=growing)
+        try:
+            if run.state is RunState.DRAINING:
+                judged = (await self.versions.propose(run.run_id, wish)).judged
+                return [_frozen(each) for each in judged if each.counted.name in growing]
+            change = await self.versions.change(run.run_id, wish, Asked(WHO, "", run.model_version))
+            return [each for each in change.proposal.judged if each.counted.name in growing]
+        except (StaleRun, RunIsDraining, VersionConflict) as error:  # somebody was faster: the next look shows how it is now
+            return [Judged(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
+        except OurTrouble as error:
+            return [Judged(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
+        except SluiceError as error:
+            return [Judged(each, Verdict.REFUSED, str(error)) for each in growing.values()]
+
+    def _row(self, run: RunRow, judged: Judged, former: WatchedRow | None) -> WatchedRow:
+        counted = judged.counted
+        grown = judged.verdict is Verdict.SAFE and run.state is not RunState.DRAINING and counted.now is not None
+        row = WatchedRow(
+            job=run.job,
+            system=counted.stream.system,
+            stream=counted.stream.stream,
+            run_id=run.run_id,
+            name=counted.name,
+            known=counted.now if grown and counted.now is not None else counted.known,
+            seen=counted.now,
+            verdict=judged.verdict,
+            reason=judged.reason,
+            since=self.clock.now(),
+        )
+        if former is None:
+            return row
+        kept_from = former.kept_from if former.kept_from is not None and former.kept_from > row.known else None
+        same = (former.verdict, former.reason) == (row.verdict, row.reason)
+        return replace(row, kept_from=kept_from, since=former.since if same else row.since)
+
+    async def _keep(self, run: RunRow, rows: Sequence[WatchedRow], former: Mapping[StreamId, WatchedRow]) -> None:
+        async with self.store.begin() as tx:
+            current = await tx.current_run(run.job)
+            if current is None or current.run_id != run.run_id:
+                return
+            present = {row.stream_id: row for row in await tx.watched(run.job) if row.run_id == run.run_id}
+            await tx.put_watched(run.job, [_newer(row, former.get(row.stream_id), present.get(row.stream_id)) for row in rows])
+        for row in rows:
+            known = former.get(row.stream_id)
+            if row.verdict is Verdict.REFUSED and (known is None or known.reason != row.reason):
+                log.warning("run %s does not grow with %s: %s", run.run_id, row.stream_id, row.reason)
+
+
+def _newer(row: WatchedRow, former: WatchedRow | None, present: WatchedRow | None) -> WatchedRow:
+    """What somebody, as by a roll back, wrote since `former` was read stays."""
+    return row if present is None or present == former else present
+
+
+async def _live(tx: Reading) -> Sequence[RunRow]:
+    """The runs that may grow, or could if they did not drain."""
+    found = []
+    for run in await tx.active_runs():
+        current = await tx.current_run(run.job)
+        if run.stop_requested_at is None and current is not None and current.run_id == run.run_id:
+            found.append(run)
+    return found
+
+
+def _counted(run: RunRow, looks: Mapping[StreamId, Look]) -> Sequence[Counted]:
+    return [_seen(run, name, each, looks[stream_of(each)]) for name, each in watched_streams(run).items()]
+
+
+def _seen(run: RunRow, name: str, stream: Mapping[str, object], look: Look) -> Counted:
+    known, identity = int(str(stream["partitions"])), stream.get("identity")
+    counted = Counted(name, stream_of(stream), known, look.partitions, look.trouble)
+    if identity is None or look.identity in (None, identity):
+        return counted
+    told = f"{counted.stream} was deleted and made anew since the job began to read it, so its offsets stand for other records"
+    return replace(counted, trouble=f"{told}: deploy the job with an explicit start", another=True)
+
+
+def _frozen(judged: Judged) -> Judged:
+    if judged.verdict is not Verdict.SAFE:
+        return judged
+    counted = judged.counted
+    return replace(judged, reason=f"{counted.stream} has {counted.now} partitions; the run drains, and the next one reads them")

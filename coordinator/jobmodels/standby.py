@@ -1,0 +1,78 @@
+"""The snapshots that a container keeps copies of, for tasks that other slots run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.blobpool import BlobStores
+from coordinator.jobmodels.cache import JobModels
+from coordinator.store.port import ContainerRow, Reading, RunRow, Store, StoreRow
+from coordinator.store.snapshots import SnapshotRow, StoreKey
+from coordinator.transitions import the_run
+from sluice.core.errors import UnknownContainer
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, TaskName
+from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A store, and the snapshot from which it would be restored now."""
+
+    store: StoreRow
+    snapshot: SnapshotRow
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a container is to keep, by task and stage, and the tasks of its own slot."""
+
+    copies: Sequence[Copy]
+    own: frozenset[TaskName]
+
+
+@dataclass(frozen=True, slots=True)
+class Standbys:
+    store: Store
+    models: JobModels
+    blob_stores: BlobStores
+
+    async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> Kept:
+        """Of a run that says so, and is backed up. Raises UnknownRun, UnknownContainer."""
+        async with self.store.read() as tx:
+            run = await the_run(tx, run_id)
+            rows = await tx.containers(run_id)
+            container = next((row for row in rows if row.execution_id == execution_id), None)
+            if container is None:
+                raise UnknownContainer(f"run {run_id} has no container {execution_id!r}")
+            placement = (await self.models.decoded(tx, run)).placement
+            own = frozenset(task for task, slot in placement.items() if slot == container.processor_id)
+            if run.state.ended or not replicas_of(run.spec["config"]) or not self.blob_stores.backup(run.backup).restore_from:
+                return Kept([], own)
+            return Kept(await self._copies(tx, run, container.processor_id, placement, rows), own)
+
+    async def _copies(
+        self, tx: Reading, run: RunRow, slot: ProcessorId, placement: Placement, rows: Sequence[ContainerRow]
+    ) -> Sequence[Copy]:
+        wanted = {task for task, keeper in standbys(placement, hosts_of(rows)).items() if keeper == slot}
+        found = []
+        for task in sorted(wanted):
+            for store in sorted(await tx.stores(run.job, task), key=lambda row: row.stage):
+                key = StoreKey(run.job, task, store.stage)
+                snapshot = None if store.head is None else await tx.snapshot(key, store.head)
+                if snapshot is not None:
+                    found.append(Copy(store, snapshot))
+        return found
+
+
+def hosts_of(rows: Sequence[ContainerRow]) -> Hosts:
+    """Of each slot's newest container; they come by slot and epoch."""
+    return {row.processor_id: row.host for row in rows if row.host}
+
+
+def with_standbys(homes: Homes, run: RunRow, placement: Placement, rows: Sequence[ContainerRow]) -> Homes:
+    """Where tasks would rather be: after the slots that may have the state itself, those that have a copy of it."""
+    if not replicas_of(run.spec["config"]):
+        return homes
+    copies = standbys(placement, hosts_of(rows))
+    return {**homes, **{task: [*homes.get(task, ()), keeper] for task, keeper in copies.items()}}

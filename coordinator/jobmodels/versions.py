@@ -1,0 +1,290 @@
+"""Versions of the job models of runs that go on: proposed, and put in force in one transaction.
+
+Optimistic: whoever wants a change plans it from the version that he saw, without holding anybody up, and the transaction refuses it when
+another version is in force by then. A crash leaves the former version or the new one, whole; what is in memory follows the transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels, outline_of
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.jobmodels.standby import with_standbys
+from coordinator.store.jobmodels import ModelRow
+from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
+from coordinator.transitions import containers_of, the_run
+from sluice.clock import Clock
+from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
+from sluice.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
+from sluice.core.grouping import Grouper, Previous
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, Plan
+from sluice.core.placement import Homes, slots
+from sluice.streams.port import StreamSystem
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
+
+log = logging.getLogger(__name__)
+
+ShowModel = Callable[[Sequence[ExecutionContainerId], int], None]
+"""Tells which version the answers to these containers' heartbeats name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a run's model is to become; None leaves it as it is. `counts`: streams as somebody saw or supposes them, by the job's names;
+    `away`: slots that are given no tasks; `homes`: where tasks would rather be than on the hosts where they ran."""
+
+    containers: int | None = None
+    counts: Mapping[str, Counted] | None = None
+    away: frozenset[ProcessorId] | None = None
+    homes: Homes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """By whom and why; `version`: only while that is the run's version, None for whichever is."""
+
+    who: str
+    why: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What would become of a run's model, made from its version in force."""
+
+    run: RunRow
+    former: JobModel
+    plan: Plan
+    judged: Sequence[Judged]
+    effect: Effect
+    containers: int
+
+    @property
+    def changed(self) -> bool:
+        return not self.effect.nothing or self.containers != int(self.run.spec["containers"])
+
+    @property
+    def verdict(self) -> Verdict:
+        return overall(self.judged, changed=self.changed)
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        return [each.reason for each in self.judged if each.reason]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was done: the run as it is now, under `proposal.run.model_version` when nothing was to be changed."""
+
+    run: RunRow
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a proposal is made from; `live`: the slots with a live container; `homes`: where tasks may have left their state."""
+
+    run: RunRow
+    model: JobModel
+    previous: Previous
+    live: frozenset[ProcessorId]
+    homes: Homes
+
+
+class Versions:
+    """`show_model` tells live containers by their heartbeats."""
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        models: JobModels,
+        notices: Notices,
+        clock: Clock,
+        groupers: Groupers,
+        show_model: ShowModel,
+    ) -> None:
+        self._store = store
+        self._systems = systems
+        self._models = models
+        self._notices = notices
+        self._clock = clock
+        self._groupers = groupers
+        self._show_model = show_model
+
+    # --- proposing -------------------------------------------------------------------------------------------------
+
+    async def propose(self, run_id: RunId, wish: Wish) -> Proposal:
+        """What would become of the run's model. Changes nothing. Raises UnknownRun, BadGrouping, BadPlacement."""
+        async with self._store.read() as tx:
+            run = await the_run(tx, run_id)
+            known = await self._known(tx, run)
+        return await self._proposed(known, wish)
+
+    async def _known(self, tx: Reading, run: RunRow) -> _Known:
+        rows = await tx.containers(run.run_id)
+        live = frozenset(each.processor_id for each in rows if each.state is ContainerState.LIVE)
+        model = await self._models.decoded(tx, run)
+        homes = with_standbys(homes_of(rows, await tx.holds(run.job)), run, model.placement, rows)
+        return _Known(run, model, await tx.assignment(run.job), live, homes)
+
+    async def _proposed(self, known: _Known, wish: Wish) -> Proposal:
+        run, model, previous = known.run, known.model, known.previous
+        containers = int(run.spec["containers"]) if wish.containers is None else wish.containers
+        request = wire_runs.RunRequest.model_validate({**run.spec, "containers": containers})
+        outline = outline_of(request, {str(each["name"]): stream_of(each) for each in run.streams})
+        away = wish.away
+        if away is None:  # whoever asks for containers wants those that are back to be used
+            away = given_away(run, model) - (known.live if wish.containers is not None else frozenset())
+        processors = [pid for pid in slots(containers) if pid not in away]
+        counted = _counted(run, wish.counts or {}, outline.read)
+        homes = {**known.homes, **(wish.homes or {})}
+
+        def judged(grouper: Grouper) -> tuple[Plan, Sequence[Judged], Effect]:
+            plan, found = judge(counted, lambda counts: outline.planned(grouper, counts, previous, model, processors, homes), model)
+            return plan, found, effect(model, plan.model)
+
+        plan, found, changes = await self._groupers.asked(request.grouper, request.max_tasks, judged)
+        return Proposal(run, model, plan, found, changes, containers)
+
+    # --- putting in force ------------------------------------------------------------------------------------------
+
+    async def change(self, run_id: RunId, wish: Wish, asked: Asked) -> Change:
+        """Give the run a new version of its model: grown as far as is safe, on the slots that are wished for. May find nothing to do.
+
+        Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable when the beginnings
+        of new partitions cannot be looked up; nothing is changed then.
+        """
+        async with self._store.read() as tx:
+            run = await changeable(tx, run_id, asked.version)
+            known = await self._known(tx, run)
+        proposal = await self._proposed(known, wish)
+        if not proposal.changed:
+            return Change(run, proposal)
+        return Change(await self._put(proposal, replace(asked, why=_why(proposal, asked.why))), proposal)
+
+    async def _put(self, proposal: Proposal, asked: Asked) -> RunRow:
+        """In one transaction: the model, the assignment, where new partitions begin, the run, and the word to its containers."""
+        run, plan = proposal.run, proposal.plan
+        beginnings = await self._beginnings(proposal.effect.partitions.keys())
+        counts = {each.counted.name: each.counted.now for each in proposal.judged if each.verdict is Verdict.SAFE}
+        async with self._store.begin() as tx:
+            now_run = await changeable(tx, run.run_id, run.model_version)
+            await tx.put_starts(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
+            streams = [{**each, "partitions": counts.get(str(each["name"]), each["partitions"])} for each in now_run.streams]
+            changed = replace(now_run, streams=streams, spec={**now_run.spec, "containers": proposal.containers})
+            changed = await store_version(tx, changed, plan, asked, self._clock.now())
+            containers = await containers_of(tx, run.run_id)
+        self.in_force(changed, plan.model, containers)
+        log.info("run %s is under version %d of its job model: %s", run.run_id, changed.model_version, asked.why)
+        return changed
+
+    def in_force(self, run: RunRow, model: JobModel, containers: Sequence[ExecutionContainerId]) -> None:
+        """The transaction has ended: let everybody know. Nobody else writes before this has returned."""
+        self._models.serve(run.job, run.run_id, run.model_version, model)
+        self._show_model(containers, run.model_version)
+        self._notices.ring(run.run_id)
+
+    async def _beginnings(self, ssps: Collection[Ssp]) -> Mapping[Ssp, int]:
+        """Where partitions begin, so that nothing of a new one is left out."""
+        found: dict[Ssp, int] = {}
+        for stream in sorted({ssp.stream_id for ssp in ssps}):
+            if stream.system not in self._systems:
+                raise UnknownSystem(f"no system {stream.system!r} is configured any more, and the run reads {stream}")
+            earliest = await self._systems[stream.system].earliest(stream.stream)
+            for ssp in ssps:
+                if ssp.stream_id == stream:
+                    if ssp.partition not in earliest:
+                        raise UnknownStream(f"{stream} has no partition {ssp.partition}")
+                    found[ssp] = earliest[ssp.partition]
+        return found
+
+
+def _why(proposal: Proposal, why: str) -> str:
+    """What has happened, and the reason that was given for it."""
+    before = int(proposal.run.spec["containers"])
+    scaled = [f"scaled from {before} to {proposal.containers} containers"] if proposal.containers != before else []
+    grown = [each.reason for each in proposal.judged if each.verdict is Verdict.SAFE]
+    return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed anew"
+
+
+def homes_of(rows: Sequence[ContainerRow], holds: Sequence[HoldRow]) -> Homes:
+    """Where the state of tasks may still be on a disk: the slots that live on the host of each task's last holder."""
+    host_of = {row.execution_id: row.host for row in rows}
+    on_host: dict[str, list[ProcessorId]] = {}
+    for row in rows:
+        if row.state is ContainerState.LIVE and row.host:
+            on_host.setdefault(row.host, []).append(row.processor_id)
+    return {hold.task: on_host.get(host_of.get(hold.hold.holder, ""), []) for hold in holds}
+
+
+def given_away(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
+    """The slots of the run that have no tasks, since a fail-over gave them to others."""
+    return frozenset(slots(int(run.spec["containers"]))) - model.containers.keys()
+
+
+async def store_version(tx: Writing, run: RunRow, plan: Plan, asked: Asked, now: datetime) -> RunRow:
+    """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
+    model = plan.model
+    (newest,) = await tx.models(run.job, None, 1)
+    version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
+    await tx.add_model(ModelRow(run.job, version, run.run_id, model.content_hash(), now, asked.why, asked.who, document))
+    await tx.put_assignment(run.job, plan.assignment)
+    changed = replace(run, model_version=version)
+    await tx.put_run(changed)
+    detail = {"version": version, "containers": int(run.spec["containers"]), "why": asked.why}
+    await tx.add_notice(run.run_id, "MODEL", now, detail)
+    return changed
+
+
+async def changeable(tx: Reading, run_id: RunId, version: int | None) -> RunRow:
+    """The run, if its model may change. Raises UnknownRun, StaleRun, RunIsDraining, VersionConflict."""
+    run = await the_run(tx, run_id)
+    current = await tx.current_run(run.job)
+    if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run_id:
+        raise StaleRun(f"run {run_id} of job {run.job} is not to run any more: its job model does not change")
+    if run.state is RunState.DRAINING:
+        raise RunIsDraining(f"run {run_id} of job {run.job} is draining: its job model is frozen until the drain ends")
+    if version is not None and version != run.model_version:
+        raise VersionConflict(
+            f"version {run.model_version} of the job model of {run.job} is in force, and not {version}: look again, and decide anew"
+        )
+    return run
+
+
+def stream_of(each: Mapping[str, object]) -> StreamId:
+    return StreamId(str(each["system"]), str(each["stream"]))
+
+
+def watched_streams(run: RunRow) -> Mapping[str, Mapping[str, object]]:
+    """The inputs that some stage of the run reads, by the job's names. Intermediate streams are the coordinator's and do not grow."""
+    read = {name for stage in run.spec["stages"] for name in stage["reads"]}
+    return {str(each["name"]): each for each in run.streams if each["role"] == "input" and each["name"] in read}
+
+
+def supposed(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
+    """Streams of a run with other counts, by the job's names. Raises UnknownStream for one that is no input of the run."""
+    inputs = watched_streams(run)
+    for name in counts:
+        if name not in inputs:
+            raise UnknownStream(f"run {run.run_id} has no input {name!r} that a stage reads: it has {', '.join(sorted(inputs))}")
+    return {name: Counted(name, stream_of(inputs[name]), _count(inputs[name]), count) for name, count in counts.items()}
+
+
+def _count(stream: Mapping[str, Any]) -> int:
+    return int(stream["partitions"])
+
+
+def _counted(run: RunRow, told: Mapping[str, Counted], read: Sequence[str]) -> Sequence[Counted]:
+    """Every stream that some stage reads, with what is told of it."""
+    known = [(str(each["name"]), stream_of(each), _count(each)) for each in run.streams if each["name"] in read]
+    return [told.get(name) or Counted(name, stream, count, count) for name, stream, count in known]

@@ -1,0 +1,259 @@
+"""Deployments: a job's next run is planned, and made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from coordinator.blobpool import BlobStores
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels, plan_model
+from coordinator.jobmodels.groupers import Groupers
+from coordinator.runs.streams import JobStreams, bindings_of, graph_of, streams_of
+from coordinator.store.drains import DrainRow
+from coordinator.store.jobmodels import ModelRow
+from coordinator.store.port import Reading, RunRow, Store, Writing
+from coordinator.transitions import ask_to_stop, the_run
+from sluice.clock import Clock
+from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
+from sluice.core.failover import FailOver
+from sluice.core.graph import chain
+from sluice.core.grouping import Grouper, Previous
+from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, Plan
+from sluice.core.placement import replicas_of
+from sluice.streams.port import StreamSystem
+from sluice.wire import runs as wire_runs
+from sluice.wire import samza as wire_samza
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What a new run comes after. `going_on`: the run whose history it continues; `starts`: where that, or the drain that ended it, begins.
+    `unheard_of`: the registry knows nothing of the job."""
+
+    run: RunRow | None
+    going_on: RunRow | None
+    previous: Previous
+    model: JobModel | None
+    starts: Mapping[Ssp, int] | None
+    unheard_of: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What a deployment would make: the run that it would replace, its job model, its streams, and which of them it would create."""
+
+    before: RunRow | None
+    model: JobModel
+    streams: Sequence[Mapping[str, object]]
+    missing: Sequence[StreamId]
+
+
+class Deployments:
+    """`new_run_id` makes the id of a job's next run at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        models: JobModels,
+        notices: Notices,
+        clock: Clock,
+        new_run_id: Callable[[JobName, datetime], RunId],
+        groupers: Groupers,
+        blob_stores: BlobStores,
+    ) -> None:
+        self._store = store
+        self._streams = JobStreams(systems)
+        self._models = models
+        self._notices = notices
+        self._clock = clock
+        self._new_run_id = new_run_id
+        self._groupers = groupers
+        self._blob_stores = blob_stores
+        self._deploying = asyncio.Lock()
+
+    async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None, who: str = "") -> RunRow:
+        """Make a run, for `who`; with `replaces`, only while that is the job's current one. Everything is checked before anything is
+        created; streams come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and
+        uses. A run deployed over a live one asks that one to stop.
+
+        Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
+        StateUnregistered.
+        """
+        bindings = self._checked(request)
+        async with self._deploying:
+            while True:
+                run = await self._deployed(request, bindings, replaces, who)
+                if run is not None:
+                    return run
+
+    async def _deployed(
+        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], replaces: RunId | None, who: str
+    ) -> RunRow | None:
+        """None when the job model of the former run has changed meanwhile: what was planned from it is out of date."""
+        counts, missing = await self._streams.counts(request, bindings)
+        job = JobName(request.job)
+        async with self._store.read() as tx:
+            before = await self._before(tx, job, request.start)
+        _check_current(job, before.run, replaces)
+        if before.run is not None:
+            _not_draining(before.run)
+        if before.unheard_of and request.start == "checkpoint":
+            await self._nothing_backed_up(job)
+        plan = await self._plan(request, bindings, counts, before.previous, before.model)
+        intermediate = {bindings[each.name] for each in request.intermediates}
+        for name, stream in bindings.items():
+            if stream in missing:
+                await self._streams.system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
+        starts = await self._streams.starts(request, bindings, plan, before.starts)
+        identities = await self._streams.identities(request, bindings, before.going_on)
+        return await self._save(request, streams_of(request, bindings, counts, identities), before, plan, starts, who)
+
+    async def plan(self, request: wire_runs.RunRequest) -> Proposed:
+        """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
+
+        Raises what `deploy` does; but for that start neither NeverDrained nor RunIsDraining.
+        """
+        bindings = self._checked(request)
+        to_come = request.start == "drained"
+        counts, missing = await self._streams.counts(request, bindings)
+        async with self._store.read() as tx:
+            before = await self._before(tx, JobName(request.job), "latest" if to_come else request.start)
+        if before.run is not None and not to_come:
+            _not_draining(before.run)
+        if before.unheard_of and request.start == "checkpoint":
+            await self._nothing_backed_up(JobName(request.job))
+        plan = await self._plan(request, bindings, counts, before.previous, before.model)
+        there = {name: stream for name, stream in bindings.items() if stream not in missing}
+        identities = await self._streams.identities(request, there, before.going_on)
+        return Proposed(before.run, plan.model, streams_of(request, bindings, counts, identities), missing)
+
+    def _checked(self, request: wire_runs.RunRequest) -> Mapping[str, StreamId]:
+        """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable, BadConfig."""
+        chain(graph_of(request))
+        self._blob_stores.of_config(request.config, None)
+        FailOver(None, give_back=True).of_config(request.config)
+        replicas_of(request.config)
+        return bindings_of(request)
+
+    async def _before(self, tx: Reading, job: JobName, start: str | datetime) -> _Before:
+        """Raises NeverDrained."""
+        former = await tx.current_run(job)
+        drain = await _last_drain(tx, job, former, start)
+        going_on = former if start == "checkpoint" and drain is None else None
+        starts = await tx.starts(going_on.run_id) if going_on else None
+        return _Before(
+            run=former,
+            going_on=going_on,
+            previous=await tx.assignment(job) if going_on else Previous(),
+            model=await self._models.decoded(tx, former) if former else None,
+            starts=drain.drained if drain else starts,
+            unheard_of=former is None and not await tx.snapshots(job, None, None, None, 1),
+        )
+
+    async def _nothing_backed_up(self, job: JobName) -> None:
+        """A database that was lost must not make a job begin with empty state, as if it were new. Raises StateUnregistered."""
+        name = await self._blob_stores.with_snapshots_of(job)
+        if name is not None:
+            raise StateUnregistered(
+                f"blob store {name} has snapshots of job {job}, which this coordinator's database does not know: stop the coordinator and "
+                "run `sluice rebuild`, or deploy with an explicit start to begin with empty state"
+            )
+
+    async def _plan(
+        self,
+        request: wire_runs.RunRequest,
+        bindings: Mapping[str, StreamId],
+        counts: Mapping[str, int],
+        previous: Previous,
+        last: JobModel | None,
+    ) -> Plan:
+        def planned(grouper: Grouper) -> Plan:
+            return plan_model(request, grouper, bindings, counts, previous, last)
+
+        return await self._groupers.asked(request.grouper, request.max_tasks, planned)
+
+    async def _save(
+        self,
+        request: wire_runs.RunRequest,
+        streams: Sequence[Mapping[str, object]],
+        before: _Before,
+        plan: Plan,
+        starts: Mapping[Ssp, int],
+        who: str,
+    ) -> RunRow | None:
+        job, now, former, going_on = JobName(request.job), self._clock.now(), before.run, before.going_on
+        run_id = self._new_run_id(job, now)
+        async with self._store.begin() as tx:
+            newest = await tx.models(job, None, 1)
+            if former is not None and newest[0].version != former.model_version:
+                return None
+            version = await self._version(tx, job, run_id, plan.model, now, who)
+            run = RunRow(
+                run_id=run_id,
+                job=job,
+                state=RunState.CREATED,
+                origin=going_on.origin if going_on else run_id,
+                spec=request.model_dump(mode="json", by_alias=True),
+                streams=streams,
+                model_version=version,
+                created_at=now,
+                backup=self._blob_stores.of_config(request.config, former.backup if former else None),
+            )
+            await tx.put_run(run)
+            await tx.put_assignment(job, plan.assignment)
+            await tx.put_starts(run_id, starts)
+            if (former is not None and going_on is None) or request.start != "checkpoint":  # else what a rebuild has registered goes on
+                await tx.drop_stores(job)
+            if former is not None:  # as it is now: its containers did not wait for us
+                await ask_to_stop(tx, _undrained(await the_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
+        self._models.serve(job, run_id, version, plan.model)
+        if former is not None:
+            self._notices.ring(former.run_id)
+        return run
+
+    async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
+        """The version of this model: the last one's if it is the same, else the next."""
+        last = await tx.model(job)
+        if last is not None and last.content_hash == model.content_hash():
+            return last.version
+        version = last.version + 1 if last else 1
+        document = wire_samza.job_model_bytes(model).decode()
+        await tx.add_model(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
+        return version
+
+
+def _check_current(job: JobName, current: RunRow | None, replaces: RunId | None) -> None:
+    if replaces is not None and (current is None or current.run_id != replaces):
+        present = f"its current run is {current.run_id}" if current else "it has no run"
+        raise NotTheCurrentRun(f"{replaces} is not to be replaced as the run of job {job}: {present}; look again, and decide anew")
+
+
+def _not_draining(run: RunRow) -> RunRow:
+    if run.state is RunState.DRAINING:
+        raise RunIsDraining(f"run {run.run_id} of job {run.job} is draining: deploy when it has ended, or cancel the drain")
+    return run
+
+
+def _undrained(run: RunRow, seen: RunRow) -> RunRow:
+    """Raises RunIsDraining also for one that was drained since it was `seen`: its state is not to go on from."""
+    if run.state is RunState.DRAINED and seen.state is not run.state:
+        raise RunIsDraining(f"run {run.run_id} of job {run.job} has been drained meanwhile: deploy again")
+    return _not_draining(run)
+
+
+async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: str | datetime) -> DrainRow | None:
+    """The drain after which a run begins, if it does after one. Raises NeverDrained."""
+    if start == "checkpoint":
+        return await tx.newest_drain(former.run_id) if former is not None and former.state is RunState.DRAINED else None
+    if start != "drained":
+        return None
+    found = await tx.last_drained(job)
+    if found is None:
+        raise NeverDrained(f'job {job} was never drained: start it from "checkpoint", "earliest", "latest" or a time')
+    return found

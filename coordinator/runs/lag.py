@@ -1,0 +1,194 @@
+"""The survey: how every job stands, looked up every few seconds for whoever asks meanwhile (`/metrics`, `GET /runs/{runId}`).
+
+Counts come from the database, ends of streams from their systems; positions of tasks are read once a run and then followed in memory, as
+they are reported. What is older than a minute is not told: a number that nobody could look up is missing, and not wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.fleet.stage_metrics import Measures
+from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel
+from sluice.streams.port import Offsets, StreamSystem
+
+OLD = timedelta(minutes=1)
+
+AT_ONCE = 500
+"""Readings that are looked at before others get their turn on the event loop: about a millisecond."""
+
+Behind = Mapping[tuple[TaskName, StageName], int]
+"""Records that each stage of each task has still to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """A job by its current run. What only a run that goes on has is empty for one that has ended. `unheld`: tasks that nobody holds,
+    unless the run is being stopped. `behind` sums up tasks."""
+
+    job: JobName
+    state: RunState
+    slots: int = 0
+    unheld: int = 0
+    tally: Tally = field(default_factory=lambda: Tally({}, 0))
+    behind: Mapping[StageName, int] = field(default_factory=dict)
+    version: int = 0
+    given_away: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A stage of a task: what it reads with where that starts, and where it was when this was read."""
+
+    of: tuple[TaskName, StageName]
+    starts: Sequence[tuple[StreamId, Ssp, int]]
+    stored: Mapping[Ssp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Of a run, kept while its `model` stays: a fleet has a hundred thousand readings, and objects made anew at every turn would be
+    another tenth of a core for the garbage collector. `alone`: with no other run of the job going on beside it, that might still have
+    moved its tasks."""
+
+    model: JobModel
+    alone: bool
+    streams: frozenset[StreamId]
+    readings: Sequence[_Reading]
+
+
+class Survey:
+    """A chore. `model_of` gives a run's job model."""
+
+    name = "survey"
+    every = timedelta(seconds=5)
+
+    def __init__(
+        self,
+        store: Store,
+        systems: Mapping[str, StreamSystem],
+        measures: Measures,
+        clock: Clock,
+        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+    ) -> None:
+        self._store = store
+        self._systems = systems
+        self._measures = measures
+        self._clock = clock
+        self._model_of = model_of
+        self._positions: dict[RunId, _Positions] = {}
+        self._jobs: Sequence[JobSeen] = ()
+        self._behind: Mapping[RunId, Behind] = {}
+        self._made_at: Instant | None = None
+
+    # --- what was found --------------------------------------------------------------------------------------------
+
+    @property
+    def _fresh(self) -> bool:
+        return self._made_at is not None and self._clock.elapsed() - self._made_at <= OLD.total_seconds()
+
+    @property
+    def jobs(self) -> Sequence[JobSeen]:
+        return self._jobs if self._fresh else ()
+
+    def behind(self, run_id: RunId) -> Behind:
+        """Without the stages that read a stream whose end is not known."""
+        return self._behind.get(run_id, {}) if self._fresh else {}
+
+    # --- the chore -------------------------------------------------------------------------------------------------
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self._store.read() as tx:
+            jobs = await tx.jobs()
+            runs = {run.run_id: run for run in await tx.active_runs()}
+            models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
+            tallies = {run_id: await tx.tally(run_id, run.job) for run_id, run in runs.items()}
+            await self._find_positions(tx, runs, models)
+        self._measures.keep_only(runs.keys())
+        ends = await self._ends({stream for each in self._positions.values() for stream in each.streams})
+        behind = {run_id: await self._behind_of(run_id, ends) for run_id in runs}
+
+        def seen(job: JobRow) -> JobSeen:
+            run = runs.get(job.current_run)
+            if run is None:
+                return JobSeen(job.job, job.state)
+            tally, slots = tallies[run.run_id], int(run.spec["containers"])
+            unheld = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
+            away = max(0, slots - len(models[run.run_id].containers))
+            return JobSeen(
+                job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]), run.model_version, given_away=away
+            )
+
+        self._jobs, self._behind, self._made_at = [seen(job) for job in jobs], behind, self._clock.elapsed()
+        return {}
+
+    async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
+        of_job = Counter(run.job for run in runs.values())
+        known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
+        for run_id, run in runs.items():
+            if run_id not in known or not known[run_id].alone or known[run_id].model is not models[run_id]:
+                known[run_id] = await _positions(tx, run, models[run_id], alone=of_job[run.job] == 1)
+        self._positions = known
+
+    async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
+        """The ends of those streams whose systems answer."""
+        asked = [stream for stream in streams if stream.system in self._systems]
+        found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in asked), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, SluiceError):
+                raise each
+        return {stream: ends for stream, ends in zip(asked, found, strict=True) if not isinstance(ends, BaseException)}
+
+    async def _behind_of(self, run_id: RunId, ends: Mapping[StreamId, Offsets]) -> Behind:
+        told = self._measures.of_run(run_id)
+        found: dict[tuple[TaskName, StageName], int] = {}
+        for number, reading in enumerate(self._positions[run_id].readings, 1):
+            reported = told.get(reading.of)
+            left = _left(ends, reading.starts, reading.stored if reported is None else reported.offsets)
+            if left is not None:
+                found[reading.of] = left
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+
+def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> int | None:
+    """Records from there to the ends; None without one of the ends."""
+    left = 0
+    for stream_id, ssp, start in starts:
+        end = ends.get(stream_id)
+        if end is None:
+            return None
+        left += max(0, end.get(ssp.partition, 0) - at.get(ssp, start))
+    return left
+
+
+def _by_stage(behind: Behind) -> Mapping[StageName, int]:
+    sums: defaultdict[StageName, int] = defaultdict(int)
+    for (_, stage), count in behind.items():
+        sums[stage] += count
+    return dict(sums)
+
+
+async def _positions(tx: Reading, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
+    ids = {each["name"]: StreamId(str(each["system"]), str(each["stream"])) for each in run.streams}
+    reads = {StageName(stage["name"]): frozenset(ids[name] for name in stage["reads"]) for stage in run.spec["stages"]}
+    stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.stores(run.job)}
+    starts = await tx.starts(run.run_id)
+    readings = []
+    for number, (task, stage) in enumerate(((task, stage) for task in model.tasks.values() for stage in reads), 1):
+        ssps = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in task.ssps if ssp.stream_id in reads[stage]]
+        if ssps:
+            readings.append(_Reading((task.name, stage), ssps, stored.get((task.name, stage), {})))
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return _Positions(model, alone, frozenset(stream for each in reads.values() for stream in each), readings)

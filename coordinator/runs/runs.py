@@ -1,0 +1,129 @@
+"""Runs: described, listed, stopped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from coordinator.fleet.notices import Notices
+from coordinator.jobmodels.cache import JobModels
+from coordinator.store.drains import DrainRow
+from coordinator.store.jobmodels import ModelHead, WatchedRow
+from coordinator.store.port import ContainerRow, HoldRow, JobRow, RunRow, Store, StoreRow
+from coordinator.transitions import ShowDrain, ask_to_stop, containers_of, held_back, leave, the_run
+from sluice.clock import Clock
+from sluice.core.drain import DrainId
+from sluice.core.errors import UnknownJob
+from sluice.core.failover import USUAL, HeldUntil, HoldBack
+from sluice.core.ids import JobName, ProcessorId, RunId
+from sluice.core.model import JobModel
+from sluice.core.placement import slots
+from sluice.wire import runs as wire_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A run with all that hangs on it, as it was `at` that time."""
+
+    at: datetime
+    run: RunRow
+    model: JobModel
+    containers: Sequence[ContainerRow]
+    holds: Sequence[HoldRow]
+    stores: Sequence[StoreRow]
+    drain: DrainRow | None
+    failed_drains: Sequence[DrainId]
+    version: ModelHead
+    watched: Sequence[WatchedRow]
+    held_back: Mapping[ProcessorId, HeldUntil]
+
+
+class Runs:
+    def __init__(
+        self, store: Store, models: JobModels, notices: Notices, clock: Clock, show_drain: ShowDrain, hold_back: HoldBack = USUAL
+    ) -> None:
+        self._store = store
+        self._models = models
+        self._notices = notices
+        self._clock = clock
+        self._show_drain = show_drain
+        self._hold_back = hold_back
+
+    async def describe(self, run_id: RunId) -> Described:
+        """Raises UnknownRun."""
+        async with self._store.read() as tx:
+            run = await the_run(tx, run_id)
+            containers = await tx.containers(run_id)
+            (version,) = await tx.models(run.job, run.model_version + 1, 1)
+            return Described(
+                at=self._clock.now(),
+                run=run,
+                model=await self._models.decoded(tx, run),
+                containers=containers,
+                holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
+                stores=await tx.stores(run.job),
+                drain=await tx.newest_drain(run_id),
+                failed_drains=await tx.failed_flushes(run.job),
+                version=version,
+                watched=[row for row in await tx.watched(run.job) if row.run_id == run_id],
+                held_back=self._held_back(containers),
+            )
+
+    async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
+        """The request that made the run. Raises UnknownRun."""
+        async with self._store.read() as tx:
+            return wire_runs.RunRequest.model_validate((await the_run(tx, run_id)).spec)
+
+    def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, HeldUntil]:
+        """The slots that are, by now."""
+        by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
+        for each in containers:
+            by_slot[each.processor_id].append(each)
+        now = self._clock.now()
+        found = {pid: held_back(rows, self._hold_back) for pid, rows in by_slot.items()}
+        return {pid: held for pid, held in found.items() if held is not None and held.until > now}
+
+    async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
+        """Up to `limit` runs of the job, or of all, newest first, from the one that is next older than `before` on.
+
+        Raises UnknownJob, UnknownRun.
+        """
+        async with self._store.read() as tx:
+            if job is not None and await tx.current_run(job) is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            return await tx.runs(job, await the_run(tx, before) if before is not None else None, limit)
+
+    async def current(self, job: JobName) -> RunRow:
+        """The job's newest run, ended or not. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            run = await tx.current_run(job)
+            if run is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            return run
+
+    async def jobs(self) -> Sequence[JobRow]:
+        async with self._store.read() as tx:
+            return await tx.jobs()
+
+    async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
+        """Processor id -> host of the newest incarnation, of the job's current run; "" where none registered. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            run = await tx.current_run(job)
+            if run is None:
+                raise UnknownJob(f"there is no job {job!r}")
+            hosts = dict.fromkeys(slots(int(run.spec["containers"])), "")
+            return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id) if each.processor_id in hosts}
+
+    async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
+        """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. A drain that is on is
+        cancelled, or fails if it has begun to flush. Raises UnknownRun."""
+        async with self._store.begin() as tx:
+            now = self._clock.now()
+            run, left = await leave(tx, await the_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
+            run = await ask_to_stop(tx, run, now, reason, failing=failed)
+            containers = await containers_of(tx, run_id) if left else []
+        self._show_drain(containers, None)
+        self._notices.ring(run_id)
+        return run

@@ -1,0 +1,182 @@
+"""Tasks: acquire, progress, release. Every word about a task is under its generation; an older one is told `lease-lost`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from coordinator.fleet.leases import Leases
+from coordinator.fleet.notices import Freed, rung
+from coordinator.fleet.stage_metrics import Measures, Told
+from coordinator.store.drains import DrainRow
+from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
+from coordinator.store.snapshots import SnapshotRow, StoreKey
+from coordinator.transitions import drain_of, held, the_run
+from sluice.clock import Clock
+from sluice.core.drain import Step
+from sluice.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, TaskModel
+from sluice.core.ownership import Hold, Wait, acquire
+
+
+@dataclass(frozen=True, slots=True)
+class StageStart:
+    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head. `step`: the last
+    that it took in the drain that is on."""
+
+    store: StoreRow
+    starts: Mapping[Ssp, int]
+    snapshot: SnapshotRow | None
+    step: Step = Step.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    generation: Generation
+    stages: Sequence[StageStart]
+    drain: DrainRow | None
+
+
+class Tasks:
+    """`model_of` gives a job's model by version; `new_lineage` makes ids."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        clock: Clock,
+        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        new_lineage: Callable[[], Lineage],
+        measures: Measures,
+        freed: Freed | None = None,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._clock = clock
+        self._model_of = model_of
+        self._new_lineage = new_lineage
+        self._measures = measures
+        self._freed = freed or Freed()
+
+    async def acquire(
+        self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
+    ) -> Acquired | Wait:
+        """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act:
+        when `wait` is over, or at once without one. The holder itself is answered again, with what the model gives it by now.
+
+        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is not valid any more.
+        """
+        found = await self._acquire(run_id, task, execution_id, epoch)
+        if not isinstance(found, Wait) or not wait:
+            return found
+        async with self._store.read() as tx:
+            job = (await the_run(tx, run_id)).job
+        with self._freed.bell(job, task) as bell:
+            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been freed before there was a bell
+            if isinstance(found, Wait):
+                await rung(bell, min(wait, found.delay))
+                found = await self._acquire(run_id, task, execution_id, epoch)
+        return found
+
+    async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            model = await self._model_of(tx, run)
+            task_model = await self._check(tx, run, model, task, execution_id, epoch)
+            row = await tx.hold(run.job, task)
+            former_free_at = self._leases.free_at(row.hold.holder) if row else None
+            decision = acquire(row.hold if row else None, execution_id, former_free_at, self._clock.elapsed())
+            if isinstance(decision, Wait):
+                return decision
+            hold = Hold(decision.generation, execution_id, released=False)
+            await tx.put_hold(HoldRow(run.job, task, run_id, hold, self._clock.now()))
+            drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
+            stages = await self._starts(tx, run, task_model)
+            if drain is not None:
+                stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
+            return Acquired(decision.generation, stages, drain)
+
+    async def _check(
+        self, tx: Reading, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
+    ) -> TaskModel:
+        current = await tx.current_run(run.job)
+        if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run.run_id:
+            raise StaleRun(f"run {run.run_id} of job {run.job} is not to run any more: its tasks are not given out")
+        container = await tx.container(execution_id)
+        if container is None or container.run_id != run.run_id or container.state is not ContainerState.LIVE or container.epoch != epoch:
+            raise LeaseLost(f"{execution_id} with epoch {epoch} is not a valid container of run {run.run_id}")
+        found = model.task(task)
+        if found is None:
+            raise UnknownTask(f"the model of job {run.job} has no task {task!r}")
+        if found[0] != container.processor_id:
+            raise TaskNotYours(f"task {task} belongs to slot {found[0]}, not to slot {container.processor_id}")
+        return found[1]
+
+    async def _starts(self, tx: Writing, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
+        """A store for each stage that reads something of this task; new ones get a lineage."""
+        known = {row.stage: row for row in await tx.stores(run.job, task.name)}
+        starts = await tx.starts(run.run_id)
+        ids = {stream["name"]: (stream["system"], stream["stream"]) for stream in run.streams}
+        found = []
+        for stage in run.spec["stages"]:
+            reads = {ids[name] for name in stage["reads"]}
+            ssps = [ssp for ssp in sorted(task.ssps) if (ssp.system, ssp.stream) in reads]
+            if not ssps:
+                continue
+            name = StageName(stage["name"])
+            if name not in known:
+                known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
+                await tx.put_store(known[name])
+            head = known[name].head
+            snapshot = None if head is None else await tx.snapshot(StoreKey(run.job, task.name, name), head)
+            if snapshot is None and head is not None:
+                raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
+            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}, snapshot))
+        return found
+
+    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:
+        """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
+        nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
+        Raises UnknownRun, UnknownTask, LeaseLost."""
+        known = self._measures.told(run_id, task, stage)
+        if known is not None and told.repeats(known):
+            async with self._store.read() as tx:
+                await held(tx, await the_run(tx, run_id), task, told.generation)
+            self._measures.tell(run_id, task, stage, replace(known, measures=told.measures))
+        else:
+            kept = await self._keep(run_id, task, stage, told)
+            if kept is not None:
+                self._measures.tell(run_id, task, stage, replace(told, offsets=kept.offsets))
+
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> StoreRow | None:
+        """Write the batch unless it is written; the stage's row, None when the batch is not to be kept. The offsets of a batch that was
+        reported before are those of that report."""
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            await held(tx, run, task, told.generation)
+            row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
+            if row is None or row.lineage != told.lineage or (row.batch_id is not None and row.batch_id > told.batch):
+                return None
+            if row.batch_id != told.batch:
+                row = replace(row, batch_id=told.batch, offsets=dict(told.offsets), generation=told.generation)
+                await tx.put_store(replace(row, reported_at=self._clock.now()))
+            return row
+
+    async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
+        """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            row = await tx.hold(run.job, task)
+            if row is not None and row.hold.generation == generation and row.hold.released:
+                return
+            row = await held(tx, run, task, generation)
+            await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+        self._freed.ring([row])
+
+
+async def _step(tx: Reading, drain: DrainRow, store: StoreRow) -> Step:
+    row = await tx.drain_stage(drain.drain_id, store.task, store.stage)
+    return row.step if row is not None else Step.NONE

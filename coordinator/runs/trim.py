@@ -1,0 +1,71 @@
+"""Chore: trim intermediate streams, records that every reader has committed past."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from coordinator.store.port import Reading, Store
+from coordinator.store.snapshots import StoreKey
+from sluice.clock import Clock
+from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.streams.port import StreamSystem
+
+
+@dataclass(frozen=True, slots=True)
+class TrimStreams:
+    """Trim the intermediate streams of active runs: records older than `keep` that every reader has committed past.
+
+    A stage that has not reported holds its partitions where its run starts. Inputs and outputs belong to others and are left alone.
+    """
+
+    store: Store
+    systems: Mapping[str, StreamSystem]
+    clock: Clock
+    keep: timedelta
+    every: timedelta = timedelta(seconds=60)
+    name: str = "trim_streams"
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            needed: dict[Ssp, int] = {}
+            for run in await tx.active_runs():
+                intermediate = {StreamId(s["system"], s["stream"]) for s in run.streams if s["role"] == "intermediate"}
+                if not intermediate:
+                    continue
+                for ssp, offset in (await _needed(tx, run.job, run.run_id, run.spec, run.streams)).items():
+                    if ssp.stream_id in intermediate:
+                        needed[ssp] = min(offset, needed.get(ssp, offset))
+        by_stream: defaultdict[StreamId, dict[int, int]] = defaultdict(dict)
+        for ssp, offset in needed.items():
+            by_stream[ssp.stream_id][ssp.partition] = offset
+        trimmed = 0
+        for stream, offsets in by_stream.items():
+            if stream.system not in self.systems:
+                continue  # an operator took it out of the settings while a run that used it is not over
+            system = self.systems[stream.system]
+            old = await system.at_time(stream.stream, self.clock.now() - self.keep)
+            trimmed += await system.trim(stream.stream, {p: min(offset, old.get(p, 0)) for p, offset in offsets.items()})
+        return {"trimmed": trimmed} if trimmed else {}
+
+
+async def _needed(
+    tx: Reading, job: JobName, run_id: RunId, spec: Mapping[str, object], streams: Sequence[Mapping[str, object]]
+) -> Mapping[Ssp, int]:
+    """The lowest offset of each partition that some stage of the run may still read: behind what it reported, and, to run batches again,
+    behind the oldest snapshot of it that is retained."""
+    starts = dict(await tx.starts(run_id))
+    stages = spec["stages"]
+    assert isinstance(stages, list)
+    readers = {
+        StreamId(str(s["system"]), str(s["stream"])): {stage["name"] for stage in stages if s["name"] in stage["reads"]} for s in streams
+    }
+    reported: defaultdict[Ssp, list[int]] = defaultdict(list)
+    for row in await tx.stores(job):
+        retained = await tx.snapshots_of(StoreKey(job, row.task, row.stage))
+        for ssp, offset in row.offsets.items():
+            if row.stage in readers.get(ssp.stream_id, ()):  # else a stage that the job has not any more
+                reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))
+    return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}

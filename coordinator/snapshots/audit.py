@@ -1,0 +1,278 @@
+"""Looks at blob stores that change nothing: is a snapshot whole, why is a blob there, do the registry and the blob store agree."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from coordinator.blobpool import BlobStores
+from coordinator.snapshots.inventory import Registered, about_store, is_known, known_stores, only, read_index, registered
+from coordinator.snapshots.operations import Progress
+from coordinator.store.port import Store
+from coordinator.store.snapshots import StoreKey
+from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.core.errors import BlobCorrupted, BlobMissing, DataTrouble, UnknownSnapshot
+from sluice.core.ids import JobName
+from sluice.core.indexjson import lengths
+from sluice.core.retention import split
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, FileIndex
+
+ABOUT = About(Purpose.AUDIT)
+AT_ONCE = 8
+SHOWN = 100
+
+
+class _Hashing:
+    """A sink that keeps nothing of what it is given."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.crc = 0
+        self.sha256 = hashlib.sha256()
+
+    def write(self, part: bytes | memoryview, /) -> None:
+        self.size += len(part)
+        self.crc = zlib.crc32(part, self.crc)
+        self.sha256.update(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What is known of a blob in one blob store."""
+
+    blob_store: BlobStoreName
+    there: bool
+    size: int | None
+    modified: datetime | None
+    verdict: str
+    why: str
+    referenced_by: Sequence[str] = ()
+    condemned_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class Audited:
+    """A blob store against the registry. `missing`: blobs that snapshots refer to, and which; `garbage`: blobs that nothing refers to;
+    `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that the registry does not know."""
+
+    blob_store: BlobStoreName
+    looked_at: int = 0
+    snapshots: int = 0
+    garbage: int = 0
+    garbage_bytes: int = 0
+    first_garbage: list[BlobId] = field(default_factory=list)
+    missing: int = 0
+    first_missing: dict[BlobId, str] = field(default_factory=dict)
+    unread: dict[BlobId, str] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        return not self.missing and not self.unread
+
+
+class Audits:
+    def __init__(self, store: Store, blob_stores: BlobStores) -> None:
+        self._store = store
+        self._blob_stores = blob_stores
+
+    # --- one snapshot ---
+
+    async def verify(self, key: StoreKey, checkpoint: CheckpointId, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
+        """Read all of a snapshot, in one blob store or in each that has it, and compare sizes and hashes.
+
+        Raises UnknownSnapshot, BlobUnavailable.
+        """
+        async with self._store.read() as tx:
+            row = await tx.snapshot(key, checkpoint)
+        names = [] if row is None else [name for name in row.markers if where in (None, name)]
+        if row is None or not names:
+            raise UnknownSnapshot(f"stage {key.stage} of task {key.task} has no snapshot {checkpoint}" + (f" in {where}" if where else ""))
+        wrong: dict[str, dict[str, str]] = {}
+        files = 0
+        for name in names:
+            wrong[name] = {}
+            try:
+                index = await read_index(await self._blob_stores.opened(name), row.markers[name].index, about_store(Purpose.AUDIT, key))
+            except DataTrouble as error:
+                wrong[name][row.markers[name].index] = str(error)
+                continue
+            found = list(index.root.walk())
+            files += len(found)
+            progress.total = (progress.total or 0) + index.size
+            await self._verify(await self._blob_stores.opened(name), found, key, wrong[name], progress)
+        return {"whole": not any(wrong.values()), "files": files, "bytes": progress.done, "wrong": wrong}
+
+    async def _verify(
+        self, blobs: BlobStore, found: Sequence[tuple[str, FileIndex]], key: StoreKey, wrong: dict[str, str], progress: Progress
+    ) -> None:
+        free, about = asyncio.Semaphore(AT_ONCE), about_store(Purpose.AUDIT, key)
+
+        async def one(path: str, file: FileIndex) -> None:
+            async with free:
+                try:
+                    await _verify_file(blobs, path, file, about)
+                except DataTrouble as error:
+                    wrong[path] = str(error)
+                progress.done += file.metadata.size
+
+        async with asyncio.TaskGroup() as group:
+            for path, file in found:
+                group.create_task(one(path, file))
+
+    # --- one blob ---
+
+    async def explain(self, blob: BlobId, grace: timedelta) -> Sequence[Explained]:
+        """Why a blob is there, in each blob store. Raises BlobUnavailable."""
+        return [await self._explain(name, blob, grace) for name in self._blob_stores.names]
+
+    async def _explain(self, name: BlobStoreName, blob: BlobId, grace: timedelta) -> Explained:
+        blobs = await self._blob_stores.opened(name)
+        listed = await only(blobs, blob)
+        job, prefix, _ = split(blob)
+        async with self._store.read() as tx:
+            known = await known_stores(tx, JobName(job)) if job and await is_known(tx, JobName(job)) else None
+            key = (known or {}).get(prefix)
+            store = None if key is None else await registered(tx, key)
+            condemned = next(iter(await tx.condemned(name, blob[:-1], blob)), None)
+        since = condemned.condemned_at if condemned is not None and condemned.blob == blob else None
+        by: list[str] = []
+        try:
+            by = [] if store is None else await self._referring(name, blobs, store, blob)
+            verdict, why = _verdict(by, listed is not None, since, grace)
+        except DataTrouble as error:
+            verdict, why = "not judged", f"an index of its store cannot be read: {error}"
+        if known is None:
+            verdict, why = "not judged", "it is of no job that the registry knows"
+        size, modified = (None, None) if listed is None else (listed.size, listed.modified)
+        return Explained(name, listed is not None, size, modified, verdict, why, by, since)
+
+    async def _referring(self, name: BlobStoreName, blobs: BlobStore, store: Registered, blob: BlobId) -> list[str]:
+        found, about = [], about_store(Purpose.AUDIT, store.key)
+        for row in store.snapshots:
+            if name not in row.markers:
+                continue
+            label = f"{row.job} {row.task} {row.stage} {row.checkpoint}"
+            if row.markers[name].index == blob:
+                found.append(f"{label}: its index")
+                continue
+            index = await read_index(blobs, row.markers[name].index, about)
+            paths = [path for path, file in index.root.walk() if any(part.blob == blob for part in file.blobs)]
+            if paths:
+                found.append(f"{label}: {paths[0]}" + (f" and {len(paths) - 1} more files" if len(paths) > 1 else ""))
+        if not found and store.references().refer_to(blob):
+            found.append(f"{store.key.job} {store.key.task} {store.key.stage}: the plan of a batch that may have to run again")
+        return found
+
+    # --- everything ---
+
+    async def audit(self, progress: Progress) -> Mapping[str, Any]:
+        """Each blob store against the registry, in both directions. Raises BlobUnavailable."""
+        found = [await self._audit(name, progress) for name in self._blob_stores.names]
+        return {"good": all(each.good for each in found), "stores": [_spelled(each) for each in found]}
+
+    async def _audit(self, name: BlobStoreName, progress: Progress) -> Audited:
+        audited, blobs = Audited(name), await self._blob_stores.opened(name)
+        async with self._store.read() as tx:
+            jobs = {*await tx.snapshot_jobs(), *(row.job for row in await tx.jobs())}
+        for job in sorted(jobs):
+            async with self._store.read() as tx:
+                stores = await known_stores(tx, job)
+            for prefix in sorted(stores):
+                await self._audit_store(name, blobs, prefix, stores[prefix], audited, progress)
+        async for page in blobs.list("jobs/", ABOUT):
+            for listed in page:
+                job_name, _, _ = split(listed.blob)
+                if job_name not in jobs:
+                    prefix = f"jobs/{job_name}/"
+                    audited.unknown[prefix] = audited.unknown.get(prefix, 0) + 1
+        return audited
+
+    async def _audit_store(
+        self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StoreKey, audited: Audited, progress: Progress
+    ) -> None:
+        """The listing comes before the registry: what is reported meanwhile is in the second and may not be in the first."""
+        async with self._store.read() as tx:
+            known = await registered(tx, key)
+        wanted = await self._wanted(name, blobs, known, audited)
+        needed = known.references()
+        async for page in blobs.list(prefix, ABOUT):
+            progress.done += len(page)
+            audited.looked_at += len(page)
+            for listed in page:
+                if wanted.pop(listed.blob, None) is None and not (needed.refer_to(listed.blob)):
+                    audited.garbage += 1
+                    audited.garbage_bytes += listed.size
+                    audited.first_garbage += [listed.blob][: SHOWN - len(audited.first_garbage)]
+        for blob, checkpoint in sorted(wanted.items()):
+            if await self._gone(known, blob, checkpoint, blobs):
+                audited.missing += 1
+                if len(audited.first_missing) < SHOWN:
+                    audited.first_missing[blob] = checkpoint
+
+    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: Registered, audited: Audited) -> dict[BlobId, CheckpointId]:
+        """What the snapshots of a store refer to, each with one of them."""
+        wanted: dict[BlobId, CheckpointId] = {}
+        for row in known.snapshots:
+            if name not in row.markers:
+                continue
+            audited.snapshots += 1
+            wanted[row.markers[name].index] = row.checkpoint
+            try:
+                index = await read_index(blobs, row.markers[name].index, about_store(Purpose.AUDIT, known.key))
+            except BlobMissing:
+                continue  # it is missing, and told as that
+            except DataTrouble as error:
+                audited.unread[row.markers[name].index] = str(error)
+                continue
+            wanted |= dict.fromkeys(index.blobs - wanted.keys(), row.checkpoint)
+        return wanted
+
+    async def _gone(self, known: Registered, blob: BlobId, checkpoint: CheckpointId, blobs: BlobStore) -> bool:
+        """Whether it is really missing: its snapshot may have been retired, and the blob collected, while we looked."""
+        if await only(blobs, blob) is not None:
+            return False
+        async with self._store.read() as tx:
+            return await tx.snapshot(known.key, checkpoint) is not None
+
+
+def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: timedelta) -> tuple[str, str]:
+    if by:
+        return "referenced", "" if there else "it is referred to, and it is missing"
+    if not there:
+        return "not there", "nothing refers to it"
+    if since is None:
+        return "garbage", "nothing refers to it; the next collection condemns it"
+    return "condemned", f"nothing refers to it; it is deleted after {since + grace:%Y-%m-%d %H:%M:%S} UTC if that is still so"
+
+
+async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: About) -> None:
+    """Raises BlobCorrupted, BlobMissing."""
+    sink = _Hashing()
+    for part, length in lengths(file.blobs, file.metadata.size, path):
+        before = sink.size
+        await blobs.get(part.blob, sink, about, start=part.at, length=length)
+        if sink.size - before != length:
+            raise BlobCorrupted(f"{part.blob} gave {sink.size - before} bytes; {path} needs {length}")
+    if sink.size != file.metadata.size:
+        raise BlobCorrupted(f"{path} has {sink.size} bytes in the blob store; its index says {file.metadata.size}")
+    if sink.crc != file.checksum or (file.digest is not None and sink.sha256.hexdigest() != file.digest):
+        raise BlobCorrupted(f"{path} is not what was uploaded: its checksum differs")
+
+
+def _spelled(audited: Audited) -> Mapping[str, Any]:
+    return {
+        "blobStore": audited.blob_store,
+        "good": audited.good,
+        "lookedAt": audited.looked_at,
+        "snapshots": audited.snapshots,
+        "garbage": {"blobs": audited.garbage, "bytes": audited.garbage_bytes, "first": audited.first_garbage},
+        "missing": {"blobs": audited.missing, "first": audited.first_missing},
+        "unreadIndexes": audited.unread,
+        "unknownJobs": audited.unknown,
+    }

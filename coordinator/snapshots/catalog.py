@@ -1,0 +1,194 @@
+"""What people ask of the registry: the snapshots that there are and why, pins, and the choice of one to go back to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from coordinator.snapshots.cleanup import pins_at
+from coordinator.snapshots.inventory import is_known
+from coordinator.store.port import Reading, Store, StoreRow, Writing
+from coordinator.store.snapshots import PinRow, SnapshotRow, StoreKey
+from coordinator.transitions import retirement
+from sluice.clock import Clock
+from sluice.core.errors import TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot, YourRequest
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.retention import Retention, Taken, retained
+from sluice.core.snapshot import CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A snapshot, why it is retained, and whether its store goes on from it, by somebody's choice."""
+
+    row: SnapshotRow
+    why: Sequence[str]
+    head: bool
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A pin as it is asked for. Without `checkpoint`: the head of each store of `task` and `stage`, where they are told."""
+
+    pin_id: str | None
+    task: TaskName | None
+    stage: StageName | None
+    checkpoint: CheckpointId | None
+    reason: str
+    lasts: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What going back to a snapshot gives up and repeats."""
+
+    row: SnapshotRow
+    given_up: int | None
+    warnings: Sequence[str]
+
+
+class Registry:
+    """`new_id` makes ids of pins."""
+
+    def __init__(self, store: Store, clock: Clock, retention: Retention, new_id: Callable[[], str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._retention = retention
+        self._new_id = new_id
+
+    async def snapshots(
+        self, job: JobName, task: TaskName | None, stage: StageName | None, before: int | None, limit: int
+    ) -> Sequence[Described]:
+        """Newest first. Raises UnknownJob."""
+        async with self._store.read() as tx:
+            await _known_job(tx, job)
+            rows = await tx.snapshots(job, task, stage, before, limit)
+            return await self._described(tx, job, rows)
+
+    async def snapshot(self, key: StoreKey, checkpoint: CheckpointId) -> Described:
+        """Raises UnknownSnapshot."""
+        async with self._store.read() as tx:
+            (found,) = await self._described(tx, key.job, [await the_snapshot(tx, key, checkpoint)])
+            return found
+
+    async def _described(self, tx: Reading, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[Described]:
+        stores = {StoreKey(row.job, row.task, row.stage): row for row in await tx.stores(job)}
+        pins, why = await tx.pins(job), {}
+        for key in {StoreKey(row.job, row.task, row.stage) for row in rows}:
+            why[key] = await self._why(tx, key, stores.get(key), pins)
+
+        def described(row: SnapshotRow) -> Described:
+            key = StoreKey(row.job, row.task, row.stage)
+            store = stores.get(key)
+            head = store is not None and store.head == row.checkpoint
+            return Described(row, why[key].get(row.checkpoint, ()), head, head and store is not None and store.chosen)
+
+        return [described(row) for row in rows]
+
+    async def _why(
+        self, tx: Reading, key: StoreKey, store: StoreRow | None, pins: Sequence[PinRow]
+    ) -> Mapping[CheckpointId, Sequence[str]]:
+        taken = [Taken(row.checkpoint, row.reported_at) for row in await tx.snapshots_of(key)]
+        return retained(taken, self._retention, store.head if store else None, pins_at(pins, key, self._clock.now()))
+
+    # --- pins ---
+
+    async def pins(self, job: JobName) -> Sequence[Sequence[PinRow]]:
+        """The job's pins that have not expired, each with the rows of its snapshots. Raises UnknownJob."""
+        now = self._clock.now()
+        async with self._store.read() as tx:
+            await _known_job(tx, job)
+            by_id: dict[str, list[PinRow]] = {}
+            for row in await tx.pins(job):
+                if row.expires_at is None or row.expires_at > now:
+                    by_id.setdefault(row.pin_id, []).append(row)
+        return list(by_id.values())
+
+    async def pin(self, job: JobName, wanted: Wanted) -> Sequence[PinRow]:
+        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and YourRequest for a pin that another job has."""
+        now = self._clock.now()
+        async with self._store.begin() as tx:
+            await _known_job(tx, job)
+            chosen = await _to_be_pinned(tx, job, wanted)
+            pin_id = wanted.pin_id or self._new_id()
+            if any(row.job != job for row in await tx.pin(pin_id)):
+                raise YourRequest(f"the pin {pin_id} is another job's: give this one another name")
+            await tx.drop_pin(pin_id)
+            expires = None if wanted.lasts is None else now + wanted.lasts
+            rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
+            for row in rows:
+                await tx.put_pin(row)
+        return rows
+
+    async def unpin(self, job: JobName, pin_id: str) -> None:
+        """What it alone kept is retired. Raises UnknownPin."""
+        async with self._store.begin() as tx:
+            rows = [row for row in await tx.pin(pin_id) if row.job == job]
+            if not rows:
+                raise UnknownPin(f"job {job} has no pin {pin_id!r}")
+            await tx.drop_pin(pin_id)
+            for row in rows:
+                await tx.put_cleanup(retirement(StoreKey(row.job, row.task, row.stage), self._clock.now()))
+
+    # --- going back ---
+
+    async def choose(self, key: StoreKey, checkpoint: CheckpointId) -> Choice:
+        """The next holder of the task restores this snapshot, and goes on from it under a new lineage. May run twice.
+
+        Raises UnknownSnapshot, and TaskHeld while a container holds the task.
+        """
+        async with self._store.begin() as tx:
+            found = await the_snapshot(tx, key, checkpoint)
+            hold = await tx.hold(key.job, key.task)
+            if hold is not None and not hold.hold.released:
+                raise TaskHeld(f"{hold.hold.holder} holds task {key.task}: stop run {hold.run_id} first (`sluice runs`, POST …/stop)")
+            row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+            if row is None:
+                raise UnknownSnapshot(f"job {key.job} began anew and has no store {key.stage} of task {key.task}: deploy it first")
+            if row.head != checkpoint or not row.chosen:
+                await tx.put_store(replace(row, head=checkpoint, chosen=True))
+            warnings = await _warnings(tx, key)
+        ahead = None if row.batch_id is None or row.lineage != found.lineage else row.batch_id - (found.batch_id or 0)
+        return Choice(found, ahead, warnings)
+
+
+async def the_snapshot(tx: Reading, key: StoreKey, checkpoint: CheckpointId) -> SnapshotRow:
+    """Raises UnknownSnapshot."""
+    found = await tx.snapshot(key, checkpoint)
+    if found is None:
+        raise UnknownSnapshot(f"stage {key.stage} of task {key.task} of job {key.job} has no snapshot {checkpoint}, or not any more")
+    return found
+
+
+async def _known_job(tx: Reading, job: JobName) -> None:
+    if not await is_known(tx, job):
+        raise UnknownJob(f"there is no job {job!r}")
+
+
+async def _to_be_pinned(tx: Writing, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
+    if wanted.checkpoint is not None:
+        if wanted.task is None or wanted.stage is None:
+            raise YourRequest("a checkpoint is of one store: name its task and its stage")
+        return [await the_snapshot(tx, StoreKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
+    found = []
+    for store in await tx.stores(job, wanted.task):
+        if wanted.stage in (None, store.stage) and store.head is not None:
+            found.append(await the_snapshot(tx, StoreKey(job, store.task, store.stage), store.head))
+    if not found:
+        raise UnknownSnapshot(f"job {job} has no snapshot of that yet")
+    return found
+
+
+async def _warnings(tx: Reading, key: StoreKey) -> Sequence[str]:
+    run = await tx.current_run(key.job)
+    stages = list(run.spec["stages"]) if run is not None else []
+    if len(stages) < 2:
+        return ["what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped"]
+    first = stages[0]["name"] == key.stage
+    told = "produces again what the stages behind it have read" if first else "reads again, and the stages before it are not taken back"
+    return [
+        "what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped",
+        f"stage {key.stage} {told}: a chain of stages is not exact at a chosen point in time",
+    ]

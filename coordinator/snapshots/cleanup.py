@@ -1,0 +1,286 @@
+"""What follows a report, from a queue in the database: a chore that removes TTLs, retires what is superseded, and deletes plans that are
+not needed any more.
+
+Each item may run twice, and is taken from the queue when it is done. One that fails is tried again later. Nothing here deletes what a
+snapshot refers to: that is the collection's, after a grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from coordinator.blobpool import BlobStores
+from coordinator.snapshots.inventory import about_store, read_index, registered
+from coordinator.store.port import Store, Writing
+from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StoreKey
+from sluice.blobs.port import Purpose
+from sluice.clock import Clock
+from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.ids import Lineage
+from sluice.core.retention import Retention, Taken, retained
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, offsets_prefix
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = timedelta(seconds=5)
+LONGEST_PAUSE = timedelta(minutes=10)
+PLANS_EVERY = timedelta(minutes=1)
+"""How often the plans of a lineage are looked through: each look is a listing."""
+
+AT_ONCE = 8
+
+
+def pause_after(tries: int) -> timedelta:
+    """After so many failures in a row."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * float(2 ** min(tries, 20)))
+
+
+def pins_at(pins: Sequence[PinRow], key: StoreKey, now: datetime) -> Mapping[CheckpointId, Sequence[str]]:
+    """The ids of the pins on each snapshot of a store that have not expired."""
+    found: defaultdict[CheckpointId, list[str]] = defaultdict(list)
+    for pin in pins:
+        if (pin.task, pin.stage) == (key.task, key.stage) and (pin.expires_at is None or pin.expires_at > now):
+            found[pin.checkpoint].append(pin.pin_id)
+    return found
+
+
+@dataclass(slots=True)
+class CleanUp:
+    """The chore. `ttl` is that of uploads: an item that removes one must be done within a third of it."""
+
+    store: Store
+    blob_stores: BlobStores
+    clock: Clock
+    retention: Retention
+    ttl: timedelta
+    batch: int = 200
+    every: timedelta = timedelta(seconds=1)
+    name: str = "clean_up"
+    queue: Sequence[QueueTally] = field(default_factory=tuple)
+    """The queue as it was at the last turn."""
+
+    @property
+    def patience(self) -> timedelta:
+        """How old an item that removes TTLs may become."""
+        return self.ttl / 3
+
+    def overdue(self, now: datetime) -> bool:
+        """Whether a TTL was not removed for too long: what was backed up may expire."""
+        return any(each.kind is CleanupKind.KEEP and each.oldest + self.patience < now for each in self.queue)
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            self.queue = await tx.cleanup_tally()
+            due = await tx.cleanups(self.clock.now(), self.batch)
+        by_store: defaultdict[BlobStoreName, list[CleanupRow]] = defaultdict(list)
+        for item in due:
+            by_store[item.blob_store].append(item)
+        done: defaultdict[str, int] = defaultdict(int)
+        async with asyncio.TaskGroup() as group:
+            for items in by_store.values():
+                group.create_task(self._all(items, done))
+        if self.overdue(self.clock.now()):
+            log.error("the time to live of what was backed up could not be removed for %s: it may expire", self.patience)
+        return dict(done)
+
+    async def _all(self, items: Sequence[CleanupRow], done: defaultdict[str, int]) -> None:
+        """The items of one blob store. While that is away, only one is tried."""
+        for first in range(0, len(items), AT_ONCE):
+            of_stores: defaultdict[tuple[str, str, str], list[CleanupRow]] = defaultdict(list)
+            for item in items[first : first + AT_ONCE]:
+                of_stores[item.job, item.task, item.stage].append(item)
+            found = [each for some in await asyncio.gather(*map(self._in_turn, of_stores.values())) for each in some]
+            for item, error in found:
+                done[item.kind.value if error is None else "put_off"] += 1
+            away = next((error for _, error in found if isinstance(error, BlobUnavailable | BlobStoreUnusable)), None)
+            if away is not None:
+                for item in items[first + AT_ONCE :]:
+                    await self._put_off(item, away)
+                return
+
+    async def _in_turn(self, items: Sequence[CleanupRow]) -> Sequence[tuple[CleanupRow, SluiceError | None]]:
+        """The items of one store: what one snapshot keeps need not be kept again for the next."""
+        return [(item, await self._one(item)) for item in items]
+
+    async def _one(self, item: CleanupRow) -> SluiceError | None:
+        try:
+            await self._do(item)
+        except SluiceError as error:
+            if str(error)[:1000] != item.error:
+                log.warning("%s %s in blob store %s failed, and is tried again: %s", item.kind.value, item.subject, item.blob_store, error)
+            await self._put_off(item, error)
+            return error
+        async with self.store.begin() as tx:
+            await tx.drop_cleanup(item)
+        return None
+
+    async def _put_off(self, item: CleanupRow, error: SluiceError) -> None:
+        async with self.store.begin() as tx:
+            known = await tx.cleanup(item)
+            if known is not None and known.queued_at == item.queued_at:
+                later = self.clock.now() + pause_after(item.tries)
+                await tx.put_cleanup(replace(known, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
+
+    async def _do(self, item: CleanupRow) -> None:
+        key = StoreKey(item.job, item.task, item.stage)
+        match item.kind:
+            case CleanupKind.KEEP:
+                await self._keep(item, key)
+            case CleanupKind.RETIRE:
+                async with self.store.begin() as tx:
+                    await retire(tx, key, self.retention, self.clock.now())
+            case CleanupKind.OFFSETS:
+                await self._drop_plans(item, key)
+            case _:
+                assert_never(item.kind)
+
+    async def _keep(self, item: CleanupRow, key: StoreKey) -> None:
+        """What the snapshot before this one refers to has been kept with that one, if it was."""
+        index_blob, where = BlobId(item.subject), item.blob_store
+        async with self.store.read() as tx:
+            rows = await tx.snapshots_of(key)
+        row = _marked(rows, where, index_blob)
+        if row is None:
+            return  # retired since: what only it refers to may go
+        blobs, about = await self.blob_stores.opened(where), about_store(Purpose.CLEANUP, key)
+        index = await read_index(blobs, index_blob, about)
+        wanted = index.blobs
+        former = None if index.previous is None else _marked(rows, where, index.previous)
+        if former is not None and former.markers[where].kept:
+            wanted -= (await read_index(blobs, former.markers[where].index, about)).blobs
+        for blob in (*sorted(wanted), index_blob):
+            await blobs.remove_ttl(blob, about)
+        async with self.store.begin() as tx:
+            row = await tx.snapshot(key, row.checkpoint)
+            if row is not None:
+                kept = replace(row.markers[where], kept=True)
+                await tx.put_snapshot(replace(row, markers={**row.markers, where: kept}))
+
+    async def _drop_plans(self, item: CleanupRow, key: StoreKey) -> None:
+        """As the registry stands now: what was true when the item was queued may not be any more."""
+        lineage = Lineage(item.subject.rstrip("/").rpartition("/")[2])
+        async with self.store.read() as tx:
+            known = await registered(tx, key)
+        needed = known.references()
+        blobs, about = await self.blob_stores.opened(item.blob_store), about_store(Purpose.CLEANUP, key)
+        async for page in blobs.list(offsets_prefix(key.job, key.task, key.stage, lineage), about):
+            gone = [each.blob for each in page if not needed.refer_to(each.blob)]
+            if gone:
+                await blobs.delete(gone, about)
+            if len(gone) < len(page):
+                return  # batches list in their order
+
+
+def _marked(rows: Sequence[SnapshotRow], where: BlobStoreName, index: BlobId) -> SnapshotRow | None:
+    return next((row for row in rows if where in row.markers and row.markers[where].index == index), None)
+
+
+async def retire(tx: Writing, key: StoreKey, retention: Retention, now: datetime) -> int:
+    """Drop the snapshots of a store that are not to be retained; how many. What they alone referred to is garbage from now on."""
+    rows = await tx.snapshots_of(key)
+    store = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+    stay = retained(
+        [Taken(row.checkpoint, row.reported_at) for row in rows],
+        retention,
+        store.head if store else None,
+        pins_at(await tx.pins(key.job), key, now),
+    )
+    gone = [row for row in rows if row.checkpoint not in stay]
+    for row in gone:
+        await tx.drop_snapshot(row.job, row.seq)
+    touched = {row.lineage for row in rows if row in gone or (store is not None and row.lineage == store.lineage)}
+    for lineage in sorted(touched):
+        for where in sorted({name for row in rows for name in row.markers}):
+            await _queue_plans(tx, key, lineage, where, now)
+    return len(gone)
+
+
+async def _queue_plans(tx: Writing, key: StoreKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
+    prefix = offsets_prefix(key.job, key.task, key.stage, lineage)
+    item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + PLANS_EVERY)
+    known = await tx.cleanup(item)
+    await tx.put_cleanup(item if known is None else replace(item, due_at=known.due_at, tries=known.tries))
+
+
+@dataclass(frozen=True, slots=True)
+class RetireStores:
+    """A chore: retire the stores of stages and tasks that a job has not had any more for `after`, and look again at the retention of all
+    others (pins expire, hours pass). Snapshots that are pinned stay."""
+
+    store: Store
+    clock: Clock
+    after: timedelta
+    retention: Retention
+    every: timedelta = timedelta(minutes=10)
+    name: str = "retire_stores"
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            keys = [key for job in await tx.snapshot_jobs() for key in await tx.snapshot_stores(job)]
+        done: defaultdict[str, int] = defaultdict(int)
+        for key in keys:
+            async with self.store.begin() as tx:
+                if await self._gone(tx, key):
+                    done["stores"] += 1
+                    await self._drop(tx, key)
+                else:
+                    done["snapshots"] += await retire(tx, key, self.retention, self.clock.now())
+        return {what: count for what, count in done.items() if count}
+
+    async def _gone(self, tx: Writing, key: StoreKey) -> bool:
+        run = await tx.current_run(key.job)
+        hold = await tx.hold(key.job, key.task)
+        if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.hold.released):
+            return False
+        if key.stage not in {stage["name"] for stage in run.spec["stages"]}:
+            return True
+        return key.task not in (await tx.assignment(key.job)).tasks.values()
+
+    async def _drop(self, tx: Writing, key: StoreKey) -> None:
+        pinned = pins_at(await tx.pins(key.job), key, self.clock.now())
+        for row in await tx.snapshots_of(key):
+            if row.checkpoint not in pinned:
+                await tx.drop_snapshot(row.job, row.seq)
+        store = next((store for store in await tx.stores(key.job, key.task) if store.stage == key.stage), None)
+        if store is not None:
+            await tx.drop_store(store)
+            log.warning("stage %s of task %s is not in job %s any more: its snapshots are retired", key.stage, key.task, key.job)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepExpired:
+    """A chore: delete what was uploaded and never reported, when its time to live is over, in blob stores that do not do so themselves. Not
+    while a TTL that should have been removed was not."""
+
+    blob_stores: BlobStores
+    clean_up: CleanUp
+    clock: Clock
+    batch: int = 1000
+    rounds: int = 20
+    every: timedelta = timedelta(minutes=5)
+    name: str = "sweep_expired"
+
+    async def run_once(self) -> Mapping[str, int]:
+        if self.clean_up.overdue(self.clock.now()):
+            return {"held_back": 1}
+        found = await asyncio.gather(*(self._sweep(name) for name in self.blob_stores.names), return_exceptions=True)
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        swept = sum(each for each in found if isinstance(each, int))
+        return {"swept": swept} if swept else {}
+
+    async def _sweep(self, name: BlobStoreName) -> int:
+        blobs, swept = await self.blob_stores.opened(name), 0
+        for _ in range(self.rounds):
+            count = await blobs.sweep_expired(self.clock.now(), self.batch)
+            swept += count
+            if count < self.batch:
+                break
+        return swept

@@ -1,0 +1,244 @@
+"""The collection of garbage: go through each blob store, condemn what no retained snapshot refers to, delete it a grace later.
+
+A pass walks the listing in order, store after store, and holds the references of one store at a time. It judges only what it knows enough
+of: not the stores of jobs that the registry does not know, not a store with an index that cannot be read, and no blob store that another
+registry calls its own. What it does not judge it leaves alone: better a leak than a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import groupby
+
+from coordinator.blobpool import BlobStores
+from coordinator.snapshots.inventory import Registered, about_store, is_known, is_ours, known_stores, read_index, registered
+from coordinator.snapshots.operations import Progress
+from coordinator.store.port import Store
+from coordinator.store.snapshots import CondemnedRow, StoreKey
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.clock import Clock
+from sluice.core.errors import DataTrouble, SluiceError
+from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.retention import Found, Judged, References, judge, split
+from sluice.core.snapshot import BlobId, BlobStoreName
+
+log = logging.getLogger(__name__)
+
+ABOUT = About(Purpose.COLLECTION)
+SHOWN = 50
+"""How many blobs a report names of each kind."""
+
+Pause = Callable[[float], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Pile:
+    """Some blobs: how many, their bytes, and the first of them."""
+
+    blobs: int = 0
+    bytes: int = 0
+    first: list[BlobId] = field(default_factory=list)
+
+    def add(self, found: Sequence[Found]) -> None:
+        self.blobs += len(found)
+        self.bytes += sum(each.size for each in found)
+        self.first += [each.blob for each in found[: SHOWN - len(self.first)]]
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a pass found in one blob store and, unless it was a dry run, did. `not_judged`: prefixes of stores, and why."""
+
+    blob_store: BlobStoreName
+    looked_at: int = 0
+    referenced: int = 0
+    condemned: Pile = field(default_factory=Pile)
+    waiting: Pile = field(default_factory=Pile)
+    deleted: Pile = field(default_factory=Pile)
+    pardoned: int = 0
+    not_judged: dict[str, str] = field(default_factory=dict)
+
+    def count(self, judged: Judged) -> None:
+        self.referenced += judged.referenced
+        self.condemned.add(judged.condemn)
+        self.waiting.add(judged.wait)
+        self.pardoned += len(judged.pardon)
+
+
+@dataclass(slots=True)
+class _Scope:
+    """One store while its blobs go by; `references` None: it is not judged."""
+
+    prefix: str
+    known: Registered | None = None
+    references: References | None = None
+    why_not: str = ""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the coordinator started, of one blob store."""
+
+    condemned: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    pardoned: int = 0
+    passes: int = 0
+    waiting: int = 0
+    not_judged: int = 0
+
+
+class Collection:
+    """The chore, and the same on request. `pause` waits for so many seconds; it keeps deletions below `deletes_per_second`."""
+
+    name = "collect_garbage"
+
+    def __init__(
+        self,
+        store: Store,
+        blob_stores: BlobStores,
+        clock: Clock,
+        *,
+        grace: timedelta,
+        every: timedelta,
+        deletes_per_second: float,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self.every = every
+        self.grace = grace
+        self.totals: dict[BlobStoreName, Totals] = {name: Totals() for name in blob_stores.names}
+        self._store = store
+        self._blob_stores = blob_stores
+        self._clock = clock
+        self._rate = deletes_per_second
+        self._pause = pause
+        self._passing = asyncio.Lock()
+
+    async def run_once(self) -> Mapping[str, int]:
+        found = await self.run(Progress("blobs"), dry=False)
+        return {
+            what: count
+            for what, count in {
+                "condemned": sum(each.condemned.blobs for each in found),
+                "deleted": sum(each.deleted.blobs for each in found),
+                "pardoned": sum(each.pardoned for each in found),
+            }.items()
+            if count
+        }
+
+    async def run(self, progress: Progress, *, dry: bool) -> Sequence[Collected]:
+        """One pass over all blob stores, one pass at a time. A dry run writes nothing anywhere. Raises what the last blob store that failed
+        raised, when all others are done."""
+        found, failure = [], None
+        async with self._passing:
+            for name in self._blob_stores.names:
+                try:
+                    found.append(await self._pass(name, progress, dry=dry))
+                except SluiceError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+        return found
+
+    async def _pass(self, name: BlobStoreName, progress: Progress, *, dry: bool) -> Collected:
+        collected, blobs = Collected(name), await self._blob_stores.opened(name)
+        if not await is_ours(self._store, name, blobs):
+            collected.not_judged["jobs/"] = "another registry calls this blob store its own: `sluice rebuild` takes it over"
+            return collected
+        after, scope, totals = "", _Scope(""), self.totals[name]
+        async for page in blobs.list("jobs/", ABOUT):
+            for prefix, part in groupby(page, key=lambda listed: split(listed.blob)[1]):
+                if prefix != scope.prefix:
+                    scope = await self._scope(name, prefix, blobs)
+                    if scope.references is None:
+                        collected.not_judged[prefix or "jobs/"] = scope.why_not
+                listed = list(part)
+                if scope.references is not None:
+                    await self._judge(name, blobs, scope, listed, after, collected, dry=dry)
+                after = listed[-1].blob
+            collected.looked_at += len(page)
+            progress.done += len(page)
+        if not dry:
+            await self._forget(name, after, None, collected)
+            self._total(totals, collected)
+        return collected
+
+    async def _scope(self, name: BlobStoreName, prefix: str, blobs: BlobStore) -> _Scope:
+        if not prefix:
+            return _Scope(prefix, why_not="it is not of a store")
+        job = JobName(split(BlobId(f"{prefix}x"))[0])
+        async with self._store.read() as tx:
+            if not await is_known(tx, job):
+                return _Scope(prefix, why_not=f"the registry has no job {job}: `sluice rebuild` makes it known")
+            key = (await known_stores(tx, job)).get(prefix)
+            known = Registered(StoreKey(job, TaskName(""), StageName(""))) if key is None else await registered(tx, key)
+        return await self._with_references(name, _Scope(prefix, known), blobs)
+
+    async def _with_references(self, name: BlobStoreName, scope: _Scope, blobs: BlobStore) -> _Scope:
+        assert scope.known is not None
+        references, about = scope.known.references(), about_store(Purpose.COLLECTION, scope.known.key)
+        for index in scope.known.indexes(name):
+            references.add([index])
+            try:
+                references.add((await read_index(blobs, index, about)).blobs)
+            except DataTrouble as error:
+                log.error("blob store %s: nothing under %s is collected: %s", name, scope.prefix, error)
+                return _Scope(scope.prefix, scope.known, None, str(error))
+        return _Scope(scope.prefix, scope.known, references)
+
+    async def _judge(
+        self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, listed: Sequence[Listed], after: str, collected: Collected, *, dry: bool
+    ) -> None:
+        assert scope.references is not None
+        until = listed[-1].blob
+        async with self._store.read() as tx:
+            condemned = {row.blob: row.condemned_at for row in await tx.condemned(name, after, until)}
+        found, now = [Found(each.blob, each.size) for each in listed], self._clock.now()
+        judged = judge(found, condemned, scope.references.refer_to, now, self.grace)
+        collected.count(judged)
+        if dry:
+            collected.deleted.add(judged.delete)
+            return
+        if judged.condemn or judged.pardon:
+            async with self._store.begin() as tx:
+                await tx.condemn(CondemnedRow(name, each.blob, each.size, now) for each in judged.condemn)
+                await tx.pardon(name, judged.pardon)
+        if judged.delete and await self._unchanged(scope):
+            await self._delete(name, blobs, scope, judged.delete, collected)
+
+    async def _unchanged(self, scope: _Scope) -> bool:
+        """Whether the registry says of the store what it said when the references were read. If not, the next pass looks again."""
+        assert scope.known is not None
+        if not scope.known.key.task:
+            return True
+        async with self._store.read() as tx:
+            now = await registered(tx, scope.known.key)
+        return {each.seq for each in now.snapshots} <= {each.seq for each in scope.known.snapshots} and now.current == scope.known.current
+
+    async def _delete(self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, found: Sequence[Found], collected: Collected) -> None:
+        assert scope.known is not None
+        gone = [each.blob for each in found]
+        await blobs.delete(gone, about_store(Purpose.COLLECTION, scope.known.key))
+        async with self._store.begin() as tx:
+            await tx.pardon(name, gone)
+        collected.deleted.add(found)
+        await self._pause(len(gone) / self._rate)
+
+    async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: Collected) -> None:
+        """Those condemned of that range are not there any more."""
+        async with self._store.begin() as tx:
+            gone = [row.blob for row in await tx.condemned(name, after, until)]
+            await tx.pardon(name, gone)
+        collected.pardoned += len(gone)
+
+    def _total(self, totals: Totals, collected: Collected) -> None:
+        totals.condemned += collected.condemned.blobs
+        totals.deleted += collected.deleted.blobs
+        totals.deleted_bytes += collected.deleted.bytes
+        totals.pardoned += collected.pardoned
+        totals.waiting, totals.not_judged = collected.waiting.blobs, len(collected.not_judged)
+        totals.passes += 1

@@ -1,0 +1,126 @@
+"""Which coordinator database owns a blob store, and what the catalog says of a store. A fresh database lists no snapshots, so every blob
+would look like garbage to it. Each database therefore writes its id to every blob store it uses, and only the one that wrote last may
+delete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from uuid import uuid4
+
+from coordinator.store.port import Reading, Store
+from coordinator.store.snapshots import SnapshotRow, StoreKey
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.core.ids import JobName, Lineage
+from sluice.core.indexjson import decoded
+from sluice.core.retention import References, floors
+from sluice.core.snapshot import BlobId, BlobStoreName, SnapshotIndex, checked_blob_id, store_prefix
+
+
+async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIndex:
+    """Parsed on a thread: an index may have megabytes. Raises BlobMissing, BlobUnavailable, IndexUnreadable."""
+    body = BytesIO()
+    await blobs.get(blob, body, about)
+    return await asyncio.to_thread(decoded, body.getvalue(), blob)
+
+
+def about_store(purpose: Purpose, key: StoreKey) -> About:
+    return About(purpose, key.job, key.task, key.stage)
+
+
+async def is_known(tx: Reading, job: JobName) -> bool:
+    """Whether the registry has heard of the job: what it has not heard of is nobody's garbage."""
+    return await tx.current_run(job) is not None or bool(await tx.snapshots(job, None, None, None, 1))
+
+
+async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StoreKey]:
+    """The stores of a job that the registry knows, by their prefixes."""
+    keys = [*await tx.snapshot_stores(job), *(StoreKey(row.job, row.task, row.stage) for row in await tx.stores(job))]
+    return {store_prefix(key.job, key.task, key.stage): key for key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the registry says of a store: its retained snapshots, newest first, and the lineage that it goes on under."""
+
+    key: StoreKey
+    snapshots: Sequence[SnapshotRow] = ()
+    current: Lineage | None = None
+
+    def indexes(self, blob_store: BlobStoreName) -> Sequence[BlobId]:
+        """Of the snapshots that are in that blob store."""
+        return [each.markers[blob_store].index for each in self.snapshots if blob_store in each.markers]
+
+    def references(self) -> References:
+        """Still without those of the indexes."""
+        return References(floors([(each.lineage, each.batch_id) for each in self.snapshots]), self.current)
+
+
+async def registered(tx: Reading, key: StoreKey) -> Registered:
+    row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+    return Registered(key, await tx.snapshots_of(key), row.lineage if row else None)
+
+
+async def only(blobs: BlobStore, blob: BlobId) -> Listed | None:
+    """The one blob of that id, if it is there."""
+    async for page in blobs.list(blob, About(Purpose.AUDIT)):
+        return next((each for each in page if each.blob == blob), None)
+    return None
+
+
+PREFIX = "registries/"
+ABOUT = About(Purpose.OPEN)
+
+
+async def last_registry(blobs: BlobStore) -> BlobId | None:
+    """The blob that names the registry of the blob store; None where there was none yet."""
+    found = None
+    async for page in blobs.list(PREFIX, ABOUT):
+        for listed in page:
+            found = listed.blob
+    return found
+
+
+async def is_ours(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
+    """Whether this registry is the blob store's; one without any becomes ours if nothing was backed up to it before."""
+    async with store.read() as tx:
+        ours = await tx.registry(name)
+    last = await last_registry(blobs)
+    if ours is not None:
+        if last is None:
+            await _sign(blobs, ours, 0)
+            last = await last_registry(blobs)
+        return last is not None and last.endswith(f"-{ours}")
+    if last is not None or await _used(blobs):
+        return False
+    await take_over(store, name, blobs)
+    return True
+
+
+async def take_over(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
+    """Make this registry the blob store's: what is in it is registered. The id is in the database first, so this may run twice."""
+    async with store.begin() as tx:
+        ours = await tx.registry(name)
+        if ours is None:
+            ours = new_id()
+            await tx.put_registry(name, ours)
+    last = await last_registry(blobs)
+    if last is None or not last.endswith(f"-{ours}"):
+        await _sign(blobs, ours, 0 if last is None else _number(last) + 1)
+
+
+def _number(blob: BlobId) -> int:
+    return int(blob.removeprefix(PREFIX).partition("-")[0])
+
+
+async def _sign(blobs: BlobStore, ours: str, number: int) -> None:
+    await blobs.put(checked_blob_id(f"{PREFIX}{number:06}-{ours}"), ours.encode(), ABOUT)
+
+
+async def _used(blobs: BlobStore) -> bool:
+    async for page in blobs.list("jobs/", ABOUT):
+        return bool(page)
+    return False

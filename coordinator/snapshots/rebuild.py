@@ -1,0 +1,201 @@
+"""The registry from the blob stores alone, for a database that was lost: what is backed up is known again, and each store goes on from its
+newest snapshot.
+
+A snapshot's index is its last blob, so what has an index was uploaded whole. What lacks a blob is left out, and told.
+
+It registers stores, and no runs. The next deployment of a job with the start "checkpoint" goes on from here: each of its stages restores
+its newest snapshot, on whatever disk, and runs the plans after it again, in the same lineage. That run begins a history of its own, though,
+so records of intermediate streams that were not yet read are not read any more; and nobody knows any more that a stream has grown: such a
+job is to be deployed with max_tasks = the number of tasks that it had.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+
+from coordinator.blobpool import BlobStores
+from coordinator.snapshots.inventory import read_index, take_over
+from coordinator.snapshots.operations import Progress
+from coordinator.store.port import HoldRow, Store, StoreRow, Writing
+from coordinator.store.snapshots import MarkerRow, SnapshotRow, StoreKey
+from coordinator.transitions import keeping, retirement
+from sluice.blobs.port import About, BlobStore, Listed, Purpose
+from sluice.clock import Clock
+from sluice.core.errors import DataTrouble, RegistryNotEmpty
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId
+from sluice.core.ownership import Hold
+from sluice.core.retention import split
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, SnapshotIndex, store_prefix
+
+ABOUT = About(Purpose.AUDIT)
+REBUILT = RunId("rebuilt")
+"""The run of all that a rebuild has registered."""
+
+HOLDERS_UNSEEN = 1000
+"""A holder of a task that never committed leaves no trace. The next generation is so much higher than the last one that did."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """A whole snapshot in one blob store."""
+
+    where: BlobStoreName
+    blob: BlobId
+    index: SnapshotIndex
+
+    @property
+    def key(self) -> StoreKey:
+        of = self.index.metadata
+        return StoreKey(of.job, of.task, of.store)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What the registry gets. `left_out`: indexes, and why."""
+
+    snapshots: list[SnapshotRow] = field(default_factory=list)
+    stores: list[StoreRow] = field(default_factory=list)
+    generations: dict[StoreKey, Generation] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
+    """Read all that is backed up. Raises BlobUnavailable, BlobStoreUnusable: a registry of half of it would be a trap."""
+    rebuilt, found = Rebuilt(), list[FoundSnapshot]()
+    for name in blob_stores.names:
+        blobs = await blob_stores.opened(name)
+        async for prefix, listed in _stores(blobs):
+            progress.done += len(listed)
+            found += await _snapshots(name, blobs, prefix, listed, rebuilt)
+    by_store: defaultdict[StoreKey, list[FoundSnapshot]] = defaultdict(list)
+    for each in found:
+        by_store[each.key].append(each)
+    numbers: defaultdict[JobName, int] = defaultdict(int)
+    for key in sorted(by_store, key=lambda key: (key.job, key.task, key.stage)):
+        for row in _rows(by_store[key]):
+            numbers[key.job] += 1
+            rebuilt.snapshots.append(replace(row, seq=numbers[key.job]))
+        newest = rebuilt.snapshots[-1]
+        rebuilt.generations[key] = max(row.generation for row in _rows(by_store[key]))
+        rebuilt.stores.append(_store(newest))
+    return rebuilt
+
+
+async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, Listed]]]:
+    """The blobs of one store after another, by its prefix."""
+    current, listed = "", dict[BlobId, Listed]()
+    async for page in blobs.list("jobs/", ABOUT):
+        for prefix, part in groupby(page, key=lambda each: split(each.blob)[1]):
+            if prefix != current and listed:
+                yield current, listed
+                listed = {}
+            current = prefix
+            if prefix:
+                listed |= {each.blob: each for each in part}
+    if listed:
+        yield current, listed
+
+
+async def _snapshots(
+    name: BlobStoreName, blobs: BlobStore, prefix: str, listed: Mapping[BlobId, Listed], rebuilt: Rebuilt
+) -> Sequence[FoundSnapshot]:
+    found = []
+    for blob in (each for each in listed if each.startswith(f"{prefix}{Kind.SNAPSHOTS}/")):
+        try:
+            index = await read_index(blobs, blob, ABOUT)
+        except DataTrouble as error:
+            rebuilt.left_out[f"{name}: {blob}"] = str(error)
+            continue
+        why = _unfit(index, prefix, listed)
+        if why:
+            rebuilt.left_out[f"{name}: {blob}"] = why
+        else:
+            found.append(FoundSnapshot(name, blob, index))
+    return found
+
+
+def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -> str:
+    of = index.metadata
+    if store_prefix(of.job, of.task, of.store) != prefix:
+        return f"it says that it is of {of.job}, {of.task}, {of.store}"
+    if index.lineage is None or index.generation is None:
+        return "it has no lineage: Sluice did not write it"
+    missing = sorted(index.blobs - listed.keys())
+    return f"{len(missing)} of its blobs are not there: {missing[0]}" if missing else ""
+
+
+def _rows(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
+    """Of one store, oldest first: by generation, since clocks differ from one container to the next."""
+    by_checkpoint: dict[CheckpointId, SnapshotRow] = {}
+    for each in found:
+        row = _row(each)
+        known = by_checkpoint.get(row.checkpoint)
+        by_checkpoint[row.checkpoint] = row if known is None else replace(known, markers={**known.markers, **row.markers})
+    return sorted(by_checkpoint.values(), key=lambda row: (row.generation, row.reported_at, row.checkpoint))
+
+
+def _row(found: FoundSnapshot) -> SnapshotRow:
+    index = found.index
+    assert index.lineage is not None
+    assert index.generation is not None
+    return SnapshotRow(
+        job=found.key.job,
+        seq=0,
+        task=found.key.task,
+        stage=found.key.stage,
+        checkpoint=index.metadata.checkpoint,
+        lineage=index.lineage,
+        batch_id=index.batch,
+        generation=index.generation,
+        run_id=REBUILT,
+        reported_at=EPOCH + timedelta(milliseconds=index.created_millis),
+        markers={found.where: MarkerRow(found.blob, sum(1 for _ in index.root.walk()), index.size)},
+    )
+
+
+def _store(newest: SnapshotRow) -> StoreRow:
+    return StoreRow(
+        newest.job, newest.task, newest.stage, newest.lineage, newest.batch_id, {}, newest.generation, newest.reported_at, newest.checkpoint
+    )
+
+
+async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Rebuilt, *, anew: bool) -> None:
+    """Register what was found, in one transaction, and make the blob stores this registry's. `anew`: jobs that the registry knows snapshots
+    of are forgotten first; else one such is RegistryNotEmpty."""
+    async with store.begin() as tx:
+        known = await tx.snapshot_jobs()
+        if known and not anew:
+            raise RegistryNotEmpty(f"it has snapshots of {', '.join(known[:5])}: say --anew to make it from the blob stores all the same")
+        for job in known:
+            await _forget(tx, job)
+        await _write(tx, clock.now(), rebuilt)
+    for name in blob_stores.names:
+        await take_over(store, name, await blob_stores.opened(name))
+
+
+async def _forget(tx: Writing, job: JobName) -> None:
+    for row in await tx.snapshots(job, None, None, None, 1_000_000):
+        await tx.drop_snapshot(job, row.seq)
+    await tx.drop_stores(job)
+
+
+async def _write(tx: Writing, now: datetime, rebuilt: Rebuilt) -> None:
+    for row in rebuilt.snapshots:
+        await tx.put_snapshot(row)
+        for name in row.markers:
+            await tx.put_cleanup(keeping(row, name, now))
+    for store in rebuilt.stores:
+        key = StoreKey(store.job, store.task, store.stage)
+        await tx.put_store(store)
+        await tx.put_cleanup(retirement(key, now))
+        held = await tx.hold(key.job, key.task)
+        generation = Generation(rebuilt.generations[key] + HOLDERS_UNSEEN)
+        if held is None or held.hold.generation < generation:
+            hold = Hold(generation, ExecutionContainerId(str(REBUILT)), released=True)
+            await tx.put_hold(HoldRow(key.job, key.task, REBUILT, hold, now))

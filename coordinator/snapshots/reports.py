@@ -1,0 +1,204 @@
+"""Snapshots: the report that makes one count, and the lineage that begins after one. Under the task's generation, compared and swapped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from coordinator.blobpool import BlobStores
+from coordinator.fleet.notices import Notices
+from coordinator.store.port import Reading, RunRow, Store, StoreRow, Writing
+from coordinator.store.snapshots import MarkerRow, SnapshotRow, StoreKey
+from coordinator.transitions import held, keeping, retirement, the_run
+from sluice.clock import Clock
+from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, checked_blob_id, store_prefix
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A snapshot in one blob store, and the index that it says to follow there."""
+
+    marker: MarkerRow
+    previous: BlobId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    generation: Generation
+    lineage: Lineage
+    batch: int | None
+    offsets: Mapping[Ssp, int]
+    checkpoint: CheckpointId
+    markers: Mapping[BlobStoreName, Marked]
+
+
+class Snapshots:
+    """`new_lineage` makes ids. `newest` tells when the newest snapshot of each store was reported."""
+
+    def __init__(self, store: Store, blob_stores: BlobStores, notices: Notices, clock: Clock, new_lineage: Callable[[], Lineage]) -> None:
+        self._store = store
+        self._blob_stores = blob_stores
+        self._notices = notices
+        self._clock = clock
+        self._new_lineage = new_lineage
+        self.newest: dict[StoreKey, datetime] = {}
+
+    async def recover(self) -> None:
+        """Learn when the stores of the current runs' jobs were last reported."""
+        async with self._store.read() as tx:
+            for run in await tx.active_runs():
+                for store in await tx.stores(run.job):
+                    key = StoreKey(store.job, store.task, store.stage)
+                    found = None if store.head is None else await tx.snapshot(key, store.head)
+                    if found is not None:
+                        self.newest[key] = found.reported_at
+
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, told: Reported) -> SnapshotRow:
+        """Make an uploaded snapshot the newest of its store. The same again is answered alike, and changes nothing.
+
+        Raises UnknownRun, UnknownTask, LeaseLost, BlobStoreUnusable and BadName for what the markers name, and SnapshotConflict when it
+        does not follow the newest one.
+        """
+        self._blob_stores.chosen(list(told.markers), ())
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            await held(tx, run, task, told.generation)
+            key = StoreKey(run.job, task, stage)
+            _check_places(key, told.markers)
+            row = await store_row(tx, key)
+            known = await tx.snapshot(key, told.checkpoint)
+            if known is not None:
+                return _the_same(known, told)
+            await _check_order(tx, key, row, told)
+            now = self._clock.now()
+            made = _snapshot(key, await tx.newest_snapshot(run.job) + 1, run_id, told, now)
+            await tx.put_snapshot(made)
+            await tx.put_store(_with_head(row, made))
+            await _queue(tx, made)
+        self.newest[key] = now
+        return made
+
+    async def new_lineage(
+        self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
+    ) -> Lineage:
+        """Begin a lineage that goes on from the store's snapshot (from nothing, without one), because what ran after it cannot be repeated
+        exactly. Asked again with the lineage that was given up, it answers the one that has begun.
+
+        Raises UnknownRun, UnknownTask, LeaseLost, SnapshotConflict.
+        """
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            await held(tx, run, task, generation)
+            key = StoreKey(run.job, task, stage)
+            row = await store_row(tx, key)
+            if row.former == lineage:
+                return row.lineage
+            if row.lineage != lineage:
+                raise SnapshotConflict(f"stage {stage} of task {task} goes on under lineage {row.lineage}, not {lineage}")
+            head = None if row.head is None else await tx.snapshot(key, row.head)
+            begun = replace(
+                row,
+                lineage=self._new_lineage(),
+                former=lineage,
+                chosen=False,
+                batch_id=head.batch_id if head else None,
+                offsets=head.offsets if head else {},
+                generation=generation,
+                reported_at=self._clock.now(),
+            )
+            await tx.put_store(begun)
+        log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)
+        return begun.lineage
+
+    async def set_backup(self, run_id: RunId, to: tuple[str, ...], restore_from: tuple[str, ...]) -> RunRow:
+        """From their next commit on, the run's containers back up to these blob stores. Raises UnknownRun, StaleRun, BlobStoreUnusable."""
+        document = self._blob_stores.chosen(to, restore_from).document
+        async with self._store.begin() as tx:
+            run = await the_run(tx, run_id)
+            if run.state.ended:
+                raise StaleRun(f"run {run_id} has ended: say it in the configuration of the next one")
+            changed = replace(run, backup=document)
+            await tx.put_run(changed)
+            await tx.add_notice(run_id, "BACKUP", self._clock.now(), {"stores": list(to), "restoreFrom": list(restore_from)})
+        self._notices.ring(run_id)
+        return changed
+
+
+async def store_row(tx: Reading, key: StoreKey) -> StoreRow:
+    """Raises UnknownTask for a store that nobody ever acquired."""
+    row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+    if row is None:
+        raise UnknownTask(f"task {key.task!r} of job {key.job} has no stage {key.stage!r}")
+    return row
+
+
+def _check_places(key: StoreKey, markers: Mapping[BlobStoreName, Marked]) -> None:
+    under = f"{store_prefix(key.job, key.task, key.stage)}{Kind.SNAPSHOTS}/"
+    for each in markers.values():
+        if not checked_blob_id(each.marker.index).startswith(under):
+            raise BadName("snapshot of this store", each.marker.index)
+
+
+def _the_same(known: SnapshotRow, told: Reported) -> SnapshotRow:
+    said = (told.lineage, told.batch, {name: each.marker.index for name, each in told.markers.items()})
+    if said != (known.lineage, known.batch_id, {name: marker.index for name, marker in known.markers.items()}):
+        raise SnapshotConflict(f"checkpoint {told.checkpoint} was reported before, with other contents: give each commit an id of its own")
+    return known
+
+
+async def _check_order(tx: Reading, key: StoreKey, row: StoreRow, told: Reported) -> None:
+    if row.lineage != told.lineage:
+        raise SnapshotConflict(f"stage {key.stage} of task {key.task} goes on under lineage {row.lineage}, not {told.lineage}")
+    if row.chosen:
+        raise SnapshotConflict(f"snapshot {row.head} was chosen to go on from: restore it, and begin a new lineage, before the next commit")
+    head = None if row.head is None else await tx.snapshot(key, row.head)
+    if head is not None and head.lineage == told.lineage and _before(told.batch, head.batch_id):
+        raise SnapshotConflict(f"the newest snapshot of its store has batch {head.batch_id}; this one ends with {told.batch}")
+    earlier = [] if head is None else [each for each in await tx.snapshots_of(key) if each.seq <= head.seq]
+    for name, marked in told.markers.items():
+        newest = next((each.markers[name].index for each in earlier if name in each.markers), None)
+        optional = head is None or name not in head.markers
+        if marked.previous != newest and not (optional and marked.previous is None):
+            raise SnapshotConflict(
+                f"in blob store {name} the newest snapshot of stage {key.stage} of task {key.task} is {newest}, not {marked.previous}"
+            )
+
+
+def _before(batch: int | None, other: int | None) -> bool:
+    return other is not None and (batch is None or batch < other)
+
+
+def _snapshot(key: StoreKey, seq: int, run_id: RunId, told: Reported, now: datetime) -> SnapshotRow:
+    return SnapshotRow(
+        job=key.job,
+        seq=seq,
+        task=key.task,
+        stage=key.stage,
+        checkpoint=told.checkpoint,
+        lineage=told.lineage,
+        batch_id=told.batch,
+        generation=told.generation,
+        run_id=run_id,
+        reported_at=now,
+        offsets=dict(told.offsets),
+        markers={name: each.marker for name, each in told.markers.items()},
+    )
+
+
+def _with_head(row: StoreRow, made: SnapshotRow) -> StoreRow:
+    row = replace(row, head=made.checkpoint)
+    if not _before(row.batch_id, made.batch_id):
+        return row
+    return replace(row, batch_id=made.batch_id, offsets=made.offsets, generation=made.generation, reported_at=made.reported_at)
+
+
+async def _queue(tx: Writing, made: SnapshotRow) -> None:
+    for name in made.markers:
+        await tx.put_cleanup(keeping(made, name, made.reported_at))
+    await tx.put_cleanup(retirement(StoreKey(made.job, made.task, made.stage), made.reported_at))
