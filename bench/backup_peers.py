@@ -19,11 +19,11 @@ from obstore.store import S3Store
 
 from bench.gateway import BUCKET, REGION, Gateway, credentials
 from bench.harness import BenchFailed
-from containers.backupplace import DISK_THREADS, checkpoint_id
-from containers.commit import CommitSettings, Committer, Marker
-from containers.freeze import freeze
-from containers.restore import Restorer, RestoreSettings
-from containers.transfer import NoProgress, StoreKey, in_parallel
+from containers.state.context import DISK_THREADS, checkpoint_id
+from containers.state.freeze import freeze
+from containers.state.restore import Restorer, RestoreSettings
+from containers.state.transfer import NoProgress, StoreKey, in_parallel
+from containers.state.upload import CommitSettings, Committer, Marker
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock

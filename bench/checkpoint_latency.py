@@ -27,10 +27,10 @@ from pathlib import Path
 from bench.checkpoint_job import PARTITIONS
 from bench.gateway import Gateway, distant, gateway
 from bench.harness import BenchFailed, Result, note, peer
+from containers.errors import JarsUnavailable
 from containers.jars import fetched
 from examples.playing.launch import sluice_run
 from examples.playing.watch import RunWatch
-from sluice.core.errors import JarsUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT

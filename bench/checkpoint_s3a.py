@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 from bench.checkpoint_job import PARTITIONS, counted
 from bench.gateway import BUCKET, REGION
 from containers.jars import Artefact, JarSet, fetched
-from containers.logtask import LogTaskSystem
-from containers.spark import BatchDone, Listener, start_session
-from containers.tasksystem import Grant
+from containers.spark.listener import BatchDone, Listener
+from containers.spark.session import start_session
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS

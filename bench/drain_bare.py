@@ -24,10 +24,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bench.drain_job import PARTITIONS, STAGES, by_hour, by_minute
-from containers.flush import Flusher
-from containers.logtask import LogTaskSystem
-from containers.spark import await_initialised, start_query, start_session, stop_between_batches
-from containers.tasksystem import Grant
+from containers.spark.flush import Flusher
+from containers.spark.query import await_initialised, start_query, stop_between_batches
+from containers.spark.session import start_session
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 

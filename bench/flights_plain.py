@@ -20,10 +20,12 @@ from pyspark.sql import functions as F
 
 from bench.flights_job import PARTITIONS, WATERMARK
 from containers.jars import connector_jars
-from containers.kafkatask import KafkaTaskSystem
-from containers.logtask import LogTaskSystem
-from containers.spark import BatchDone, Listener, start_query, start_session
-from containers.tasksystem import Grant, TaskSystem
+from containers.spark.listener import BatchDone, Listener
+from containers.spark.query import start_query
+from containers.spark.session import start_session
+from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant, TaskSystem
 from examples.flights.job import carrier, count_by_hour, parse
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName

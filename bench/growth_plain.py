@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame
 
 from bench.growth_job import counted
 from containers.jars import connector_jars
-from containers.kafkatask import SOURCE_OPTIONS
-from containers.spark import BatchDone, Listener, start_query, start_session
+from containers.spark.listener import BatchDone, Listener
+from containers.spark.query import start_query
+from containers.spark.session import start_session
+from containers.spark.systems.kafka import SOURCE_OPTIONS
 
 
 def main(bootstrap: str, directory: Path) -> None:

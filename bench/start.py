@@ -16,8 +16,8 @@ import psutil
 
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
-from containers.classarchive import made
-from sluice.core.errors import ClassArchiveNotMade
+from containers.errors import ClassArchiveNotMade
+from containers.spark.cds import made
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.coordinators import Container

@@ -17,9 +17,9 @@ from select import PIPE_BUF
 from types import FrameType
 from typing import NoReturn
 
-from containers.agent import Agent
+from containers.agent.agent import Agent
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.engine import Engine
-from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, Ending
 from containers.settings import ContainerSettings, read_container_settings
 from sluice import logconfig
 from sluice.client import Coordinator
@@ -139,8 +139,8 @@ class Driver:
         self._stop()
 
     def _make_engine(self, run: wire_runs.RunDetail) -> Engine:
-        from containers.spark_engine import SparkEngine
-        from containers.stagetask import Bound
+        from containers.spark.engine import SparkEngine
+        from containers.spark.task import Bound
 
         streams = {each.name: Bound(StreamId(each.system, each.stream), intermediate=each.role == "intermediate") for each in run.streams}
         return SparkEngine(self._job, self._settings, streams, run.systems, run.config, SystemClock())

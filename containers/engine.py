@@ -1,4 +1,4 @@
-"""What the agent needs of Spark, as a port: `containers/spark_engine.py` is the real one, and tests have one that is simpler.
+"""What the agent needs of Spark, as a port: `containers/spark/engine.py` is the real one, and tests have one that is simpler.
 
 Methods block and run on the engine's own threads, never on the agent's event loop. What it calls back is called on any thread.
 """

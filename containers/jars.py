@@ -27,7 +27,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from sluice.core.errors import BadSettings, JarsUnavailable
+from containers.errors import JarsUnavailable
+from sluice.core.errors import BadSettings
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,10 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
+
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.driver import WATCHDOG_FD
-from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from containers.processes import kill_session
 from containers.settings import ContainerSettings
 from sluice.client import Coordinator
 from sluice.clock import Clock
@@ -189,3 +190,22 @@ def _sockets_directory() -> str | None:
     except OSError as error:
         log.warning("no directory for Spark's sockets: %s", error)
         return None
+
+
+def session_members(session: int) -> list[int]:
+    """The processes of a session that are not dead yet."""
+    members = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.Error):
+            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                members.append(pid)
+    return members
+
+
+def kill_session(session: int) -> int:
+    """SIGKILL every process of a session; how many there were. Call it until it finds none: a process may be just forking."""
+    members = session_members(session)
+    for pid in members:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(members)

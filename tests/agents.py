@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from containers import Job
-from containers.agent import Agent
-from containers.life import Ending
+from containers.agent.agent import Agent
+from containers.agent.lifecycle import Ending
 from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings

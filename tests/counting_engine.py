@@ -3,7 +3,7 @@ key, keeps the sums until its next batch, and writes them then into a stream bet
 its counts out when a flush empties its store. So both have state, and both write under a drain.
 
 A batch's plan says where it ends; it begins where the one before ended. A store's state is what each batch added, a file a batch, beside
-the plans. Records are written as `containers/logtask.py` does, and read as `containers/stagetask.py` does.
+the plans. Records are written as `containers/spark/systems/log.py` does, and read as `containers/spark/task.py` does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from typing import Any
 import httpx
 
 from containers.engine import Batch, Emptied, Start
-from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
-from containers.positions import advance
-from sluice.core.errors import LeaseLost, StateElsewhere
+from containers.errors import StateElsewhere
+from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from containers.state.offsetlog import advance
+from sluice.core.errors import LeaseLost
 from sluice.core.ids import Lineage, Ssp
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.engine import Batch, Emptied, Start
-from containers.localstate import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from sluice.core.ids import Ssp
 from tests.fake_engine import FakeEngine, FakeQuery
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from containers.filecontents import LocalFiles
-from coordinator.core.diff import Fingerprint, Identity, LocalDir
-from coordinator.core.restoring import Staged
+from containers.state.diff import Fingerprint, Identity, LocalDir
+from containers.state.files import LocalFiles
+from containers.state.restore_plan import Staged
 from tests.faultyblobs import Fault, Killed
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from containers.commit import CommitSettings, Committer, Marker
-from containers.filecontents import LocalFiles
-from containers.freeze import Cut
-from containers.restore import Restored, Restorer, RestoreSettings
-from containers.transfer import NoProgress, StoreKey
+from containers.state.files import LocalFiles
+from containers.state.freeze import Cut
+from containers.state.restore import Restored, Restorer, RestoreSettings
+from containers.state.transfer import NoProgress, StoreKey
+from containers.state.upload import CommitSettings, Committer, Marker
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, CheckpointId, SnapshotIndex

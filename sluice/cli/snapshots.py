@@ -9,7 +9,6 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,17 +16,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from containers.restore import Restored, Restorer, RestoreSettings
-from containers.transfer import StoreKey
-from sluice.blobs.counted import Requests
-from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import BackupClient
 from sluice.cli.console.bars import bar
 from sluice.cli.console.tables import NONE, Column, Screen, count, moment, shown, table
 from sluice.cli.runner import LOCAL, Json, Url, tell, the_job
-from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownSnapshot
-from sluice.core.ids import JobName, RunId, StageName, TaskName
-from sluice.core.snapshot import BlobId
+from sluice.core.errors import CoordinatorUnreachable
 from sluice.wire import snapshots as wire_snapshots
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots of jobs' state in the blob stores: look at them, keep them, go back to one.")
@@ -123,6 +116,7 @@ def restore(
     coordinator: Url = LOCAL,
 ) -> None:
     """Go back to a snapshot: the next container that takes the task restores it, and goes on from it. The run must have been stopped."""
+    from containers.cli.snapshots import copy_snapshot
 
     if into is not None:
         copy_snapshot(coordinator, job, task, stage, checkpoint, into, blob_store)
@@ -133,8 +127,6 @@ def restore(
 T = TypeVar("T")
 
 NOT_WHOLE = 2
-HELD_FOR = timedelta(days=1)
-"""How long a copy keeps its snapshot from being retired, should this process die."""
 
 
 def asked(url: str, ask: Callable[[BackupClient], Awaitable[T]]) -> T:
@@ -316,42 +308,3 @@ def choose_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, 
         *(Text(f"mind: {shown(each)}", style="yellow") for each in reply.warnings),
     ]
     tell(reply, lambda _: Group(*lines), as_json=as_json)
-
-
-def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> None:
-    """Raises BadSettings for a directory that is there, and what a restore raises."""
-    if into.exists():
-        raise BadSettings(f"{into} is there already: name a directory that is not")
-    restored = asked(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
-    Screen(sys.stdout).say(f"{into}: {restored}")
-
-
-async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
-    """Pinned meanwhile, lest it be retired and collected under our hands."""
-    found = await client.snapshot(job, task, stage, checkpoint)
-    places = (await client.run(RunId((await the_job(client, job)).current_run))).blob_stores
-    name = next((each for each in found.markers if blob_store in (None, each) and each in places), None)
-    if name is None:
-        raise UnknownSnapshot(
-            f"{found.checkpoint_id} is in {', '.join(found.markers)}, and not in {blob_store or 'a store of the settings'}"
-        )
-    pinned = await client.pin(
-        job,
-        wire_snapshots.PinRequest(
-            task=task,
-            stage=stage,
-            checkpoint_id=found.checkpoint_id,
-            reason=f"copied to {into}"[:1000],
-            expires_seconds=HELD_FOR.total_seconds(),
-        ),
-    )
-    blobs = wrapped(open_blob_store(places[name]), Requests())
-    try:
-        await blobs.open(create=False)
-        into.parent.mkdir(parents=True, exist_ok=True)
-        with bar("restoring", unit="bytes", quiet=False) as shown_by:
-            key = StoreKey(JobName(job), TaskName(task), StageName(stage))
-            return await Restorer(blobs, key, RestoreSettings(), shown_by).restore(BlobId(found.markers[name].index), into, None)
-    finally:
-        await blobs.close()
-        await client.unpin(job, pinned.pin_id)

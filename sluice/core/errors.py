@@ -258,18 +258,6 @@ class BodyTooLarge(YourRequest):
     status = 413
 
 
-class StateElsewhere(YourRequest):
-    """The task's state is not on this disk."""
-
-    slug = "state-elsewhere"
-
-
-class PathNotShared(YourRequest):
-    """A directory that executors must share with the driver is not the same for all of them."""
-
-    slug = "path-not-shared"
-
-
 class BadSettings(YourRequest):
     """The settings cannot be used."""
 
@@ -410,48 +398,6 @@ class CoordinatorUnreachable(OurTrouble):
     slug = "coordinator-unreachable"
 
 
-class JarsUnavailable(OurTrouble):
-    """Jars that are needed cannot be fetched."""
-
-    slug = "jars-unavailable"
-
-
-class ClassArchiveNotMade(OurTrouble):
-    """The archive of Spark's classes, with which containers start sooner, cannot be made."""
-
-    slug = "class-archive-not-made"
-
-
-class BrokerUnavailable(OurTrouble):
-    """The Kafka broker of this machine cannot be used."""
-
-    slug = "broker-unavailable"
-
-
-class DiskUnwritable(OurTrouble):
-    """A directory of this machine cannot be written."""
-
-    slug = "disk-unwritable"
-
-
-class SparkNotStarted(OurTrouble):
-    """The container's Spark cannot be started."""
-
-    slug = "spark-not-started"
-
-
-class ExecutorsMissing(OurTrouble):
-    """Spark's cluster has no executors to work on."""
-
-    slug = "executors-missing"
-
-
-class SparkGone(OurTrouble):
-    """The container's Spark has ended."""
-
-    slug = "spark-gone"
-
-
 # --- the data --------------------------------------------------------------------------------------------------------
 
 
@@ -459,18 +405,6 @@ class DataTrouble(SluiceError):
     """Stored data is not what was written."""
 
     slug = "bad-data"
-
-
-class OffsetsTrimmed(DataTrouble):
-    """The records that a reader needs are no longer in the stream."""
-
-    slug = "offsets-trimmed"
-
-
-class CheckpointUnreadable(DataTrouble):
-    """A checkpoint directory is not one that Spark wrote whole."""
-
-    slug = "checkpoint-unreadable"
 
 
 class BlobMissing(DataTrouble):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from containers import Job
-from containers.life import EXIT_FAILED, EXIT_OK
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from sluice.core.ids import RunId, TaskName
 from tests.agents import Incarnation, Place, place
 from tests.disk_engine import DiskEngine

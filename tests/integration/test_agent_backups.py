@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from containers import Job
-from containers.backups import Backup, BatchInterrupted, PlanReplaced
-from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from containers.planlog import PlanLog
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
+from containers.state.backup import Backup, BatchInterrupted, PlanReplaced
+from containers.state.recovery import Plan
+from containers.state.wal import PlanLog
 from coordinator.app import prepare, stores_of_blobs
-from coordinator.core.recovery import Plan
 from coordinator.settings import read_settings
 from coordinator.snapshots.operations import Progress
 from coordinator.snapshots.rebuild import find, write

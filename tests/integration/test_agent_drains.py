@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from containers import Job
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import Start
-from containers.life import EXIT_FAILED, EXIT_OK
 from sluice.core.ids import RunId
 from tests.agents import Place, place
 from tests.disk_engine import DiskEngine

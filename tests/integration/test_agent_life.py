@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import Batch, Start
-from containers.life import EXIT_FAILED, EXIT_OK
 from sluice.core.ids import Ssp
 from tests.agents import Place, place, two_stages
 from tests.fake_engine import FakeEngine, FakeQuery, soon

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from containers.copies import Copies
-from containers.localstate import Stores, inspect
+from containers.state.checkpoint import Stores, inspect
+from containers.state.copies import Copies
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from containers.agent.lifecycle import EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import Start
-from containers.life import EXIT_LEASE_LOST, EXIT_OK
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.agents import Incarnation, Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import Start
-from containers.life import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from sluice.core.errors import BadJobFile, SluiceError, SparkGone, StateElsewhere
+from containers.errors import SparkGone, StateElsewhere
+from sluice.core.errors import BadJobFile, SluiceError
 from tests.agents import Place, place
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.filecontents import LocalFiles
+from containers.state.files import LocalFiles
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import Purpose
 from sluice.core.snapshot import BlobId

@@ -17,9 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from containers.errors import BrokerUnavailable
 from containers.jars import BROKER, CONNECTOR
-from containers.kafkabroker import Broker, Process
-from sluice.core.errors import BadSettings, BrokerUnavailable, StreamUnavailable
+from containers.local.kafka import Broker, Process
+from sluice.core.errors import BadSettings, StreamUnavailable
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
 from tests.support.processes import wait_for

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from containers.processes import kill_session, session_members
+from containers.watchdog import kill_session, session_members
 from tests.fake_engine import soon
 
 WATCHDOG = """

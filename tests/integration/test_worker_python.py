@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from containers.workerpython import plain_environment, worker_python
+from containers.worker_python import plain_environment, worker_python
 from tests.traps import set_traps
 
 LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"

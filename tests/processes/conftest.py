@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from containers.classarchive import made
-from sluice.core.errors import ClassArchiveNotMade
+from containers.errors import ClassArchiveNotMade
+from containers.spark.cds import made
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""

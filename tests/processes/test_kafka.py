@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from containers.kafkabroker import Broker, Process
+from containers.local.kafka import Broker, Process
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
 from tests.processes.stage import Stage, stage

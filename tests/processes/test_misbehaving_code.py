@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.localstate import Stores, inspect
-from containers.processes import session_members
+from containers.state.checkpoint import Stores, inspect
+from containers.watchdog import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 

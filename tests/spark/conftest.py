@@ -18,14 +18,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.classarchive import present
 from containers.jars import connector_jars
-from containers.kafkatask import KafkaTaskSystem
-from containers.localstate import Stores
-from containers.logtask import LogTaskSystem
-from containers.spark import start_query, start_session, stop_between_batches
-from containers.stagetask import Bound, StageTask
-from containers.tasksystem import Grant, TaskSystem
+from containers.spark.cds import present
+from containers.spark.query import start_query, stop_between_batches
+from containers.spark.session import start_session
+from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant, TaskSystem
+from containers.spark.task import Bound, StageTask
+from containers.state.checkpoint import Stores
 from examples.playing.topics import Topics
 from sluice.clock import SystemClock
 from sluice.core.errors import LeaseLost, SluiceError

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers import sparkplans
-from containers.flush import ROUNDS, Flusher
-from containers.gate import Held, hold
-from containers.localstate import inspect, read_plan
-from containers.stagetask import StageTask
-from containers.tasksystem import Grant
+from containers.spark.flush import ROUNDS, Flusher
+from containers.spark.gate import Held, hold
+from containers.spark.systems.port import Grant
+from containers.spark.task import StageTask
+from containers.state import offsetlog
+from containers.state.checkpoint import inspect, read_plan
 from sluice.core.ids import Ssp
 from sluice.job import Input, Output
 from tests.fakes import FakeClock
@@ -101,8 +101,8 @@ class Drained:
         assert found.planned == found.committed
         return found.committed
 
-    def plan(self, batch: int) -> sparkplans.BatchPlan:
-        return sparkplans.read(read_plan(self.directory, batch), str(batch))
+    def plan(self, batch: int) -> offsetlog.BatchPlan:
+        return offsetlog.read(read_plan(self.directory, batch), str(batch))
 
     def ends(self) -> Mapping[Ssp, int]:
         return self.bench.ends("in")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.classarchive import ClassArchive, made
+from containers.spark.cds import ClassArchive, made
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import psutil
 
-from containers.classarchive import ClassArchive
-from containers.spark import start_session
+from containers.spark.cds import ClassArchive
+from containers.spark.session import start_session
 
 file, class_path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 options = {"spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={root}/seen -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}

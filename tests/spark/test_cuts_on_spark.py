@@ -14,11 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.commit import CommitSettings
-from containers.freeze import Cut, freeze
-from containers.localstate import inspect
-from containers.stagetask import StageTask
-from coordinator.core.cuts import lineage_of, needed
+from containers.spark.task import StageTask
+from containers.state.checkpoint import inspect
+from containers.state.freeze import Cut, freeze, lineage_of, needed
+from containers.state.upload import CommitSettings
 from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
 from sluice.job import Input

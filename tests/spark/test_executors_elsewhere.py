@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from containers.sharedpaths import SharedPath, SharedPaths
+from containers.errors import ExecutorsMissing
+from containers.spark.executors import SharedPath, SharedPaths
 from sluice.clock import SystemClock
-from sluice.core.errors import ExecutorsMissing
 
 pytestmark = pytest.mark.spark
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.flush import Flushed
-from containers.localstate import write_plan
-from containers.sparkplans import END_OF_TIME
-from containers.stagetask import StageTask
+from containers.spark.flush import Flushed
+from containers.spark.task import StageTask
+from containers.state.checkpoint import write_plan
+from containers.state.offsetlog import END_OF_TIME
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, events, windowed
 

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from containers.operators import unflushable
-from containers.stagetask import StageTask
+from containers.spark.operators import unflushable
+from containers.spark.task import StageTask
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, Stage, events
 

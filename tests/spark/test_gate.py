@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from containers.flush import Flushed
-from containers.gate import hold
-from containers.sparkplans import END_OF_TIME
-from containers.stagetask import StageTask
+from containers.spark.flush import Flushed
+from containers.spark.gate import hold
+from containers.spark.task import StageTask
+from containers.state.offsetlog import END_OF_TIME
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import IN, Drained, windowed
 from tests.spark.test_flush_operators import BY_KEY, EVENTS, grouped, joined

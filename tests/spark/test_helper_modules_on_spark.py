@@ -97,9 +97,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from containers.classarchive import present
+from containers.spark.cds import present
 from sluice.job import load_job
-from containers.spark import pickle_whole, start_session
+from containers.spark.session import pickle_whole, start_session
 
 root, job_file = map(Path, sys.argv[1:])
 job = load_job(job_file)

@@ -17,15 +17,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.flush import Flusher
-from containers.gate import hold
-from containers.kafkatask import KafkaTaskSystem
-from containers.localstate import Stores
-from containers.opening import Opening
-from containers.positions import positions_of
-from containers.spark import start_query, stop_between_batches
-from containers.stagetask import Bound, StageTask
-from containers.tasksystem import Grant
+from containers.spark.flush import Flusher
+from containers.spark.gate import hold
+from containers.spark.query import start_query, stop_between_batches
+from containers.spark.replay import Opening
+from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.port import Grant
+from containers.spark.task import Bound, StageTask
+from containers.state.checkpoint import Stores
+from containers.state.offsetlog import positions_of
 from examples.playing.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName

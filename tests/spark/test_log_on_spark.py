@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers import logsource
-from containers.stagetask import StageTask
-from sluice.core.errors import StateElsewhere
+from containers.errors import StateElsewhere
+from containers.spark.systems import log_source
+from containers.spark.task import StageTask
 from sluice.core.ids import Generation, Lineage, Ssp
 from sluice.job import Input, Intermediate, Output
 from sluice.streams.log import Record, Writer, partition_of
@@ -162,7 +162,9 @@ def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) ->
     """Spark writes to it from the threads of all queries that share it, which spoils it when they start at once."""
     manager = bench.spark._jsparkSession.sessionState().dataSourceManager()
     identity = bench.spark._jvm.java.lang.System.identityHashCode
-    names = {logsource.register(bench.spark, reader) for reader in ("job/Partition 0/a/in", "job/Partition 0/b/in", "job/Partition 1/a/in")}
+    names = {
+        log_source.register(bench.spark, reader) for reader in ("job/Partition 0/a/in", "job/Partition 0/b/in", "job/Partition 1/a/in")
+    }
     kept = {identity(manager.lookupDataSource(name).dataSourceCls().envVars()) for name in names}
     assert len(names) == len(kept) == 3
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.stagetask import StageTask
+from containers.spark.task import StageTask
 from sluice.job import Input
 from sluice.logconfig import Stamp, about
 from tests.spark.conftest import Bench

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.positions import positions_of
-from containers.spark import BatchDone, Listener
-from containers.stagetask import StageTask
+from containers.spark.listener import BatchDone, Listener
+from containers.spark.task import StageTask
+from containers.state.offsetlog import positions_of
 from sluice.core.ids import Ssp, StreamId
 from sluice.job import Input, Output
 from tests.spark.conftest import Bench

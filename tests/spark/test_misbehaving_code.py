@@ -11,9 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.spark import check_alive
-from containers.stagetask import StageTask
-from sluice.core.errors import SparkGone
+from containers.errors import SparkGone
+from containers.spark.session import check_alive
+from containers.spark.task import StageTask
 from sluice.job import Input
 from tests.spark.conftest import Bench
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.localstate import Stores
+from containers.state.checkpoint import Stores
 from tests.spark.conftest import Bench
 from tests.spark.test_flush_operators import EVENTS, Counting, transformed
 

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.localstate import inspect
-from containers.spark import pickle_whole
-from containers.stagetask import StageTask
+from containers.spark.session import pickle_whole
+from containers.spark.task import StageTask
+from containers.state.checkpoint import inspect
 from sluice.job import Input, Output, load_job
 from tests.spark.conftest import Bench
 

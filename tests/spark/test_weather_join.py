@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from containers.logtask import LogTaskSystem
-from containers.stagetask import Bound, StageTask
-from containers.tasksystem import Grant
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant
+from containers.spark.task import Bound, StageTask
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import encode as encode_flight
 from examples.weather import job

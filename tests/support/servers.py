@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
+from containers.errors import JarsUnavailable
 from containers.jars import broker_jars
-from containers.kafkabroker import Broker
-from sluice.core.errors import JarsUnavailable
+from containers.local.kafka import Broker
 from tests.support.processes import ProcessFailed, free_port, serving
 
 _SOURCES: Mapping[str, str] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.adopting import Adoption, adoption
+from containers.agent.slot import Adoption, adoption
 from sluice.core.ids import ProcessorId, Ssp, TaskName
 from sluice.core.model import JobModel, job_model
 from sluice.core.placement import slots

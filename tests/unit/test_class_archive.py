@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.classarchive import ClassArchive, installation, made, present
-from sluice.core.errors import ClassArchiveNotMade
+from containers.errors import ClassArchiveNotMade
+from containers.spark.cds import ClassArchive, installation, made, present
 
 
 class Training:
@@ -101,7 +101,7 @@ def test_an_archive_of_a_release_that_made_no_jar_goes_when_another_is_made(envi
 
 KILLED = """
 import os, signal, sys
-from containers.classarchive import made
+from containers.spark.cds import made
 
 def train(archive, lock):
     if sys.argv[1] == "after":

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from containers.commit import CommitSettings
-from containers.filecontents import FileChanged, LocalFiles
-from coordinator.core.diff import Identity
+from containers.errors import CheckpointUnreadable
+from containers.state.diff import Identity
+from containers.state.files import FileChanged, LocalFiles
+from containers.state.upload import CommitSettings
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import Purpose
-from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, CheckpointUnreadable, IndexUnreadable
+from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId
 from tests.fakes import FakeClock

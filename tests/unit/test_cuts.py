@@ -14,9 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.freeze import CutFailed, freeze
-from coordinator.core.cuts import Needed, Unreadable, Version, lineage_by_number, lineage_of, lz4_block, needed, shared_files, to_load
-from sluice.core.errors import BadSettings, CheckpointUnreadable
+from containers.errors import CheckpointUnreadable
+from containers.state.freeze import (
+    CutFailed,
+    Needed,
+    Unreadable,
+    Version,
+    freeze,
+    lineage_by_number,
+    lineage_of,
+    lz4_block,
+    needed,
+    shared_files,
+    to_load,
+)
+from sluice.core.errors import BadSettings
 
 ONE, TWO, THREE = Version(1, "a"), Version(2, "b"), Version(3, "c")
 

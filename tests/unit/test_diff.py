@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
+from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
 from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
 
 NOW = 1_700_000_000_000_000_000

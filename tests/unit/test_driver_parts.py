@@ -8,9 +8,9 @@ from select import PIPE_BUF
 
 import pytest
 
+from containers.agent.lifecycle import Ending
 from containers.driver import Lifeline, main
-from containers.life import Ending
-from containers.positions import positions_of
+from containers.state.offsetlog import positions_of
 from sluice.core.ids import Instant, Ssp, StreamId
 
 FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")

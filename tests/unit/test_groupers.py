@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.local import coordinator_command, coordinator_environment, run_options
+from containers.local.run import coordinator_command, coordinator_environment, run_options
 from coordinator.jobmodels.groupers import Groupers, apart
 from coordinator.settings import read_settings
 from sluice.core.errors import BadGrouping, BadSettings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.heartbeat import Heart, LeaseRanOut, Replaced, RunOver, Verdict
+from containers.agent.heartbeat import Heart, LeaseRanOut, Replaced, RunOver, Verdict
 from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant

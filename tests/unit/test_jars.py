@@ -6,9 +6,10 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
+from containers.errors import JarsUnavailable
 from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, fetched, jars_directory, java
 from coordinator.store.claim import lock_file
-from sluice.core.errors import BadSettings, JarsUnavailable
+from sluice.core.errors import BadSettings
 
 ONE = JarSet("one", (Artefact("org.example", "thing_2.13", "1.0"),))
 

@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from containers.localcontainers import Launch, LocalContainers
-from containers.supervised import Processes, Slot
+from containers.local.processes import Launch, LocalContainers, Processes, Slot
 from sluice.client import Coordinator
 from sluice.core.ids import RunId
 from tests.fakes import FakeClock

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from containers.localstate import Found, Stores, check_not_emptied, check_writable, inspect, mark_emptied
-from sluice.core.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from containers.state.checkpoint import Found, Stores, check_not_emptied, check_writable, inspect, mark_emptied
 from sluice.core.ids import Lineage, directory_name
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")

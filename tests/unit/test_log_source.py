@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from containers.logsource import LogStreamReader, Slice
-from containers.positions import advance
-from sluice.core.errors import OffsetsTrimmed, UnknownStream
+from containers.errors import OffsetsTrimmed
+from containers.spark.systems.log_source import LogStreamReader, Slice
+from containers.state.offsetlog import advance
+from sluice.core.errors import UnknownStream
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from containers.agent.alignment import Pacer
 from containers.engine import Start
-from containers.pacing import Pacer
 from sluice.client import Coordinator
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.graph import Stage

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, plan_puts, to_put_again
+from containers.state.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, plan_puts, to_put_again
 from sluice.core.errors import BadSettings
 from sluice.core.snapshot import BlobId, FileBlob, FileIndex, FileMetadata
 

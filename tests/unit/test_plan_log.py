@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from containers.planlog import PlanLog, encoded, settle_in_all
-from coordinator.core.recovery import Plan
+from containers.state.recovery import Plan
+from containers.state.wal import PlanLog, encoded, settle_in_all
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable

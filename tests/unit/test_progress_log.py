@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from containers.backupmeters import Transfers
-from containers.progresslog import telling
+from containers.state.meters import Transfers
+from containers.state.transfer import telling
 from tests.fake_engine import soon
 
 

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from containers.pulse import TURNS, Pulse
-from sluice.core.errors import SparkGone
+from containers.agent.liveness import TURNS, Pulse
+from containers.errors import SparkGone
 from tests.fake_engine import soon
 
 SHORT = timedelta(seconds=0.05)

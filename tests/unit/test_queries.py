@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any, cast
 
 from containers import Job
-from containers.backups import Backup
+from containers.agent.alignment import Pacer
+from containers.agent.metrics import Meters
+from containers.agent.progress import Reports
+from containers.agent.queries import Queries
+from containers.agent.stage import RestartPolicy
 from containers.engine import Start
-from containers.meters import Meters
-from containers.pacing import Pacer
-from containers.queries import Queries
-from containers.reports import Reports
-from containers.stagerunner import RestartPolicy
+from containers.state.backup import Backup
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 from tests.fake_engine import FakeEngine, FakeQuery, soon
 from tests.fakes import FakeClock

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.recovery import Begin, GoOn, LocalStore, Plan, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from containers.state.recovery import Begin, GoOn, LocalStore, Plan, Refuse, Restore, RestoreAnew, Snapshot, recovery
 from sluice.core.ids import Generation, Lineage
 from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
 

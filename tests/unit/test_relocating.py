@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from containers.localstate import Stores
-from containers.relocating import relocate, relocated
-from sluice.core.errors import CheckpointUnreadable
+from containers.errors import CheckpointUnreadable
+from containers.state.checkpoint import Stores, relocate, relocated
 from sluice.core.ids import Lineage
 
 OPERATOR = Path("/disk 2/job/Partition_0/totals/state/0")

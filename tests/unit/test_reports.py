@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.reports import Report, Reports
+from containers.agent.progress import Report, Reports
 from sluice.client import Coordinator
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName

@@ -11,19 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.commit import read_index
-from containers.restore import mend
+from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.state.restore import mend
+from containers.state.transfer import read_index
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import Purpose
-from sluice.core.errors import (
-    BlobCorrupted,
-    BlobDeleted,
-    BlobMissing,
-    BlobUnavailable,
-    CheckpointUnreadable,
-    DiskUnwritable,
-    IndexUnreadable,
-)
+from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex
 from tests.fakes import FakeClock

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.diff import Fingerprint, Identity, LocalDir, LocalFile
-from coordinator.core.restoring import (
+from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.restore_plan import (
     NEAR,
     Fetch,
     Link,

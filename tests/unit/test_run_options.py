@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from containers.local import RunOptions, run_options
-from containers.localcontainers import container_environment
+from containers.local.processes import container_environment
+from containers.local.run import RunOptions, run_options
 from sluice.core.errors import BadJobFile, BadPlacement, BadSettings
 
 JOB = """

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from containers.sharedpaths import NONCE, Probe, look, this_machine
+from containers.spark.executors import NONCE, Probe, look, this_machine
 
 NOBODY = 65534
 

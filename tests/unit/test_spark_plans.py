@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.sparkplans import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail, widened, widens
-from containers.timers import Waiting, next_moment
-from sluice.core.errors import CheckpointUnreadable
+from containers.errors import CheckpointUnreadable
+from containers.spark.flush import Waiting, next_moment
+from containers.state.offsetlog import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail, widened, widens
 from sluice.core.ids import Ssp, StreamId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from containers.classarchive import CLASS_PATH, ClassArchive
-from containers.sparksettings import DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
+from containers.spark.cds import CLASS_PATH, ClassArchive
+from containers.spark.session import DEFAULT_JAVA_OPTIONS, LONGEST_SOCKETS_PATH, session_settings
 
 SOCKETS = Path("/tmp/sluice-abc")
 ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), "/cache/a b.jar")

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import pytest
 
+from containers.agent.stage import RestartPolicy, StageFailed, StageRunner
 from containers.engine import Batch, Callbacks, Start
-from containers.stagerunner import RestartPolicy, StageFailed, StageRunner
-from sluice.core.errors import BadJobFile, CheckpointUnreadable, LeaseLost, OffsetsTrimmed, SluiceError, StateElsewhere
+from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere
+from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.job import DeclaredStage
@@ -154,7 +155,7 @@ async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(c
         bench.clock.advance(1000 if number == 4 else 1)
 
     failing = asyncio.create_task(fail_for_ever(bench.engine, quiet_before_the_fourth))
-    with caplog.at_level(logging.WARNING, "containers.stagerunner"), pytest.raises(StageFailed):
+    with caplog.at_level(logging.WARNING, "containers.agent.stage"), pytest.raises(StageFailed):
         await soon(bench.runs())
     failing.cancel()
     pauses = [record.args[3] / TINY for record in caplog.records if record.args and len(record.args) == 5]  # type: ignore[index, operator]

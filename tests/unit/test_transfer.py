@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from containers.transfer import InOrder, in_parallel, to_its_end
+from containers.state.transfer import InOrder, in_parallel, to_its_end
 
 
 async def test_works_begin_in_their_order_and_so_many_at_a_time() -> None:

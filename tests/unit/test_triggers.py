@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.triggers import Triggers, spread
+from containers.spark.query import Triggers, spread
 
 SECOND = timedelta(seconds=1)
 

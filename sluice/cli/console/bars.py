@@ -16,7 +16,7 @@ from sluice.wire import snapshots as wire_snapshots
 
 
 class Bar:
-    """One line. It shows files and bytes of a transfer (`containers.transfer.Progress`), or how far an errand is."""
+    """One line. It shows files and bytes of a transfer (`containers.state.transfer.Progress`), or how far an errand is."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress

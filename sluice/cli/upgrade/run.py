@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar, assert_never
 
-from containers.upgradelocal import LocalUpgrade
+from containers.local.upgrade import LocalUpgrade
 from sluice.cli.client import DrainClient
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow

@@ -1,0 +1,325 @@
+"""The container's metrics: what its stages and their backups do, and the HTTP server that shows them to Prometheus. docs/operating.md lists
+them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from containers.engine import Batch, Start
+from containers.state.meters import BackupMeter, CopyMeter, Transfers
+from sluice.blobs.counted import Requests
+from sluice.clock import Clock
+from sluice.core.histogram import Histogram
+from sluice.core.ids import StageName, TaskName
+from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+
+RATE_OVER = timedelta(seconds=10)
+
+BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds that a batch takes."""
+
+
+class Meter:
+    """One stage of one task, since this container runs it: over all starts of its query. `restarts` tells how many there were after a
+    failure; `trigger` is the shortest time from one batch to the next."""
+
+    def __init__(self, start: Start, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
+        self.task: TaskName = start.task
+        self.stage: StageName = start.declared.stage.name
+        self.restarts = restarts
+        self.rows = 0
+        self.batches = 0
+        self.dropped_late = 0
+        self.durations = Histogram(BOUNDS)
+        self.parts: defaultdict[str, float] = defaultdict(float)
+        """Seconds, by Spark's names."""
+        self.last: Batch | None = None
+        self.event_time_max: datetime | None = None
+        self.behind: int | None = None
+        self.heard_at: datetime | None = None
+        """When a batch was committed, or none was needed."""
+        self._trigger = trigger
+        self._clock = clock
+        self._recent: deque[tuple[float, float, int]] = deque()
+
+    def committed(self, batch: Batch) -> wire_agents.MeasuresBody:
+        """Take in a batch that was just committed."""
+        seconds = batch.duration_ms / 1000
+        self.rows += batch.rows
+        self.batches += 1
+        self.durations.add(seconds)
+        for part, millis in batch.parts_ms.items():
+            self.parts[part] += millis / 1000
+        self.dropped_late += batch.state.dropped_late if batch.state else 0
+        self.event_time_max = batch.event_time_max or self.event_time_max
+        self.behind = batch.behind
+        self.last, self.heard_at = batch, self._clock.now()
+        now = self._clock.elapsed()
+        self._recent.append((now - seconds, now, batch.rows))
+        return self._body(batch.rows, self._rate(now))
+
+    def idle(self) -> wire_agents.MeasuresBody:
+        """The query has looked for something to read and found nothing."""
+        self.behind, self.heard_at = 0, self._clock.now()
+        self._recent.clear()
+        return self._body(0, 0.0)
+
+    def _rate(self, now: float) -> float:
+        while len(self._recent) > 1 and self._recent[0][1] <= now - RATE_OVER.total_seconds():
+            self._recent.popleft()
+        over = max(now - self._recent[0][0], self._trigger.total_seconds(), 0.001)
+        return sum(rows for _, _, rows in self._recent) / over
+
+    def _body(self, rows: int, rate: float) -> wire_agents.MeasuresBody:
+        last, state = self.last, self.last.state if self.last else None
+        return wire_agents.MeasuresBody(
+            rows=rows,
+            rows_per_second=round(rate, 3),
+            batch_millis=last.duration_ms if last else 0,
+            batch_millis_by_part=dict(last.parts_ms) if last else {},
+            offsets_behind=self.behind,
+            state_rows=state.rows if state else None,
+            state_bytes=state.memory_bytes if state else None,
+            watermark=last.watermark if last else None,
+            event_time_max=self.event_time_max,
+            unflushable=tuple(last.unflushable) if last is not None and last.unflushable is not None else None,
+            at=self._clock.now(),
+        )
+
+
+class Meters:
+    """A meter for each stage that a container runs, by the name of its query."""
+
+    def __init__(self, trigger: timedelta, clock: Clock) -> None:
+        self._trigger = trigger
+        self._clock = clock
+        self._stages: dict[str, Meter] = {}
+
+    def begin(self, start: Start, restarts: Callable[[], int]) -> None:
+        self._stages[start.query] = Meter(start, restarts, self._trigger, self._clock)
+
+    def forget(self, start: Start) -> None:
+        """The container runs it no more: nothing more is told of it."""
+        self._stages.pop(start.query, None)
+
+    def committed(self, batch: Batch) -> wire_agents.MeasuresBody | None:
+        stage = self._stages.get(batch.query)
+        return stage.committed(batch) if stage else None
+
+    def idle(self, query: str) -> wire_agents.MeasuresBody | None:
+        stage = self._stages.get(query)
+        return stage.idle() if stage else None
+
+    def all(self) -> Sequence[Meter]:
+        """Any thread."""
+        return list(self._stages.values())
+
+
+LABELS = ["task", "stage"]
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
+"""Every address of the machine: others need its name instead."""
+
+
+class ContainerCollector(Collector):
+    """`lease_left` and `tasks_held` are asked at every scrape; the lease is None before the registration."""
+
+    def __init__(
+        self,
+        meters: Meters,
+        trigger: timedelta,
+        lease_left: Callable[[], timedelta | None],
+        tasks_held: Callable[[], int],
+        clock: Clock,
+        backups: Callable[[], Iterable[Metric]] = tuple,
+    ) -> None:
+        self._meters = meters
+        self._backups = backups
+        self._trigger = trigger
+        self._lease_left = lease_left
+        self._tasks_held = tasks_held
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        left = self._lease_left()
+        if left is not None:
+            told = "How long this container may still act without an answer to a heartbeat."
+            yield GaugeMetricFamily("sluice_container_lease_seconds_left", told, left.total_seconds())
+        yield GaugeMetricFamily("sluice_container_tasks_held", "Tasks that this container holds.", self._tasks_held())
+        trigger = self._trigger.total_seconds()
+        yield GaugeMetricFamily("sluice_container_trigger_seconds", "The shortest time from one batch of a query to its next.", trigger)
+        stages = self._meters.all()
+        yield from _work(stages)
+        yield from _standing(stages, self._clock.now())
+        yield from self._backups()
+
+
+def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
+    """What adds up."""
+    rows = CounterMetricFamily("sluice_stage_input_rows", "Rows that batches have read.", labels=LABELS)
+    batches = CounterMetricFamily("sluice_stage_batches", "Batches committed.", labels=LABELS)
+    restarts = CounterMetricFamily("sluice_stage_restarts", "How often the query was started again after a failure.", labels=LABELS)
+    late = CounterMetricFamily(
+        "sluice_stage_rows_dropped_by_watermark", "Rows, or partial aggregates, that came too late and were dropped.", labels=LABELS
+    )
+    took = HistogramMetricFamily("sluice_stage_batch_duration_seconds", "How long batches took.", labels=LABELS)
+    parts = CounterMetricFamily(
+        "sluice_stage_batch_part_seconds", "What the time of batches went to, by Spark's names of the parts.", labels=[*LABELS, "part"]
+    )
+    for each in stages:
+        labels = [each.task, each.stage]
+        rows.add_metric(labels, each.rows)
+        batches.add_metric(labels, each.batches)
+        restarts.add_metric(labels, each.restarts())
+        late.add_metric(labels, each.dropped_late)
+        took.add_metric(labels, each.durations.buckets(), each.durations.total)
+        for part, seconds in sorted(dict(each.parts).items()):
+            parts.add_metric([*labels, part], seconds)
+    return rows, batches, restarts, late, took, parts
+
+
+def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
+    """How things stand after the last batch; what a stage has not, such as state, has no series."""
+    behind = GaugeMetricFamily("sluice_stage_offsets_behind", "Records that the sources held beyond the last batch.", labels=LABELS)
+    rows = GaugeMetricFamily("sluice_stage_state_rows", "Rows in the state stores.", labels=LABELS)
+    memory = GaugeMetricFamily("sluice_stage_state_bytes", "Memory that the state stores use.", labels=LABELS)
+    disk = GaugeMetricFamily("sluice_stage_state_disk_bytes", "Size of the state stores' table files.", labels=LABELS)
+    lag = GaugeMetricFamily("sluice_stage_watermark_lag_seconds", "By how much the watermark is behind the time of day.", labels=LABELS)
+    delay = GaugeMetricFamily(
+        "sluice_stage_watermark_delay_seconds", "By how much the watermark is behind the newest event time read.", labels=LABELS
+    )
+    heard = GaugeMetricFamily(
+        "sluice_stage_last_heard_timestamp_seconds", "When a batch was committed last, or nothing was found to read.", labels=LABELS
+    )
+    for each in stages:
+        labels, last = [each.task, each.stage], each.last
+        if each.behind is not None:
+            behind.add_metric(labels, each.behind)
+        if each.heard_at is not None:
+            heard.add_metric(labels, each.heard_at.timestamp())
+        if last is not None and last.state is not None:
+            rows.add_metric(labels, last.state.rows)
+            memory.add_metric(labels, last.state.memory_bytes)
+            disk.add_metric(labels, last.state.disk_bytes)
+        if last is not None and last.watermark is not None:
+            lag.add_metric(labels, (now - last.watermark).total_seconds())
+            if each.event_time_max is not None:
+                delay.add_metric(labels, (each.event_time_max - last.watermark).total_seconds())
+    return behind, rows, memory, disk, lag, delay, heard
+
+
+@dataclass(frozen=True, slots=True)
+class Exposition:
+    """A server of metrics. `address` is what others find it by, "host:port"; None if that cannot be said so that they would."""
+
+    server: WSGIServer
+    address: str | None
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_port)
+
+    def close(self) -> None:
+        """It ends within half a second; nobody waits for that."""
+        threading.Thread(target=self._end, name="sluice-metrics-end", daemon=True).start()
+
+    def _end(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def expose(collector: Collector, host: str, port: int, known_as: str) -> Exposition:
+    """Serve on the address; port 0 takes a free one. Where that is every address of the machine, others are told the name `known_as`.
+    Blocks while the machine's name is looked up. Raises OSError when the address cannot be had."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, _ = start_http_server(port, host, registry)
+    name = known_as if host in WILDCARDS else host
+    address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
+    return Exposition(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)
+
+
+BackupMeters = Mapping[tuple[TaskName, StageName], BackupMeter]
+
+
+Copies = Mapping[tuple[TaskName, StageName], CopyMeter]
+
+
+def backup_metrics(meters: BackupMeters, requests: Requests, copies: Copies) -> Iterable[Metric]:
+    yield from _of_transfers("backup", "uploaded", {key: meter.backup for key, meter in meters.items()})
+    yield from _of_transfers("restore", "restored", {key: meter.restore for key, meter in meters.items()})
+    yield from _of_transfers("standby", "copied", {key: meter.transfers for key, meter in copies.items()})
+    yield from _of_copies(copies)
+    yield from _durability(meters)
+    yield from _requests(requests)
+
+
+def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfers]) -> Iterable[Metric]:
+    name = f"sluice_stage_{what}"
+    files = CounterMetricFamily(f"{name}_{done}_files", f"Files {done}.", labels=LABELS)
+    size = CounterMetricFamily(f"{name}_{done}_bytes", f"Bytes {done}.", labels=LABELS)
+    kept_files = CounterMetricFamily(f"{name}_retained_files", "Files that were where they should be already.", labels=LABELS)
+    kept_size = CounterMetricFamily(f"{name}_retained_bytes", "Bytes that were where they should be already.", labels=LABELS)
+    left_files = GaugeMetricFamily(f"{name}_remaining_files", "Files that are still to be transferred.", labels=LABELS)
+    left_size = GaugeMetricFamily(f"{name}_remaining_bytes", "Bytes that are still to be transferred.", labels=LABELS)
+    failed = CounterMetricFamily(f"{name}_failures", "How often it failed.", labels=LABELS)
+    took = HistogramMetricFamily(f"{name}_seconds", "How long it took.", labels=LABELS)
+    for key, each in found.items():
+        files.add_metric(key, each.done_files)
+        size.add_metric(key, each.done_bytes)
+        kept_files.add_metric(key, each.retained_files)
+        kept_size.add_metric(key, each.retained_bytes)
+        left_files.add_metric(key, each.planned_files - each.done_files)
+        left_size.add_metric(key, each.planned_bytes - each.done_bytes)
+        failed.add_metric(key, each.failed)
+        took.add_metric(key, each.seconds.buckets(), each.seconds.total)
+    return files, size, kept_files, kept_size, left_files, left_size, failed, took
+
+
+def _of_copies(copies: Copies) -> Iterable[Metric]:
+    at = GaugeMetricFamily(
+        "sluice_stage_standby_timestamp_seconds", "When the copy of another slot's state was changed last.", labels=LABELS
+    )
+    batch = GaugeMetricFamily("sluice_stage_standby_batch", "The last batch in the copy of another slot's state.", labels=LABELS)
+    for key, each in copies.items():
+        if each.at is not None and each.batch is not None:
+            at.add_metric(key, each.at.timestamp())
+            batch.add_metric(key, each.batch)
+    return at, batch
+
+
+def _durability(meters: BackupMeters) -> Iterable[Metric]:
+    at = GaugeMetricFamily("sluice_stage_durable_timestamp_seconds", "When state became durable last.", labels=LABELS)
+    batch = GaugeMetricFamily("sluice_stage_durable_batch", "The last batch whose state is durable.", labels=LABELS)
+    replayed = CounterMetricFamily("sluice_stage_replayed_batches", "Batches run again after a restore.", labels=LABELS)
+    replaced = CounterMetricFamily("sluice_stage_replaced_plans", "Batches that another holder of the task had planned.", labels=LABELS)
+    for key, each in meters.items():
+        if each.durable_at is not None and each.durable_batch is not None:
+            at.add_metric(key, each.durable_at.timestamp())
+            batch.add_metric(key, each.durable_batch)
+        replayed.add_metric(key, each.replayed)
+        replaced.add_metric(key, each.replaced)
+    return at, batch, replayed, replaced
+
+
+def _requests(requests: Requests) -> Iterable[Metric]:
+    labels = ["operation", "purpose"]
+    asked = CounterMetricFamily("sluice_container_blob_requests", "Requests to blob stores, every attempt.", labels=labels)
+    failed = CounterMetricFamily("sluice_container_blob_requests_failed", "Those that failed.", labels=labels)
+    for kind, count in sorted(dict(requests.asked).items()):
+        asked.add_metric([kind.operation, kind.purpose], count)
+        failed.add_metric([kind.operation, kind.purpose], dict(requests.failed).get(kind, 0))
+    return asked, failed

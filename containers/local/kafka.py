@@ -1,0 +1,325 @@
+"""A Kafka broker of one's own on this machine, for development and tests. A directory is a broker:
+
+    server.properties, log4j2.properties    written anew each time it starts
+    cluster-id                              data/ was formatted whole, under this id
+    data/                                   topics and their records
+    broker.json                             the process: pid, when it began, its ports
+    server.log, server.log.1                what it said, this time and the time before
+    tls/                                    its key, and the certificate that clients are to trust
+
+It is a process of its own, which outlives whoever started it. A lock beside the directory keeps two starters, or a starter and a stopper,
+apart. What a killed starter leaves behind is a broker that the next one finds by its pid, or a data directory that was not formatted whole
+and is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+from containers.errors import BrokerUnavailable
+from containers.jars import broker_jars, java
+from containers.local.kafka_config import LOG4J, LOOPBACK, KeyStore, Secured, server_properties
+
+_LOOK_AGAIN = timedelta(milliseconds=100)
+_ONE_ANSWER = timedelta(seconds=5)
+_ORDERLY_END = timedelta(seconds=20)
+_LAST_LINES = 12
+_MEMORY = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A broker that was started. `began`: seconds after the machine's start, which no change of the clock moves, so that a process that
+    got the same pid later is told from it."""
+
+    pid: int
+    began: float
+    port: int
+    secured_port: int | None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def secured(self) -> str | None:
+        """The bootstrap server of the secured listener."""
+        return None if self.secured_port is None else f"{LOOPBACK}:{self.secured_port}"
+
+    def lives(self) -> bool:
+        with suppress(psutil.Error):
+            found = psutil.Process(self.pid)
+            return found.status() != psutil.STATUS_ZOMBIE and abs(_began(found) - self.began) < 0.05
+        return False
+
+
+def _began(process: psutil.Process) -> float:
+    return process.create_time() - psutil.boot_time()
+
+
+class Broker:
+    """`port`: None is any that is free. `sasl` (user -> password) and `tls` make a further listener, see `Process.secured`; without them
+    there is none. `jars`: the broker's class path, asked for only when one is started."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        sasl: Mapping[str, str] | None = None,
+        tls: bool = False,
+        jars: Callable[[], Sequence[Path]] = broker_jars,
+        patience: timedelta = timedelta(seconds=60),
+    ) -> None:
+        self.directory = directory.absolute()
+        self._port = port
+        self._sasl = dict(sasl or {})
+        self._tls = tls
+        self._jars = jars
+        self._patience = patience
+        self._record = self.directory / "broker.json"
+        self._log = self.directory / "server.log"
+        self._data = self.directory / "data"
+        self._properties = self.directory / "server.properties"
+
+    @property
+    def certificate(self) -> Path:
+        """What clients of a broker with TLS are to trust: PEM, for Python and Java alike."""
+        return self.directory / "tls" / "certificate.pem"
+
+    def running(self) -> Process | None:
+        """The broker's process, whether it answers already or not."""
+        try:
+            process = Process(**json.loads(self._record.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        return process if process.lives() else None
+
+    async def up(self) -> Process:
+        """Start the broker, unless it is up, and wait until it answers. Raises BrokerUnavailable, also if it is up at another port, and
+        JarsUnavailable. When this fails or is cancelled, nothing that it started goes on running."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        async with self._alone():
+            found = self.running()
+            if found is None:
+                return await self._start()
+            if self._port not in (None, found.port):
+                raise BrokerUnavailable(f"the broker of {self.directory} is up at {found.bootstrap}: stop it first, or leave out the port")
+            if found.secured is None and (self._sasl or self._tls):
+                raise BrokerUnavailable(f"the broker of {self.directory} is up, without users and TLS: stop it first")
+            await self._answered(found)
+            return found
+
+    async def down(self) -> bool:
+        """Stop the broker, in order if it lets us; False if it was not running."""
+        if not self.directory.is_dir():
+            return False
+        async with self._alone():
+            return await self._stop()
+
+    async def wipe(self) -> bool:
+        """Stop the broker and remove its directory; False if there is no broker in it, and then nothing is removed."""
+        if not self._properties.is_file():
+            return False
+        async with self._alone():
+            await self._stop()
+            await asyncio.to_thread(shutil.rmtree, self.directory)
+        return True
+
+    # --- starting --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        with self.directory.with_name(f"{self.directory.name}.lock").open("wb") as lock:
+            while True:  # a thread that waits for a lock could not be cancelled
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+            yield
+
+    async def _start(self) -> Process:
+        port = _free_port() if self._port is None else _checked_free(self._port)
+        java_command = [self._program("java"), "-cp", os.pathsep.join(map(str, await asyncio.to_thread(self._jars)))]
+        secured = Secured(_free_port(), self._sasl, await self._keys() if self._tls else None) if self._sasl or self._tls else None
+        logging = self.directory / "log4j2.properties"
+        logging.write_text(LOG4J)
+        java_command.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+        _write_private(self._properties, server_properties(self._data, port, _free_port(), secured))
+        await self._format(java_command)
+        if self._log.exists():
+            self._log.replace(self._log.with_suffix(".log.1"))
+        with self._log.open("wb") as log:
+            started = subprocess.Popen(  # noqa: ASYNC220 — asyncio's own would end it together with the loop
+                [*java_command, *_MEMORY, "kafka.Kafka", str(self._properties)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        try:
+            process = Process(started.pid, _began(psutil.Process(started.pid)), port, secured.port if secured else None)
+            _write_private(self._record, json.dumps(asdict(process)))
+            await self._answered(process)
+        except BaseException:
+            started.kill()
+            started.wait()
+            self._record.unlink(missing_ok=True)
+            raise
+        return process
+
+    async def _format(self, java_command: Sequence[str]) -> None:
+        """Once in a directory's life."""
+        done = self.directory / "cluster-id"
+        if done.exists():
+            return
+        if self._data.exists():
+            await asyncio.to_thread(shutil.rmtree, self._data)
+        cluster = urlsafe_b64encode(uuid4().bytes)[:22].decode().replace("-", "A")  # at its beginning it would be taken for an option
+        await _finished([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)])
+        done.write_text(f"{cluster}\n")
+
+    async def _keys(self) -> KeyStore:
+        """The key and certificate that the broker had before, or new ones."""
+        keys = KeyStore(self.certificate.with_name("keys.p12"), secrets.token_hex(16))
+        password = keys.file.with_name("password")
+        if self.certificate.exists():
+            return KeyStore(keys.file, password.read_text())
+        await asyncio.to_thread(shutil.rmtree, keys.file.parent, ignore_errors=True)
+        keys.file.parent.mkdir(mode=0o700)
+        _write_private(password, keys.password)
+        store = ["-keystore", str(keys.file), "-storetype", "PKCS12", "-storepass:file", str(password), "-alias", "broker"]
+        names = ["-dname", f"CN={LOOPBACK}", "-ext", f"san=ip:{LOOPBACK},dns:localhost", "-ext", "bc=ca:true"]
+        await _finished([self._program("keytool"), "-genkeypair", "-keyalg", "RSA", "-validity", "3650", *names, *store])
+        await _finished([self._program("keytool"), "-exportcert", "-rfc", "-file", str(self.certificate), *store])
+        return keys
+
+    def _program(self, name: str) -> str:
+        found = java(os.environ, name)
+        if found is None:
+            raise BrokerUnavailable(f"Java's program {name!r} is needed and is not there: install Java 17 or 21, or set JAVA_HOME")
+        return found
+
+    async def _answered(self, process: Process) -> None:
+        """Wait for the broker's answer; a port gives no event."""
+        try:
+            async with asyncio.timeout(self._patience.total_seconds()):
+                while not await _answers(process.bootstrap):
+                    if not process.lives():
+                        raise BrokerUnavailable(f"the broker ended. The last lines of {self._log}:\n{self._last_lines()}")
+                    await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+        except TimeoutError:
+            told = f"the broker at {process.bootstrap} did not answer within {self._patience.total_seconds():g} s"
+            raise BrokerUnavailable(f"{told}. The last lines of {self._log}:\n{self._last_lines()}") from None
+
+    def _last_lines(self) -> str:
+        return _last_lines(self._log.read_text(errors="replace"))
+
+    # --- stopping --------------------------------------------------------------------------------------------------
+
+    async def _stop(self) -> bool:
+        found = self.running()
+        if found is not None:
+            await _end(found)
+        self._record.unlink(missing_ok=True)
+        return found is not None
+
+
+async def _end(process: Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(process.pid).terminate()
+        try:
+            async with asyncio.timeout(_ORDERLY_END.total_seconds()):
+                await _gone(process)
+        except TimeoutError:
+            psutil.Process(process.pid).kill()
+            await _gone(process)
+
+
+async def _gone(process: Process) -> None:
+    """Wait for its end. It is somebody else's child, or a dead one that its parent does not ask after: no event tells of that."""
+    while process.lives():  # noqa: ASYNC110 — see above
+        await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+
+
+async def _answers(bootstrap: str) -> bool:
+    """Whether a broker is there that knows itself to be part of its cluster: until then it can make no topics."""
+    host, _, port = bootstrap.rpartition(":")
+    try:
+        _, connection = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    connection.close()
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=int(_ONE_ANSWER.total_seconds() * 1000))
+    try:
+        await client.bootstrap()
+        return bool(client.cluster.brokers())
+    except (KafkaError, OSError):
+        return False
+    finally:
+        await client.close()
+
+
+async def _finished(command: Sequence[str]) -> None:
+    """Run to its end. Raises BrokerUnavailable, with what it said, if it fails."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    if process.returncode != 0:
+        raise BrokerUnavailable(f"{Path(command[0]).name} failed. It said:\n{_last_lines(said.decode(errors='replace'))}")
+
+
+def _last_lines(text: str) -> str:
+    told = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]  # where in Kafka is for its log alone
+    return "\n".join(f"  {line}" for line in told[-_LAST_LINES:])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _checked_free(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise BrokerUnavailable(f"{LOOPBACK}:{port} is not to be had ({error.strerror}): name another port") from error
+    return port
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Whole or not at all, and for nobody else's eyes."""
+    new = file.with_name(f"{file.name}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:  # noqa: PTH123 — a mode from the beginning
+        opened.write(text)
+    new.replace(file)

@@ -1,0 +1,208 @@
+"""Supervised processes on this machine: started, restarted when they end, up to a limit, and waited for.
+
+Every process gets a pipe as its standard input that carries nothing: if the supervisor is killed the pipe ends, and the processes stop in
+order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+from sluice.cli.console.pages import ProcessRow
+from sluice.client import Coordinator
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings, SluiceError
+from sluice.core.ids import RunId
+from sluice.core.placement import slots
+
+CRASH_WINDOW = timedelta(minutes=10)
+RESTARTS = 5
+"""A process that ends more often than this within the window is not started again."""
+
+
+@dataclass
+class Slot:
+    """A process that is to be there: the coordinator, or a container of a slot. `codes`: with which exit codes it ended."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    processor_id: str | None = None
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+    crashes: list[float] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    again_at: float = 0.0
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    def row(self, now: float) -> ProcessRow:
+        state = "up" if self.up else f"again in {self.again_at - now:.0f}s" if self.again_at > now else "down"
+        return ProcessRow(
+            self.name, self.processor_id, state, self.process.pid if self.process and self.up else None, max(0, self.starts - 1)
+        )
+
+    def signal(self, which: signal.Signals) -> None:
+        if self.process is not None and self.up:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(which)
+
+
+class EndedTooOften(Exception):
+    """A process ended more often than it may; the message says how."""
+
+    def __init__(self, slot: Slot) -> None:
+        times = "once" if len(slot.crashes) == 1 else f"{len(slot.crashes)} times within {CRASH_WINDOW}"
+        super().__init__(f"{slot.name} ended {times} (exit {slot.codes[-1]})")
+        self.slot = slot
+
+
+class Processes:
+    """`logs`: the directory where each has a file of its own. `restarts`: how often each may be started again within ten minutes."""
+
+    def __init__(self, logs: Path, restarts: int, clock: Clock) -> None:
+        self._logs = logs
+        self._restarts = restarts
+        self._clock = clock
+
+    async def start(self, slot: Slot) -> None:
+        with (self._logs / f"{slot.name}.log").open("ab") as out:
+            slot.process = await asyncio.create_subprocess_exec(
+                *slot.command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, env=slot.environment, start_new_session=True
+            )
+        slot.starts += 1
+
+    def due(self, slot: Slot) -> bool:
+        """Whether a process that is down is to be started now: at once at first, then with growing pauses. Raises EndedTooOften."""
+        now = self._clock.elapsed()
+        if slot.process is not None:
+            slot.crashes = [at for at in slot.crashes if at > now - CRASH_WINDOW.total_seconds()] + [now]
+            if slot.process.returncode is not None:
+                slot.codes.append(slot.process.returncode)
+            slot.process = None
+            if len(slot.crashes) > self._restarts:
+                raise EndedTooOften(slot)
+            slot.again_at = now + min(30.0, 0.5 * 2 ** (len(slot.crashes) - 1))
+        return now >= slot.again_at
+
+    def last_line(self, slot: Slot) -> str:
+        """Of its log."""
+        lines = (self._logs / f"{slot.name}.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it wrote nothing to {self._logs / slot.name}.log"
+
+
+async def ended(slots: Sequence[Slot], within: timedelta) -> None:
+    """Wait until the processes have ended; those that are late are killed."""
+    waits = [asyncio.create_task(slot.process.wait()) for slot in slots if slot.process is not None]
+    if not waits:
+        return
+    _, late = await asyncio.wait(waits, timeout=within.total_seconds())
+    if late:
+        for slot in slots:
+            slot.signal(signal.SIGKILL)
+        await asyncio.wait(late, timeout=10)
+
+
+STOP_WITHIN = timedelta(seconds=150)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What containers are started with. `master`: Spark's; None leaves it to their settings."""
+
+    job_file: Path
+    url: str
+    home: Path
+    master: str | None = None
+
+    def made_logs(self) -> Path:
+        """The directory of the processes' logs, made. Raises BadSettings."""
+        logs = self.home / "logs"
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadSettings(f"--home {self.home}: {error.filename} cannot be made ({error.strerror})") from error
+        return logs
+
+
+def container_environment(launch: Launch, run_id: str, processor_id: str) -> dict[str, str]:
+    """Ours, and what a container of that slot needs to know."""
+    return {
+        **os.environ,
+        "SLUICE_COORDINATOR_URL": launch.url,
+        "SLUICE_RUN_ID": run_id,
+        "SLUICE_PROCESSOR_ID": processor_id,
+        "SLUICE_HOME": str(launch.home),
+        "SLUICE_STOP_WITH_STDIN": "1",
+        **({"SLUICE_SPARK_MASTER": launch.master} if launch.master else {}),
+    }
+
+
+class LocalContainers:
+    def __init__(self, launch: Launch, processes: Processes, client: Coordinator, run_id: RunId, containers: int) -> None:
+        self._processes = processes
+        self._client = client
+        self._run_id = run_id
+        self._launch = launch
+        self._wanted = slots(containers)
+        self._slots: dict[str, Slot] = {}
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        return list(self._slots.values())
+
+    def scale(self, containers: int) -> None:
+        """The run has so many slots. The container of one that is no more ends by itself, and is not started again."""
+        self._wanted = slots(containers)
+
+    def _slot(self, slot: str) -> Slot:
+        command = [sys.executable, "-P", "-m", "coordinator.cli.commands", "container", str(self._launch.job_file)]
+        return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot)
+
+    @property
+    def up(self) -> Sequence[Slot]:
+        return [slot for slot in self.slots if slot.up]
+
+    async def keep_up(self) -> None:
+        """Start those that are down and may be started. Raises EndedTooOften."""
+        self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
+        for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
+            if not slot.up and self._processes.due(slot):
+                slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{uuid4().hex[:8]}"
+                await self._processes.start(slot)
+
+    async def told(self, often: EndedTooOften) -> str:
+        """How one ended, and why: what the coordinator was told, else the last of its log."""
+        last = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID")
+        with suppress(SluiceError):
+            for each in (await self._client.run(self._run_id)).incarnations:
+                if each.execution_container_id == last and each.reason:
+                    return f"{often}: {each.reason}"
+        return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
+
+    def failed(self, orderly: Sequence[int]) -> str:
+        """Of one that ended with another exit code than these, how; "" without one."""
+        for slot in self.slots:
+            code = next((code for code in slot.codes if code not in orderly), None)
+            if code is not None:
+                return f"{slot.name} ended with exit code {code}: its log ends: {self._processes.last_line(slot)}"
+        return ""
+
+    def signal(self, which: signal.Signals) -> None:
+        for slot in self.slots:
+            slot.signal(which)
+
+    async def ended(self) -> None:
+        """Wait until those that are up have ended, which somebody has told them to."""
+        await ended(self.up, STOP_WITHIN)

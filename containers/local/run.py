@@ -1,0 +1,256 @@
+"""`sluice run`: the coordinator and the containers of one run as processes of this machine, restarted when they crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from containers.local.processes import RESTARTS, EndedTooOften, Launch, LocalContainers, Processes, Slot, ended
+from containers.worker_python import last_on_path
+from sluice.cli.console.live import LiveTable, StatusLine
+from sluice.cli.console.pages import ProcessRow
+from sluice.cli.console.tables import Screen, is_interactive
+from sluice.client import Coordinator
+from sluice.clock import SystemClock
+from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
+from sluice.deploy import job_request
+from sluice.wire import runs as wire_runs
+
+LOCAL_KAFKA = "127.0.0.1:9092"
+TICK = timedelta(seconds=1)
+START_WITHIN = timedelta(seconds=30)
+NEXT_WITHIN = timedelta(seconds=3)
+"""How long after a drain the coordinator waits for the job's next run, which `sluice upgrade` deploys at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    job_file: Path
+    request: wire_runs.RunRequest
+    home: Path
+    port: int
+    master: str | None = None
+    """Spark's, for the containers; None leaves it to their settings."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.job_file, self.url, self.home, self.master)
+
+
+def run_options(
+    job_file: Path,
+    containers: int,
+    home: Path,
+    port: int,
+    start: str,
+    system: str,
+    config: Sequence[str],
+    bind: Sequence[str] = (),
+    master: str | None = None,
+) -> RunOptions:
+    """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
+    request = job_request(job_file, containers, start, system, config, bind)
+    if not 0 <= port <= 65535:
+        raise BadSettings(f"--port takes 0 to 65535, not {port}")
+    return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port(), master)
+
+
+def coordinator_environment(options: RunOptions) -> dict[str, str]:
+    """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job names is
+    allowed: whoever runs the file runs its code anyway."""
+    kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in options.request.streams) else {}
+    grouper = options.request.grouper
+    if ":" not in grouper:
+        return {**kafka, **os.environ}
+    return {**kafka, **os.environ, "SLUICE_GROUPERS": json.dumps([grouper])}
+
+
+def coordinator_command(options: RunOptions) -> list[str]:
+    """A grouper that the job names is also looked for beside the job file."""
+    looking = last_on_path(options.job_file.parent) if ":" in options.request.grouper else []
+    return [
+        *(sys.executable, "-P", *looking, "-m", "coordinator.cli.commands", "coordinator", "--stop-with-stdin"),
+        *("--host", "127.0.0.1", "--port", str(options.port), "--home", str(options.home)),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalRun:
+    def __init__(self, options: RunOptions, restarts: int = RESTARTS) -> None:
+        self._options = options
+        self._stopping = asyncio.Event()
+        self._signals = 0
+        self._coordinator = Slot("coordinator", coordinator_command(options), coordinator_environment(options))
+        self._containers: LocalContainers | None = None
+        self._client = Coordinator(options.url)
+        self._clock = SystemClock()
+        self._processes = Processes(options.home / "logs", restarts, self._clock)
+        self._run_id = RunId("")
+        self._failure = ""
+
+    async def run(self) -> int:
+        """Until Ctrl-C, the end of the run, or a failure; the exit code."""
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._on_signal)
+        display = self._display()
+        try:
+            self._options.launch.made_logs()
+            await self._start_coordinator()
+            await self._deploy()
+            display.start(self._run_id)
+            if await self._supervise() is RunState.DRAINED:
+                await display.stop()
+                await self._serve_next()
+        except SluiceError as error:
+            self._failure = self._failure or f"{error.title()} {error}"
+        except EndedTooOften as often:
+            self._failure = await self._why(often)
+        finally:
+            display.ending("stopping between batches; Ctrl-C again interrupts them")
+            await self._end_containers()
+            await display.stop()
+            await self._end_coordinator()
+            await self._client.close()
+        if self._failure:
+            print(f"sluice: {self._failure}", file=sys.stderr)
+            return 1
+        return 0
+
+    def _display(self) -> LiveTable | StatusLine:
+        screen = Screen(sys.stdout)
+        if is_interactive(screen.console):
+            return LiveTable(self._client, screen, self._rows, self._clock)
+        return StatusLine(self._client, sys.stdout)
+
+    def _rows(self) -> Sequence[ProcessRow]:
+        now = self._clock.elapsed()
+        return [slot.row(now) for slot in (self._coordinator, *self._slots)]
+
+    @property
+    def _slots(self) -> Sequence[Slot]:
+        return self._containers.slots if self._containers else ()
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._stopping.set()
+        if self._signals > 1 and self._containers is not None:
+            self._containers.signal(signal.SIGTERM)
+
+    async def _start_coordinator(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self._options.port))
+            except OSError as error:
+                raise BadSettings(f"port {self._options.port} is taken ({error.strerror}): choose another with --port, or 0") from error
+        await self._processes.start(self._coordinator)
+        give_up = self._clock.elapsed() + START_WITHIN.total_seconds()
+        while not await self._answers():
+            if not self._coordinator.up or self._clock.elapsed() > give_up:
+                raise CoordinatorUnreachable(f"the coordinator did not start: {self._processes.last_line(self._coordinator)}")
+            await self._pause(timedelta(seconds=0.1))
+        print(f"coordinator {self._options.url}", flush=True)
+
+    async def _answers(self) -> bool:
+        try:
+            await self._client.live()
+        except SluiceError:
+            return False
+        return True
+
+    async def _deploy(self) -> None:
+        run = await self._client.deploy(self._options.request)
+        self._run_id = RunId(run.run_id)
+        print(f"run {run.run_id}", flush=True)
+        self._containers = LocalContainers(
+            self._options.launch, self._processes, self._client, self._run_id, self._options.request.containers
+        )
+
+    async def _supervise(self) -> RunState | None:
+        """Until the run has ended: its state. None when we are to stop, or the run was told to and its containers are gone. Raises
+        EndedTooOften."""
+        assert self._containers is not None
+        while not self._stopping.is_set():
+            await self._keep_coordinator()
+            with suppress(SluiceError):
+                run = await self._client.run(self._run_id)
+                self._containers.scale(run.containers)
+                if run.state.ended:
+                    self._failure = self._failure or (f"the run failed: {run.reason}" if run.state is RunState.FAILED else "")
+                    return run.state
+                if run.stop_requested_at is not None and not self._containers.up:
+                    return None
+            await self._containers.keep_up()
+            await self._pause(TICK)
+        return None
+
+    async def _keep_coordinator(self) -> None:
+        """Raises EndedTooOften."""
+        if not self._coordinator.up and self._processes.due(self._coordinator):
+            await self._processes.start(self._coordinator)
+
+    async def _serve_next(self) -> None:
+        """After a drain: keep the coordinator up for the job's next runs, which others deploy and give containers, until the last has ended
+        and there is no further one within NEXT_WITHIN. Raises EndedTooOften."""
+        assert self._containers is not None
+        await self._containers.ended()
+        give_up, told = self._clock.elapsed() + NEXT_WITHIN.total_seconds(), self._run_id
+        while not self._stopping.is_set() and self._clock.elapsed() < give_up:
+            await self._keep_coordinator()
+            with suppress(SluiceError):
+                current = next(each for each in (await self._client.jobs()).jobs if each.job == self._options.request.job)
+                if not current.state.ended:
+                    give_up = self._clock.elapsed() + NEXT_WITHIN.total_seconds()
+                if current.current_run != told:
+                    told = RunId(current.current_run)
+                    print(f"the coordinator stays up for run {told}", flush=True)
+            await self._pause(TICK)
+
+    async def _why(self, often: EndedTooOften) -> str:
+        if often.slot is self._coordinator or self._containers is None:
+            return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
+        return await self._containers.told(often)
+
+    async def _pause(self, duration: timedelta) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(duration.total_seconds()):
+                await self._stopping.wait()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    async def _end_containers(self) -> None:
+        """Stop the run and wait for its containers."""
+        with suppress(SluiceError):
+            if self._run_id and self._coordinator.up:
+                await self._client.stop_run(self._run_id, self._failure or "sluice run ends", failed=bool(self._failure))
+        if self._containers is not None:
+            if not self._coordinator.up:
+                self._containers.signal(signal.SIGTERM)
+            await self._containers.ended()
+
+    async def _end_coordinator(self) -> None:
+        """After the containers, which need its word."""
+        if self._coordinator.up:
+            self._coordinator.signal(signal.SIGTERM)
+            await ended([self._coordinator], START_WITHIN)

@@ -1,0 +1,128 @@
+"""`sluice upgrade --local`: containers of the new version, and should it come to that of the old one, as processes of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes
+from sluice.cli.console.live import LiveTable, StatusLine
+from sluice.cli.console.pages import ProcessRow
+from sluice.cli.console.tables import Screen, is_interactive
+from sluice.cli.upgrade.decide import LocalWish
+from sluice.cli.upgrade.watch import ORDERLY
+from sluice.client import Coordinator
+from sluice.clock import Clock
+from sluice.core.errors import SluiceError
+from sluice.core.ids import RunId
+from sluice.core.lifecycle import RunState
+
+TICK = timedelta(seconds=1)
+
+
+class LocalUpgrade:
+    """The containers of one run at a time. Raises BadSettings for a home that cannot be made."""
+
+    def __init__(self, wish: LocalWish, url: str, client: Coordinator, clock: Clock) -> None:
+        self._wish = wish
+        self._url = url
+        self._client = client
+        self._clock = clock
+        self._processes = Processes(self._launch(Path()).made_logs(), wish.restarts, clock)
+        self._run_id: RunId | None = None
+        self._containers: LocalContainers | None = None
+
+    def _launch(self, job_file: Path) -> Launch:
+        return Launch(job_file.absolute(), self._url, self._wish.home.absolute(), self._wish.master)
+
+    def has(self, run_id: RunId) -> bool:
+        return self._run_id == run_id
+
+    def take(self, job_file: Path, run_id: RunId, containers: int) -> None:
+        """From now on it is the containers of this run."""
+        self._run_id = run_id
+        self._containers = LocalContainers(self._launch(job_file), self._processes, self._client, run_id, containers)
+
+    async def keep_up(self) -> str:
+        """Start what is down; how a container failed, "" while none has."""
+        assert self._containers is not None
+        try:
+            await self._containers.keep_up()
+        except EndedTooOften as often:
+            return await self._containers.told(often)
+        return self._containers.failed(ORDERLY)
+
+    async def see_out(self) -> None:
+        """The run was told to stop: wait for its containers."""
+        if self._containers is not None:
+            await self._containers.ended()
+
+    async def leave(self) -> None:
+        """Stop the containers and not the run."""
+        if self._containers is not None and self._containers.up:
+            self._containers.signal(signal.SIGTERM)
+            await self._containers.ended()
+
+    async def stay(self) -> str:
+        """As `sluice run` does: until Ctrl-C, the end of the run, or a failure, which is told."""
+        assert self._containers is not None
+        assert self._run_id is not None
+        stopping = asyncio.Event()
+        signals = 0
+
+        def on_signal() -> None:
+            nonlocal signals
+            signals += 1
+            stopping.set()
+            if signals > 1 and self._containers is not None:
+                self._containers.signal(signal.SIGTERM)
+
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, on_signal)
+        display = self._display()
+        display.start(self._run_id)
+        failure = ""
+        try:
+            failure = await self._until_the_end(self._containers, self._run_id, stopping)
+        finally:
+            display.ending("stopping between batches; Ctrl-C again interrupts them")
+            try:
+                await self._client.stop_run(self._run_id, failure or "sluice upgrade ends", failed=bool(failure))
+            except SluiceError:
+                self._containers.signal(signal.SIGTERM)
+            await self._containers.ended()
+            await display.stop()
+        return failure
+
+    async def _until_the_end(self, containers: LocalContainers, run_id: RunId, stopping: asyncio.Event) -> str:
+        while not stopping.is_set():
+            with suppress(SluiceError):
+                run = await self._client.run(run_id)
+                containers.scale(run.containers)
+                if run.state.ended:
+                    return f"the run failed: {run.reason}" if run.state is RunState.FAILED else ""
+                if run.stop_requested_at is not None and not containers.up:
+                    return ""
+            try:
+                await containers.keep_up()
+            except EndedTooOften as often:
+                return await containers.told(often)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK.total_seconds()):
+                    await stopping.wait()
+        return ""
+
+    def _display(self) -> LiveTable | StatusLine:
+        screen = Screen(sys.stdout)
+        if is_interactive(screen.console):
+            return LiveTable(self._client, screen, self._rows, self._clock)
+        return StatusLine(self._client, sys.stdout)
+
+    def _rows(self) -> Sequence[ProcessRow]:
+        now = self._clock.elapsed()
+        return [] if self._containers is None else [slot.row(now) for slot in self._containers.slots]

@@ -1,0 +1,115 @@
+"""The typical job from which `sluice class-archive` has Spark's classes: `python -m containers.spark.cds_training FILE CLASS_PATH`. It
+imports pyspark.
+
+Two stages over a log in a directory of its own: routing by a key, and windows under a watermark, in RocksDB. What it does not touch is
+loaded from the jars when a job wants it, as everything is without an archive.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from containers.spark.cds import CLASS_PATH, ClassArchive
+from containers.spark.listener import BatchDone, Listener, QueryEnded
+from containers.spark.query import start_query, stop_between_batches
+from containers.spark.session import DEFAULT_JAVA_OPTIONS, start_session
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import Grant
+from containers.spark.task import Bound, StageTask
+from containers.state.checkpoint import Stores
+from sluice.clock import SystemClock
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.job import Job, Task
+from sluice.streams.log import Log, Record, Writer
+
+RECORDS = 600
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""Compiling well would be half of the work; an archive has classes, and no compiled code."""
+
+JVM_ENDS_WITHIN = timedelta(minutes=5)
+
+job = Job("class-training")
+events = job.input("events")
+routed = job.intermediate("routed", partitions=1)
+counted = job.output("counted")
+lineage = Lineage("00000000-0000-4000-8000-000000000000")
+
+
+@job.stage(reads=events, writes=routed)
+def route(task: Task) -> DataStreamWriter:
+    parsed = F.from_json(F.col("value").cast("string"), "at long, name string").alias("e")
+    rows = task.read(events).select(parsed).where("e.at is not null")
+    return task.write(rows.select("e.name", F.to_json("e").alias("v")), routed, key="name", value="v")
+
+
+@job.stage(reads=routed, writes=counted)
+def count(task: Task) -> DataStreamWriter:
+    parsed = F.from_json(F.col("value").cast("string"), "at long, name string").alias("e")
+    rows = task.read(routed).select(parsed).select("e.name", F.timestamp_seconds("e.at").alias("at")).withWatermark("at", "1 minute")
+    windows = rows.groupBy(F.window("at", "1 minute"), "name").agg(F.count("*").alias("n"), F.max("at").alias("last"))
+    return task.write(windows.select("name", F.col("window.start").alias("start"), "n", "last"), counted, key="name")
+
+
+def _feed(log: Log) -> None:
+    for stream in ("events", "routed", "counted"):
+        log.create(stream, 1)
+    records = [Record(f'{{"at": {n}, "name": "name {n % 7}"}}'.encode()) for n in range(RECORDS)]
+    log.append("events", records, writer=Writer(lineage, "feeder", Generation(1)), batch=0, now_micros=0)
+
+
+def _train(spark: SparkSession, root: Path) -> None:
+    """Run each stage until it has read all there is; the second in two batches, of which the last closes windows."""
+    spark.streams.addListener(Listener(_heed_batch, _heed_end, _heed_idle))
+    log = Log(root / "log")
+    _feed(log)
+    bound = {each.name: Bound(StreamId("log", each.name), intermediate=each is routed) for each in (events, routed, counted)}
+    systems = {"log": LogTaskSystem(spark, log.directory, SystemClock(), lambda lost: None)}
+    stores = Stores(root / "state", job.name)
+    for name, stage, source in (("route", route, "events"), ("count", count, "routed")):
+        starts = {Ssp("log", source, 0): 0}
+        grant = Grant(job.name, TaskName("Partition 0"), StageName(name), Generation(1), lineage, RunId("training"), starts)
+        task = StageTask(spark, grant, bound, systems, {}, RECORDS // 2)
+        directory = stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        query = start_query(spark, stage(task), name, directory, timedelta(seconds=0.1))
+        query.processAllAvailable()
+        stop_between_batches(spark, query, timedelta(minutes=1), Event())
+
+
+def _heed_batch(_done: BatchDone) -> None: ...
+
+
+def _heed_end(_ended: QueryEnded) -> None: ...
+
+
+def _heed_idle(_run_id: str) -> None: ...
+
+
+def _settings(archive: ClassArchive) -> Mapping[str, str]:
+    return {DEFAULT_JAVA_OPTIONS: f"{archive.make} {SHORT_LIVED}", CLASS_PATH: archive.class_path}
+
+
+def main(archive: ClassArchive) -> int:
+    """The exit code of the JVM, which writes the archive when it ends."""
+    with TemporaryDirectory(prefix="sluice-") as made:
+        root = Path(made)
+        spark = start_session("class training", "local[2]", root / "spark", _settings(archive), root)
+        gateway = spark.sparkContext._gateway
+        _train(spark, root)
+        spark.stop()
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # at which the JVM ends
+        return int(gateway.proc.wait(JVM_ENDS_WITHIN.total_seconds()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(ClassArchive(Path(sys.argv[1]), sys.argv[2])))

@@ -1,0 +1,242 @@
+"""Whether executors elsewhere see the paths that the driver sees.
+
+Executors write state into the checkpoint directories and read the embedded log, at paths that the driver names. Where such a path is
+another one on their side (a disk of that machine, an emptyDir), state would be written where nobody finds it again. So, before any query,
+the driver writes a nonce into each path, and a job on every executor reads it there and writes something beside it, which the driver then
+must see. Executors that join later are looked at by the next sign of life; what runs on them before that fails for want of the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from threading import Event, Timer
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from containers.errors import ExecutorsMissing, PathNotShared
+from sluice.clock import Clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+log = logging.getLogger(__name__)
+
+STEP = timedelta(seconds=0.1)
+"""How often the session is asked who has registered; it has no event for that which Python could wait for."""
+
+NONCE = "nonce"
+_SCHEMA = "executor string, host string, path int, wrote string, trouble string"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPath:
+    """A directory that every executor must see. `of_one_machine`: it works among processes of one kernel only. `setting` moves it."""
+
+    directory: Path
+    setting: str
+    of_one_machine: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the driver put into a path, for executors to find: `directory` has the file NONCE with the text `nonce`. `machine` is the
+    driver's, where it matters."""
+
+    directory: str
+    nonce: str
+    machine: str | None
+
+
+def this_machine() -> str | None:
+    """The same for all processes of one running kernel, in whatever container; None where the system does not tell."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
+
+
+def look(probe: Probe) -> tuple[str, str]:
+    """Find the nonce and leave a file beside it: its name, and what is wrong ("" for nothing). Runs where an executor is."""
+    directory, name = Path(probe.directory), f"seen-{secrets.token_hex(8)}"
+    if probe.machine is not None and this_machine() not in (None, probe.machine):
+        return "", "is on another machine, and the embedded log is for processes of one machine (SQLite's WAL); use Kafka"
+    try:
+        if (directory / NONCE).read_text() != probe.nonce:
+            return "", "finds another directory there than the driver"
+    except OSError as error:
+        return "", f"does not see what the driver wrote there ({error.strerror})"
+    try:
+        (directory / name).write_text(probe.nonce)
+    except OSError as error:
+        return "", f"cannot write there what the driver has made ({error.strerror}; it runs as user {os.geteuid()})"
+    return name, ""
+
+
+def _look_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> Iterator[pa.RecordBatch]:
+    """`look` for each task's one row, which has the command line of the executor's JVM."""
+    for batch in batches:
+        for command in batch.column("command").to_pylist():
+            words = command.split()
+            named = {word: value for word, value in pairwise(words) if word in ("--executor-id", "--hostname")}
+            found = [look(probe) for probe in probes]
+            rows = [
+                {
+                    "executor": named.get("--executor-id", "?"),
+                    "host": named.get("--hostname", socket.gethostname()),
+                    "path": index,
+                    "wrote": wrote,
+                    "trouble": trouble,
+                }
+                for index, (wrote, trouble) in enumerate(found)
+            ]
+            yield pa.RecordBatch.from_pylist(rows, _ARROW)
+
+
+_ARROW = pa.schema([(name, pa.int32() if kind == "int" else pa.string()) for name, kind in (each.split() for each in _SCHEMA.split(", "))])
+
+
+class SharedPaths:
+    """The check of one session, for all executors that it has and gets. Methods block, except `look_at_newcomers`."""
+
+    def __init__(self, spark: SparkSession, paths: Sequence[SharedPath], clock: Clock, patience: timedelta) -> None:
+        """`patience`: how long to wait for executors, and for a job on them."""
+        self._spark = spark
+        self._paths = paths
+        self._clock = clock
+        self._patience = patience
+        self._seen: set[str] = set()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-shared-paths")
+        self._looking: Future[None] | None = None
+
+    def check(self, asked: int) -> None:
+        """Wait until `asked` executors have registered, and look from each that there is. Fewer will do when the patience ends.
+
+        Raises PathNotShared, ExecutorsMissing.
+        """
+        give_up = self._clock.elapsed() + self._patience.total_seconds()
+        while len(self._registered()) < asked and self._clock.elapsed() < give_up:
+            Event().wait(STEP.total_seconds())
+        found = len(self._registered())
+        if found == 0:
+            raise ExecutorsMissing(_NONE_CAME.format(master=self._master, seconds=self._patience.total_seconds()))
+        if found < asked:
+            log.warning("%d of %d executors have registered; the others are looked at when they do", found, asked)
+        self._look_at_all()
+
+    def look_at_newcomers(self) -> None:
+        """Begin to look from executors that are new, in a thread of its own, or say what that found. One that is too busy with a batch to
+        be looked at is asked again. Raises PathNotShared."""
+        if self._looking is not None and self._looking.done():
+            looked, self._looking = self._looking, None
+            try:
+                looked.result()
+            except ExecutorsMissing as error:
+                log.warning("%s", error)
+        if self._looking is None and not self._registered() <= self._seen:
+            self._looking = self._thread.submit(self._look_at_all)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _master(self) -> str:
+        return str(self._spark.sparkContext.master)
+
+    def _registered(self) -> set[str]:
+        told = str(self._spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
+        return set(filter(None, told.split(",")))
+
+    def _look_at_all(self) -> None:
+        """Until every registered executor has been seen. One task reaches each when all have a free core, else it takes more jobs."""
+        give_up = self._clock.elapsed() + self._patience.total_seconds()
+        with ExitStack() as stack:
+            probes = [self._lay(path, stack) for path in self._paths]
+            while new := self._registered() - self._seen:
+                if self._clock.elapsed() >= give_up:
+                    raise ExecutorsMissing(f"executors {', '.join(sorted(new))} of {self._master} have run no task: {_BUSY}")
+                self._seen |= self._look(probes)
+                Event().wait(0 if self._registered() <= self._seen else STEP.total_seconds())
+        log.info("executors %s share %s", ", ".join(sorted(self._seen)), ", ".join(str(path.directory) for path in self._paths))
+
+    def _lay(self, path: SharedPath, stack: ExitStack) -> Probe:
+        """In a directory as the driver makes them for checkpoints, so that an executor of another user finds what it would find there."""
+        directory, nonce = path.directory / f".shared-{secrets.token_hex(8)}", secrets.token_hex(16)
+        try:
+            directory.mkdir()
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            (directory / NONCE).write_text(nonce)
+        except OSError as error:
+            raise PathNotShared(f"the driver cannot write into {path.directory} ({error.strerror}): see {path.setting}") from error
+        return Probe(str(directory), nonce, this_machine() if path.of_one_machine else None)
+
+    def _look(self, probes: Sequence[Probe]) -> set[str]:
+        """One job; the executors that it ran on."""
+        found = self._run(probes)
+        troubles = {}
+        for executor, host, index, wrote, trouble in found:
+            path, probe = self._paths[index], probes[index]
+            missing = wrote and not (Path(probe.directory) / wrote).exists()
+            if trouble or missing:
+                what = trouble or "writes there, and the driver does not see it"
+                troubles[executor, index] = f"executor {executor} on {host}: {path.directory} ({path.setting}): it {what}"
+        if troubles:
+            raise PathNotShared(_told(self._master, list(troubles.values()), {self._paths[index].setting for _, index in troubles}))
+        return {executor for executor, *_ in found}
+
+    def _run(self, probes: Sequence[Probe]) -> list[tuple[str, str, int, str, str]]:
+        context = self._spark.sparkContext
+        tasks = max(context.defaultParallelism, len(self._registered()))
+        command = F.reflect(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("sun.java.command")).alias("command")
+        job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(partial(_look_from, probes=probes), _SCHEMA)
+        tag = f"sluice-shared-paths-{secrets.token_hex(4)}"
+        limit = Timer(self._patience.total_seconds(), context.cancelJobsWithTag, [tag])
+        context.addJobTag(tag)
+        limit.start()
+        try:
+            return [(row.executor, row.host, row.path, row.wrote, row.trouble) for row in job.collect()]
+        except (PySparkException, Py4JError) as error:
+            raise ExecutorsMissing(f"no job can be run on the executors of {self._master}: {_last_line(error)}: {_NEEDED}") from error
+        finally:
+            limit.cancel()
+            context.removeJobTag(tag)
+
+
+_NONE_CAME = (
+    "{master} gave no executor within {seconds:g} s (SLUICE_EXECUTORS_TIMEOUT_SECONDS): are there free cores and memory for one? A "
+    "container on a standalone cluster takes every core that is free unless spark.cores.max says how many, and with dynamic allocation "
+    "spark.dynamicAllocation.minExecutors must be 1 or more"
+)
+_BUSY = "they are busy with other things, or hang"
+_NEEDED = "executors need this Python, with Sluice and what it needs, at the path that PYSPARK_PYTHON names"
+
+
+def _told(master: str, troubles: Sequence[str], settings: set[str]) -> str:
+    more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
+    return (
+        f"under {master} the executors must share these paths with the driver: {'; '.join(troubles[:_SHOWN])}{more}. "
+        f"Put {' and '.join(sorted(settings))} on a path that all of them have, with the same user, or use a local master"
+    )
+
+
+def _last_line(error: Exception) -> str:
+    """Of what Python said on the executor, the error itself; the rest is in the log."""
+    log.warning("the job that looks for shared paths failed", exc_info=error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    named = [line for line in lines if "Error:" in line or "Exception:" in line]
+    return (named or lines or [type(error).__name__])[-1][:300]

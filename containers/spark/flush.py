@@ -1,0 +1,262 @@
+"""Emptying a stage's store for a drain: an interrupted batch, the rest of its input, and a flush.
+
+Every step is a batch that is planned here (`containers/state/offsetlog.py`) and run by Spark as one of its own log, so a crash anywhere
+leaves a store like any other: the planned batch runs again, and what came before it is not done twice. A store that was flushed drops all
+that comes later, and must never go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, reduce
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from containers.spark.gate import Held
+from containers.spark.listener import Kept
+from containers.spark.operators import Empties, Operator, operators_of, sources_of
+from containers.spark.query import plan_metadata, run_planned_batch
+from containers.state import offsetlog
+from containers.state.checkpoint import inspect, read_plan, write_plan
+from containers.state.offsetlog import BatchPlan
+from sluice.clock import Clock
+from sluice.core.ids import Ssp
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+ROUNDS = 20
+"""How many batches a flush has at most: timers may set others for ever."""
+
+ENDS_WITHIN = timedelta(seconds=30)
+"""More than enough for a query that runs nothing."""
+
+KINDS: Mapping[str, str] = {
+    "stateStoreSave": "aggregation",
+    "sessionWindowStateStoreSaveExec": "aggregation",
+    "symmetricHashJoin": "join",
+    "dedupe": "dropDuplicates",
+    "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
+    "transformWithStateExec": "transformWithState",
+    "transformWithStateInPySparkExec": "transformWithState",
+    "globalLimit": "limit",
+}
+"""What people call the operators that Spark's progress names so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a flush left. `batch` is the last of the store, -1 for none; `rounds` counts the batches of the flush."""
+
+    batch: int
+    rounds: int = 0
+    rows_left: int = 0
+    operators_left: tuple[str, ...] = ()
+    """Those that keep rows, and how many: "aggregation (3 rows)"."""
+
+
+class Flusher:
+    """Of one store, whose query is stopped, or held by a gate (`containers/spark/gate.py`). Blocks; run it on the engine's threads. Raises
+    what a batch raises, and CheckpointUnreadable."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        name: str,
+        writer_of: Callable[[], DataStreamWriter],
+        starts: Mapping[Ssp, int],
+        max_rows: int,
+        clock: Clock,
+        rounds: int = ROUNDS,
+        held: Held | None = None,
+    ) -> None:
+        """`name` is the query's; `writer_of` calls the stage's function, once; `starts` are the partitions that it reads, and where it
+        began; a batch of the rest reads about `max_rows` rows. `held` saves the start of a query for each batch, and is ended where
+        that does not do."""
+        self._spark = spark
+        self.directory = directory
+        self._name = name
+        self._writer_of = writer_of
+        self._starts = starts
+        self._reads = sorted({ssp.stream_id for ssp in starts}, key=str)
+        self._max_rows = max_rows
+        self._clock = clock
+        self._rounds = rounds
+        self._held = held
+        self._kept: tuple[Kept, ...] = ()
+
+    @cached_property
+    def _writer(self) -> DataStreamWriter:
+        """One for all batches: Spark starts a Python process to learn the columns of a source anew."""
+        return self._writer_of()
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        return operators_of(self._writer) if self._held is None else self._held.operators()
+
+    def finish_interrupted(self) -> bool:
+        """Run the batch that was planned and not committed; whether there was one."""
+        found = inspect(self.directory)
+        if found is None or found.planned <= found.committed:
+            return False
+        self._run(found.planned)
+        return True
+
+    def advance(self, ends: Mapping[Ssp, int]) -> int:
+        """Read on up to these ends, in bounded batches under the watermark of the last batch, so that rows of a slower feeder are not late;
+        the number of batches. Partitions that `ends` does not name stand still. An interrupted batch must be finished before."""
+        found = inspect(self.directory)
+        assert found is not None
+        last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
+        batches = 0
+        for plan in offsetlog.tail(last, ends, self._reads, self._max_rows, self._clock.now()):
+            batches += 1
+            self._run(found.committed + batches, plan)
+        return batches
+
+    def flush(self) -> Flushed:
+        """Close all windows and fire all timers, in as many batches as that takes; a stage without state needs none. May be run again."""
+        found = inspect(self.directory)
+        if found is None or found.committed < 0 or not self.operators:
+            return Flushed(-1 if found is None else found.committed)
+        if self._held is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
+            self._held.end(ENDS_WITHIN, Event())  # a batch of a running query has no other time than ours
+            self._held = None
+        plan = offsetlog.flushed(self._plan(found.committed), self._clock.now())
+        rounds = 1
+        self._run(found.committed + rounds, plan)
+        while rounds < self._rounds and (now := self._next_round(plan)) is not None:
+            plan = plan.at(now)
+            rounds += 1
+            self._run(found.committed + rounds, plan)
+        kept = [each for each in self._kept if each.rows]
+        named = tuple(f"{KINDS.get(each.operator, each.operator)} ({each.rows} rows)" for each in kept)
+        return Flushed(found.committed + rounds, rounds, sum(each.rows for each in kept), named)
+
+    def _next_round(self, plan: BatchPlan) -> datetime | None:
+        """What time it is to be in the next batch of the flush; None when another would change nothing."""
+        timed = {each.empties for each in self.operators if each.timed}
+        if not timed or not any(each.rows or each.indexed for each in self._kept):
+            return None
+        moment = next_moment(waits_for(self._spark, self.directory))
+        return moment if moment is None or Empties.PROCESSING_TIME in timed else plan.timestamp
+
+    def _before_the_first(self) -> BatchPlan:
+        metadata = plan_metadata(self._spark, self._clock.now())
+        named = {stream.stream: stream for stream in self._reads}
+        sources = [named.get(name) if name else None for name in sources_of(self._writer)]
+        return offsetlog.first_plan(metadata, sources, self._starts)
+
+    def _plan(self, batch: int) -> BatchPlan:
+        return offsetlog.read(read_plan(self.directory, batch), f"{self.directory}/offsets/{batch}")
+
+    def _run(self, batch: int, plan: BatchPlan | None = None) -> None:
+        if self._held is not None and plan is not None:
+            self._kept = self._held.run(batch, plan)
+            return
+        if plan is not None:
+            write_plan(self.directory, batch, plan.text)
+        self._kept = run_planned_batch(self._spark, self._writer, self._name, self.directory)
+
+
+TRANSFORM = "transformWithState"
+GROUPS = ("applyInPandasWithState", "flatMapGroupsWithState")
+"""How Spark's names of the operators begin that run user code."""
+
+_EXPIRES = "ttlExpirationMs"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(milliseconds=1)
+"""Spark fires the timers that are before the time of the batch, not at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Of all timers the first and the last; of all state with a time to live when the first and the last of it expires. `before` is the
+    last timer before anything expires. None for none."""
+
+    first: datetime | None = None
+    last: datetime | None = None
+    before: datetime | None = None
+    expires_first: datetime | None = None
+    expires_last: datetime | None = None
+
+
+def next_moment(waiting: Waiting) -> datetime | None:
+    """The time of the next batch that fires timers, or lets the rest expire; None if nothing waits."""
+    if waiting.first is not None and waiting.last is not None:
+        all_at_once = waiting.expires_first is None or waiting.last < waiting.expires_first
+        return (waiting.last if all_at_once else waiting.before or waiting.first) + _TICK
+    return None if waiting.expires_last is None else waiting.expires_last + _TICK
+
+
+def waits_for(spark: SparkSession, directory: Path) -> Waiting:
+    """Read it from the last committed batch of the store."""
+    timers = [_Ends.of(times) for times in _timers(spark, directory)]
+    expiries = [_Ends.of(times) for times in _expiries(spark, directory)]
+    first, last = _first(timers), _last(timers)
+    expires_first, expires_last = _first(expiries), _last(expiries)
+    before = None
+    if expires_first is not None and last is not None and last >= expires_first:
+        limit = (expires_first - _EPOCH) // _TICK
+        before = _last([_Ends.of(times.filter(F.col("at") < limit - 1)) for times in _timers(spark, directory)])
+    return Waiting(first, last, before, expires_first, expires_last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    first: datetime | None
+    last: datetime | None
+
+    @classmethod
+    def of(cls, times: DataFrame) -> _Ends:
+        (row,) = times.agg(F.min("at"), F.max("at")).collect()
+        return cls(*(None if millis is None else _EPOCH + millis * _TICK for millis in row))
+
+
+def _first(ends: list[_Ends]) -> datetime | None:
+    return min((each.first for each in ends if each.first is not None), default=None)
+
+
+def _last(ends: list[_Ends]) -> datetime | None:
+    return max((each.last for each in ends if each.last is not None), default=None)
+
+
+def _operators(spark: SparkSession, directory: Path) -> dict[int, tuple[str, str | None]]:
+    rows = spark.read.format("state-metadata").load(str(directory)).select("operatorId", "operatorName", "operatorProperties").collect()
+    return {id_: (name, properties) for id_, name, properties in rows}
+
+
+def _timers(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
+    """A DataFrame with the column "at", milliseconds, for each operator with timers."""
+    for id_, (name, _) in _operators(spark, directory).items():
+        store = spark.read.format("statestore").option("operatorId", str(id_))
+        if name.startswith(TRANSFORM):
+            yield store.option("readRegisteredTimers", "true").load(str(directory)).select(F.col("expiration_timestamp_ms").alias("at"))
+        elif name.startswith(GROUPS):
+            yield store.load(str(directory)).select(F.col("value.timeoutTimestamp").alias("at")).filter("at >= 0")
+
+
+def _expiries(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
+    """The same for each variable with a time to live."""
+    for id_, (name, properties) in _operators(spark, directory).items():
+        variables: list[Any] = json.loads(properties or "{}").get("stateVariables", []) if name.startswith(TRANSFORM) else []
+        for variable in variables:
+            if variable.get("ttlEnabled"):
+                store = spark.read.format("statestore").option("operatorId", str(id_)).option("stateVarName", variable["stateName"])
+                found = store.load(str(directory))
+                yield found.select(_expiry(found).alias("at"))
+
+
+def _expiry(variable: DataFrame) -> Column:
+    """Values, lists and maps spell it in columns of other names."""
+    columns = [field.name for field in variable.schema.fields if _EXPIRES in getattr(field.dataType, "names", ())]
+    return reduce(F.coalesce, [F.col(f"{column}.{_EXPIRES}") for column in columns])

@@ -1,0 +1,50 @@
+"""The systems of a run as this container reaches them: from what the coordinator tells of each to what stages read and write with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from containers.jars import connector_jars
+from containers.settings import ContainerSettings
+from containers.spark.systems.kafka import KafkaTaskSystem
+from containers.spark.systems.log import LogTaskSystem
+from containers.spark.systems.port import TaskSystem
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost, UnknownSystem
+from sluice.streams.kafka_properties import KafkaProperties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+Connections = Mapping[str, Mapping[str, str]]
+"""System -> what the coordinator says of it: "type", and where it is."""
+
+
+def jars_for(connections: Connections, spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """The Spark setting that brings what the systems need, unless the settings name a connector already. Raises JarsUnavailable."""
+    if not any(connection.get("type") == "kafka" for connection in connections.values()):
+        return {}
+    named = [spark_conf.get(name, "") for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")]
+    if any("spark-sql-kafka" in each for each in named):
+        return {}
+    return {"spark.jars": ",".join([*filter(None, [spark_conf.get("spark.jars", "")]), *map(str, connector_jars())])}
+
+
+def task_systems(
+    spark: SparkSession, connections: Connections, settings: ContainerSettings, clock: Clock, on_lease_lost: Callable[[LeaseLost], None]
+) -> dict[str, TaskSystem]:
+    """Raises UnknownSystem for a type that this version does not know, BadSettings."""
+    systems: dict[str, TaskSystem] = {}
+    for name, connection in connections.items():
+        match connection.get("type"):
+            case "log":
+                systems[name] = LogTaskSystem(spark, Path(connection["path"]), clock, on_lease_lost)
+            case "kafka":
+                bootstrap = settings.kafka_bootstrap or connection["bootstrap.servers"]
+                systems[name] = KafkaTaskSystem(spark, bootstrap, KafkaProperties.read(settings.kafka_properties))
+            case other:
+                raise UnknownSystem(f"the system {name!r} is of type {other!r}, which a container of this version does not know")
+    return systems

@@ -1,0 +1,142 @@
+"""The task that a stage's function is given: reading and writing the job's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from containers.engine import Around
+from containers.spark.systems.port import Grant, TaskSystem
+from sluice.core.errors import BadJobFile, UnknownSystem
+from sluice.core.ids import StreamId
+from sluice.job import Readable, Writable
+from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A stream of the job, bound to a system."""
+
+    stream: StreamId
+    intermediate: bool
+
+
+class StageTask:
+    """One stage of one task, in one session. Made anew for every start of the query."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        grant: Grant,
+        streams: Mapping[str, Bound],
+        systems: Mapping[str, TaskSystem],
+        config: Mapping[str, str],
+        max_rows: int,
+        around: Sequence[Around] = (),
+        drain: str = "",
+        failed_drains: Sequence[str] = (),
+    ) -> None:
+        self.spark = spark
+        self.config = dict(config)
+        self._grant = grant
+        self._streams = streams
+        self._systems = systems
+        self._max_rows = max_rows
+        self._around = around
+        self.draining = drain
+        self._failed_drains = failed_drains
+
+    @property
+    def name(self) -> str:
+        return self._grant.task
+
+    def _bound(self, name: str) -> Bound:
+        if name not in self._streams:
+            raise BadJobFile(
+                f"stage {self._grant.stage} uses the stream {name!r}, which the run does not know: declare it and deploy again"
+            )
+        return self._streams[name]
+
+    def _system(self, name: str) -> TaskSystem:
+        if name not in self._systems:
+            raise UnknownSystem(f"this container cannot reach the system {name!r}")
+        return self._systems[name]
+
+    def read(self, stream: Readable) -> DataFrame:
+        bound = self._bound(stream.name)
+        starts = {ssp.partition: offset for ssp, offset in self._grant.starts.items() if ssp.stream_id == bound.stream}
+        if not starts:
+            raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without saying so: name it in reads=")
+        rows = self._system(bound.stream.system).read(self._grant, bound.stream.stream, starts, self._max_rows)
+        return rows.filter(self._of_this_history()) if bound.intermediate else rows
+
+    def _of_this_history(self) -> Column:
+        """Records of other runs and control records never reach user code. Nearly all have the one header that `write` gives them; Spark
+        compiles that comparison, but not those with a function in them."""
+        origin = F.lit(self._grant.origin.encode())
+        usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), origin.alias("value")))
+        ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == origin))
+        return (F.col("headers") == usual) | (ours & ~F.exists("headers", self._is_void))
+
+    def _is_void(self, header: Column) -> Column:
+        """A control record's header, or that of a drain which failed."""
+        void = header["key"] == CONTROL_RECORD_HEADER
+        for drain in self._failed_drains:
+            void = void | ((header["key"] == DRAIN_RECORD_HEADER) & (header["value"] == F.lit(drain.encode())))
+        return void
+
+    def write(
+        self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
+    ) -> DataStreamWriter:
+        bound = self._bound(stream.name)
+        chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
+        chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
+        records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))
+        system = self._system(bound.stream.system)
+
+        def append(batch: DataFrame, batch_id: int) -> None:
+            self._begins(batch_id)
+            system.append(self._grant, batch, batch_id, bound.stream.stream, self._headers(bound), lambda: self._writes(batch_id))
+
+        return records.writeStream.foreachBatch(append)
+
+    def _headers(self, bound: Bound) -> dict[str, str]:
+        """Of a batch's records. A drain may come while the query runs."""
+        headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
+        return headers | ({DRAIN_RECORD_HEADER: self.draining} if self.draining else {})
+
+    def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            self._begins(batch_id)
+            self._writes(batch_id)
+            function(batch, batch_id)
+
+        return rows.writeStream.foreachBatch(write)
+
+    def txn_id(self, batch: int) -> str:
+        return f"{self._grant.lineage}/{batch}"
+
+    @property
+    def lineage(self) -> str:
+        return self._grant.lineage
+
+    def _begins(self, batch: int) -> None:
+        for each in self._around:
+            each.begins(batch)
+
+    def _writes(self, batch: int) -> None:
+        for each in self._around:
+            each.writes(batch)
+
+    def fence(self, writes: Sequence[str]) -> int:
+        """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage
+        appended to any of them, as far as their systems know, -1 for none. Run it before the query starts."""
+        bound = [self._bound(name).stream for name in writes]
+        return max((self._system(stream.system).fence(self._grant, stream.stream) for stream in bound), default=-1)

@@ -1,0 +1,144 @@
+"""Copies of stores of tasks that other slots run, on this disk: each whole, or not there.
+
+<root>/<job>/.standby/<slot>/lock               held by the incarnation of the slot that writes here
+<root>/<job>/.standby/<slot>/<task>/<stage>/    a copy; .staging/<stage>/ and .replaced/<stage>/ beside it, as beside every store
+
+A copy is made by `containers/state/standby.py`. When its task comes to this slot, it becomes the task's store by a rename.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.state.checkpoint import Found, Stores, inspect
+from containers.state.files import LocalFiles
+from containers.state.restore import mend, swap
+from sluice.core.ids import Lineage, StageName, TaskName, directory_name
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Of = tuple[TaskName, StageName]
+
+
+class Copies:
+    """Of one slot. On the agent's loop; `in_thread` runs what blocks."""
+
+    def __init__(self, stores: Stores, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._stores = stores
+        self._root = stores.copies(slot)
+        self._in_thread = in_thread
+        self._lock: IO[str] | None = None
+        self._taken: set[Of] = set()
+        self._writing: dict[Of, asyncio.Task[Any]] = {}
+
+    def directory(self, of: Of) -> Path:
+        return self._root / directory_name(of[0]) / of[1]
+
+    # --- keeping them ----------------------------------------------------------------------------------------------
+
+    def lock(self) -> bool:
+        """Whether this process may write here, as it may until it ends: not while another incarnation of the slot is there, frozen perhaps.
+        Blocks for a moment. Raises DiskUnwritable."""
+        if self._lock is not None:
+            return True
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            file = (self._root / "lock").open("w")
+        except OSError as error:
+            raise DiskUnwritable(f"{error.filename}: {error.strerror}: no copies of other tasks' state are kept") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._lock = file
+        return True
+
+    async def write(self, of: Of, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do what makes the copy; None when its task has come to this slot, or comes meanwhile."""
+        if of in self._taken:
+            work.close()
+            return None
+        self._writing[of] = writing = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({writing})
+            return None if writing.cancelled() else writing.result()
+        finally:
+            writing.cancel()
+            del self._writing[of]
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def found(self, of: Of) -> Found | None:
+        """What there is of a store; None for nothing. Blocks. Raises OSError; what cannot be read is removed."""
+        directory = self.directory(of)
+        mend(directory)
+        try:
+            return inspect(directory)
+        except CheckpointUnreadable as error:
+            log.warning("a copy is made anew: %s", error)
+            shutil.rmtree(directory, ignore_errors=True)
+            return None
+
+    def usable(self, of: Of) -> Path | None:
+        """The directory that a new copy may take files from: the copy as it is, else what the task left when it ran here. Blocks."""
+        if self.found(of) is not None:
+            return self.directory(of)
+        store = self._stores.directory(*of)
+        return store if store.is_dir() else None
+
+    def forget(self, task: TaskName) -> None:
+        """The task does not run here any more: there may be copies of it again."""
+        self._taken = {of for of in self._taken if of[0] != task}
+
+    def keep_only(self, wanted: Iterable[TaskName]) -> None:
+        """Remove the copies of other tasks. Blocks."""
+        names = {directory_name(task) for task in wanted}
+        for directory in self._tasks():
+            if directory.name not in names:
+                log.info("the copy of the state in %s is not kept any more", directory)
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _tasks(self) -> Iterator[Path]:
+        with suppress(FileNotFoundError):
+            yield from (entry for entry in self._root.iterdir() if entry.is_dir())
+
+    # --- using them ------------------------------------------------------------------------------------------------
+
+    async def take(self, task: TaskName, stage: StageName, lineage: Lineage) -> None:
+        """The stage is to run here: let its copy be its store, unless there is one that has as much. May run twice."""
+        of = task, stage
+        self._taken.add(of)
+        writing = self._writing.get(of)
+        if writing is not None:
+            writing.cancel()
+            await asyncio.wait({writing})
+        await self._in_thread(lambda: self._take(of, lineage))
+
+    def _take(self, of: Of, lineage: Lineage) -> None:
+        copy, store = self.directory(of), self._stores.directory(*of)
+        found = self.found(of)
+        if found is not None and _has_more(found, inspect(store), lineage):
+            swap(copy, store, LocalFiles())
+            log.info("%s/%s: the copy that was kept on this disk is its store now: batch %d", *of, found.committed)
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def _has_more(copy: Found, store: Found | None, lineage: Lineage) -> bool:
+    """A store of another history than the one to go on with is of no use, and neither is such a copy, unless nothing else is there."""
+    if store is None:
+        return True
+    return copy.lineage == lineage and (store.lineage != lineage or store.committed < copy.committed)

@@ -1,0 +1,223 @@
+"""The files of a store on this disk: what a directory holds, bytes with their fingerprints, and every change that a restore makes.
+
+All of it blocks, and is called on threads; hashing lets other threads run. `LocalFiles` is one object, so that tests can make any single
+operation on the disk fail, or end the process. Links are never followed.
+"""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+import shutil
+import stat
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+
+from containers.errors import CheckpointUnreadable
+from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.restore_plan import Staged
+from sluice.core.errors import OurTrouble
+from sluice.core.snapshot import FileMetadata
+
+BLOCK = 1 << 20
+_PERMISSIONS = 0o777
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_AGAIN = os.O_WRONLY | os.O_NOFOLLOW
+
+
+class FileChanged(OurTrouble):
+    """A file changed or vanished while it was read."""
+
+    slug = "file-changed"
+
+
+class FileUnreadable(OurTrouble):
+    """A file of this machine cannot be read."""
+
+    slug = "file-unreadable"
+
+
+class Hashes:
+    """CRC-32 and SHA-256 of bytes that come one after the other."""
+
+    def __init__(self) -> None:
+        self._checksum = 0
+        self._digest = hashlib.sha256()
+
+    def update(self, part: bytes | memoryview) -> None:
+        self._checksum = zlib.crc32(part, self._checksum)
+        self._digest.update(part)
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(self._checksum, self._digest.hexdigest())
+
+
+def fingerprint(part: bytes | memoryview) -> Fingerprint:
+    return Fingerprint(zlib.crc32(part), hashlib.sha256(part).hexdigest())
+
+
+@dataclass(slots=True)
+class _Listing:
+    """One look at a directory. Names of owners are looked up once in it: that may ask a server."""
+
+    owners: dict[int, str] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    strange: list[str] = field(default_factory=list)
+
+    def directory(self, path: str, name: str, inside: str) -> LocalDir:
+        files: list[LocalFile] = []
+        dirs: list[LocalDir] = []
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=attrgetter("name")):
+                if entry.is_dir(follow_symlinks=False):
+                    dirs.append(self.directory(entry.path, entry.name, f"{inside}{entry.name}/"))
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(self.file(entry))
+                else:
+                    self.strange.append(inside + entry.name)
+        return LocalDir(name, tuple(files), tuple(dirs))
+
+    def file(self, entry: os.DirEntry[str]) -> LocalFile:
+        found = entry.stat(follow_symlinks=False)
+        modified = max(0, found.st_mtime_ns // 1_000_000)
+        owner = self.owners.get(found.st_uid) or self.owners.setdefault(found.st_uid, _owner(found.st_uid))
+        group = self.groups.get(found.st_gid) or self.groups.setdefault(found.st_gid, _group(found.st_gid))
+        created = min(modified, max(0, found.st_ctime_ns // 1_000_000))  # Linux does not tell; it is not later than either
+        metadata = FileMetadata(created, modified, found.st_size, owner, group, stat.S_IMODE(found.st_mode) & _PERMISSIONS)
+        return LocalFile(entry.name, Identity(found.st_ino, found.st_size, found.st_mtime_ns), metadata, found.st_nlink)
+
+
+def _owner(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+class LocalFiles:
+    """Operations on the disk. They raise OSError, where nothing else is said."""
+
+    # --- looking and reading -------------------------------------------------------------------------------------
+
+    def listing(self, directory: Path) -> LocalDir:
+        """Raises CheckpointUnreadable when something in it is neither a file nor a directory: a link's contents are not the store's."""
+        found = self.staged(directory)
+        if found.strange:
+            raise CheckpointUnreadable(
+                f"{directory}/{found.strange[0]} is a link or a special file: a store has files and directories only; remove it"
+            )
+        return found.listing
+
+    def staged(self, directory: Path) -> Staged:
+        listing = _Listing()
+        return Staged(listing.directory(str(directory), "", ""), tuple(listing.strange))
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether it is there. Raises CheckpointUnreadable for anything that is no directory, a link to one included."""
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(mode):
+            raise CheckpointUnreadable(f"{path} is not a directory, or a link to one: a store is a directory itself; move it there")
+        return True
+
+    def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
+        """Raises FileChanged, FileUnreadable."""
+        hashes = Hashes()
+        for begin in range(0, identity.size, BLOCK):
+            hashes.update(self.read(path, begin, min(BLOCK, identity.size - begin), identity))
+        return hashes.fingerprint
+
+    def read(self, path: Path, offset: int, length: int, identity: Identity) -> bytes:
+        """Bytes of the file of that identity. Raises FileChanged, FileUnreadable."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                part = _pread(file, length, offset)
+                found = os.fstat(file)
+            finally:
+                os.close(file)
+        except FileNotFoundError as error:
+            raise FileChanged(f"{path} vanished before it was read: the next commit takes what is there then") from error
+        except OSError as error:
+            raise FileUnreadable(f"{path}: {error.strerror}") from error
+        if Identity(found.st_ino, found.st_size, found.st_mtime_ns) != identity or len(part) != length:
+            raise FileChanged(f"{path} changed while it was read: the next commit takes what is there then")
+        return part
+
+    # --- changing ------------------------------------------------------------------------------------------------
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def link(self, path: Path, to: Path) -> None:
+        os.link(path, to, follow_symlinks=False)
+
+    def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
+        """Write into a file that this restore makes. With `mode` it is complete: its mode is set, and its way to the disk begins, so that
+        `sync` later waits less."""
+        file = os.open(path, _NEW if new else _AGAIN, 0o600)
+        try:
+            for part in parts:
+                offset += _pwrite(file, part, offset)
+            if mode is not None:
+                os.fchmod(file, mode)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
+
+    def set_mode(self, path: Path, mode: int) -> None:
+        path.chmod(mode)
+
+    def sync(self, paths: Iterable[Path]) -> None:
+        """Files and directories: their bytes, and the names in them, are on disk."""
+        for path in paths:
+            entry = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                os.fsync(entry)
+            finally:
+                os.close(entry)
+
+    def rename(self, path: Path, to: Path) -> None:
+        path.rename(to)
+
+    def remove(self, path: Path) -> None:
+        """A file, a link or a whole directory; nothing if it is not there."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _pread(file: int, length: int, offset: int) -> bytes:
+    """One read gives at most 2 GiB, and may give less than it was asked for."""
+    part = os.pread(file, length, offset)
+    if len(part) == length:
+        return part
+    parts = [part]
+    while part and (left := length - sum(map(len, parts))):
+        part = os.pread(file, left, offset + length - left)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _pwrite(file: int, part: bytes | memoryview, offset: int) -> int:
+    rest = memoryview(part)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
+    return len(part)

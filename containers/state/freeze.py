@@ -1,0 +1,379 @@
+"""A consistent cut of a running query's checkpoint directory, as hard links: it costs milliseconds, and the query goes on.
+
+Spark writes a batch's state before its commit, and drops old state later than the commits that need it. So commits are linked before
+state: whatever the newest linked commit needs was on disk before it, and is in the cut unless it was dropped in between, which is looked
+for; then the cut is made again. Files are linked, never copied, since Spark renames whole files into place and changes none.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from errno import EXDEV
+from pathlib import Path
+from typing import NamedTuple
+
+from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.state.checkpoint import inspect
+from sluice.core.errors import BadSettings, OurTrouble
+from sluice.core.ids import Lineage
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 20
+ORDER = ("metadata", "commits", "offsets", "sources", "state")
+_MAY_GO = ("commits", "offsets", "state")
+"""Spark drops what is old there while it runs; whether what is left suffices is looked at afterwards."""
+
+_TEMPORARY = (".crc", ".tmp", ".sluice")
+"""Hidden files that end so are Hadoop's checksums, which are only valid beside the very file, and drafts. `X.changelog.crc` and `X.zip.crc`
+are not hidden: they are Spark's checksums of its state, and stay."""
+
+_HEAD = 1 << 20
+
+
+class CutFailed(OurTrouble):
+    """No consistent cut of a checkpoint directory could be made."""
+
+    slug = "cut-failed"
+
+
+class _Gone(Exception):
+    """Something that the cut needs was dropped while it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """`batch` is the last committed one in it, None before the first."""
+
+    directory: Path
+    lineage: Lineage
+    batch: int | None
+
+
+def freeze(store: Path, into: Path) -> Cut:
+    """Cut `store`, which a query may be running on, into the new directory `into` on the same file system. Blocks. Raises CutFailed,
+    CheckpointUnreadable, DiskUnwritable, BadSettings; nothing of `store` is changed, and `into` is gone then."""
+    why = ""
+    for attempt in range(ATTEMPTS):
+        try:
+            into.mkdir()
+            return _cut(store, into)
+        except (_Gone, FileNotFoundError) as error:
+            why = str(error)
+            log.debug("the cut %d of %s is made again: %s", attempt + 1, store, why)
+            shutil.rmtree(into, ignore_errors=True)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            shutil.rmtree(into, ignore_errors=True)
+            if error.errno == EXDEV:
+                raise BadSettings(f"{into} is on another file system than {store}: cuts are made of hard links") from error
+            raise DiskUnwritable(f"{error.filename or into}: {error.strerror}: mend it; the state is not backed up until then") from error
+        except BaseException:
+            shutil.rmtree(into, ignore_errors=True)
+            raise
+    raise CutFailed(f"{store} changed while it was cut, {ATTEMPTS} times: {why}")
+
+
+def _cut(store: Path, into: Path) -> Cut:
+    found = _order(store)
+    for name in found:
+        _link(store / name, into / name, may_go=name in _MAY_GO)
+    cut = inspect(into)
+    if cut is None:
+        raise CheckpointUnreadable(f"{store} is no checkpoint directory: it has no metadata")
+    if cut.committed < 0:
+        _drop_plans(into, -1)
+        return Cut(into, cut.lineage, None)
+    _drop_plans(into, cut.committed)
+    _check(into, cut.committed)
+    return Cut(into, cut.lineage, cut.committed)
+
+
+def _order(store: Path) -> list[str]:
+    try:
+        names = {entry.name for entry in store.iterdir()}
+    except FileNotFoundError:
+        raise CheckpointUnreadable(f"there is no checkpoint directory {store}") from None
+    return [*(name for name in ORDER if name in names), *sorted(name for name in names - set(ORDER) if not _left_out(name))]
+
+
+def _left_out(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_TEMPORARY)
+
+
+def _link(path: Path, to: Path, *, may_go: bool) -> None:
+    """A file, or a directory with all in it, files before sub-directories: a .zip before the files that it shares."""
+    if path.is_dir() and not path.is_symlink():
+        to.mkdir(exist_ok=True)
+        with os.scandir(path) as entries:
+            found = sorted((entry for entry in entries if not _left_out(entry.name)), key=lambda entry: entry.is_dir(follow_symlinks=False))
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                _link(path / entry.name, to / entry.name, may_go=may_go)
+            else:
+                _link_file(entry.path, f"{to}/{entry.name}", may_go=may_go)
+    else:
+        _link_file(str(path), str(to), may_go=may_go)
+
+
+def _link_file(path: str, to: str, *, may_go: bool) -> None:
+    try:
+        os.link(path, to, follow_symlinks=False)
+    except FileNotFoundError:
+        if not may_go:
+            raise _Gone(f"{path} is gone") from None
+
+
+def _drop_plans(into: Path, batch: int) -> None:
+    """Of batches that are not committed: they would run again, and read what they read then."""
+    offsets = into / "offsets"
+    for entry in list(offsets.iterdir()) if offsets.is_dir() else ():
+        if entry.name.isdigit() and int(entry.name) > batch:
+            entry.unlink()
+
+
+# --- is it whole? ----------------------------------------------------------------------------------------------------
+
+
+def _check(cut: Path, batch: int) -> None:
+    """Raises _Gone, CheckpointUnreadable."""
+    for each in (batch, batch - 1):  # Spark compares the last plan with the one before it
+        if not (cut / "offsets" / str(each)).exists() and (cut / "commits" / str(each)).exists():
+            raise _Gone(f"offsets/{each} is gone")
+    try:
+        needs = needed(batch, (cut / "commits" / str(batch)).read_text())
+    except ValueError as error:
+        raise CheckpointUnreadable(f"{cut}: {error}") from error
+    names = _state_files(cut) if needs else {}
+    for need in needs:
+        _check_loads(cut, names, need)
+
+
+def _state_files(cut: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for directory, _, files in os.walk(cut / "state"):
+        found[os.path.relpath(directory, cut)] = set(files)
+    return found
+
+
+def _check_loads(cut: Path, names: dict[str, set[str]], need: Needed) -> None:
+    directory = find(names, need)
+    if directory is None:
+        raise _Gone(f"version {need.version.number} ({need.version.id}) of {need.directory} is gone")
+    files = names[directory]
+    lineage = [] if need.version.zip in files else _lineage(cut / directory, need.version, files)
+    base, changelogs = to_load(need.version, lineage, files)
+    if base is None and changelogs[0].number != 1:
+        raise _Gone(f"nothing that version {changelogs[0].number} of {directory} builds upon is there")
+    for each in changelogs:
+        if each.changelog not in files:
+            raise _Gone(f"{directory}/{each.changelog} is gone")
+    shared = names.get(f"{directory}/SSTs", set())
+    for name in _shared(cut / directory / base.zip) if base is not None else ():
+        if name not in shared:
+            raise _Gone(f"{directory}/SSTs/{name} is gone")
+
+
+def _lineage(directory: Path, version: Version, files: set[str]) -> list[Version]:
+    with (directory / version.changelog).open("rb") as changelog:
+        head = changelog.read(_HEAD)
+    try:
+        return list(lineage_of(head))
+    except Unreadable as error:
+        log.debug("%s: %s", directory / version.changelog, error)
+        return list(lineage_by_number(version, files))
+
+
+def _shared(path: Path) -> Iterator[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield from shared_files(archive.read("metadata").decode())
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise CheckpointUnreadable(f"{path} is not a state store's file: {error}") from error
+
+
+_STATE_FILE = re.compile(r"(\d+)_([0-9A-Za-z-]+)\.(changelog|zip)")
+
+
+class Version(NamedTuple):
+    """A version of a state store and its id; a store may have several of one number when a batch ran twice."""
+
+    number: int
+    id: str
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.number}_{self.id}.changelog"
+
+    @property
+    def zip(self) -> str:
+        return f"{self.number}_{self.id}.zip"
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A version that some state store below `directory` ("state/0/1") must be able to load."""
+
+    directory: str
+    version: Version
+
+
+def needed(batch: int, commit: str) -> Sequence[Needed]:
+    """What batch `batch` needs, from the text of `commits/<batch>`. Nothing for a query without state, or with another format of state than
+    Sluice sets (checkpointFormatVersion 1), for which only the order of the cut speaks. Raises ValueError for what Spark did not write."""
+    text = commit.partition("\n")[2]
+    try:
+        ids: Mapping[str, Sequence[Sequence[str]]] = json.loads(text).get("stateUniqueIds") or {}
+        return [
+            Needed(f"state/{operator}/{partition}", Version(batch + 1, str(each)))
+            for operator, partitions in ids.items()
+            for partition, stores in enumerate(partitions)
+            for each in stores
+        ]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"commits/{batch} is not a commit: {text[:80]!r}") from error
+
+
+def find(names: Mapping[str, set[str]], need: Needed) -> str | None:
+    """The directory below `need.directory` that has the version; `names` are the files by directory."""
+    for directory, files in names.items():
+        inside = directory == need.directory or directory.startswith(need.directory + "/")
+        if inside and not files.isdisjoint((need.version.changelog, need.version.zip)):
+            return directory
+    return None
+
+
+def to_load(version: Version, lineage: Sequence[Version], files: set[str]) -> tuple[Version | None, Sequence[Version]]:
+    """The newest .zip among the version and its lineage (oldest first), None if it begins with nothing, and the changelogs after it."""
+    chain = [*lineage, version]
+    for place in range(len(chain) - 1, -1, -1):
+        if chain[place].zip in files:
+            return chain[place], chain[place + 1 :]
+    return None, chain
+
+
+def lineage_by_number(version: Version, files: set[str]) -> Sequence[Version]:
+    """What a version builds upon as far as names tell, for changelogs that cannot be read (another compression than LZ4): one of each
+    number back to the newest .zip. Of several of one number the first."""
+    by_number: dict[int, Version] = {}
+    for name in sorted(files, reverse=True):
+        if match := _STATE_FILE.fullmatch(name):
+            by_number[int(match[1])] = Version(int(match[1]), match[2])
+    chain: list[Version] = []
+    for number in range(version.number - 1, 0, -1):
+        found = by_number.get(number, Version(number, "?"))
+        chain.insert(0, found)
+        if found.zip in files:
+            break
+    return chain
+
+
+def shared_files(zip_metadata: str) -> Sequence[str]:
+    """The names in SSTs/ that a .zip refers to, from its member `metadata`. Raises ValueError."""
+    try:
+        document = json.loads(zip_metadata.partition("\n")[2])
+        return [str(each["dfsSstFileName"]) for each in document["sstFiles"] if each.get("dfsSstFileName")]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{zip_metadata[:80]!r} does not say which files it shares") from error
+
+
+# --- changelogs ------------------------------------------------------------------------------------------------------
+
+_MAGIC = b"LZ4Block"
+_BLOCK_HEADER = len(_MAGIC) + 1 + 3 * 4
+_RAW, _LZ4 = 0x10, 0x20
+
+
+class Unreadable(ValueError):
+    """The changelog is in a format that Sluice does not know."""
+
+
+def lineage_of(changelog: bytes) -> Sequence[Version]:
+    """What a version builds upon, oldest first, from the beginning of its changelog (64 KiB and a block are always enough). Raises
+    Unreadable."""
+    try:
+        head = _Head(_blocks(changelog))
+        if head.utf() not in ("v2", "v3", "v4"):
+            raise Unreadable("its version is not known")
+        return [Version(int(each["version"]), str(each["checkpointUniqueId"])) for each in json.loads(head.utf())]
+    except Unreadable:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise Unreadable(f"it does not begin as changelogs do: {error}") from error
+
+
+class _Head:
+    """Reads strings of Java's writeUTF from blocks, taking no more of them than it needs."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._have = b""
+
+    def utf(self) -> str:
+        return self._take(int.from_bytes(self._take(2), "big")).decode()
+
+    def _take(self, count: int) -> bytes:
+        while len(self._have) < count:
+            block = next(self._blocks, None)
+            if block is None:
+                raise Unreadable("it ends too early")
+            self._have += block
+        taken, self._have = self._have[:count], self._have[count:]
+        return taken
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
+    """Header: magic, method and level, then little-endian compressed length, length, checksum."""
+    place = 0
+    while data[place : place + len(_MAGIC)] == _MAGIC:
+        method = data[place + len(_MAGIC)] & 0xF0
+        packed, size = (int.from_bytes(data[place + begin : place + begin + 4], "little") for begin in (9, 13))
+        body = data[place + _BLOCK_HEADER : place + _BLOCK_HEADER + packed]
+        if method not in (_RAW, _LZ4) or len(body) < packed:
+            raise Unreadable("it has a block that is cut short or of an unknown kind")
+        yield body if method == _RAW else lz4_block(body, size)
+        place += _BLOCK_HEADER + packed
+    if place < len(data):
+        raise Unreadable("it is not compressed with LZ4")
+
+
+def lz4_block(packed: bytes, size: int) -> bytes:
+    """Unpack a block of `size` bytes (the LZ4 block format). Raises IndexError, ValueError."""
+    out = bytearray()
+    place = 0
+    while place < len(packed):
+        token = packed[place]
+        literals, place = _length(token >> 4, packed, place + 1)
+        out += packed[place : place + literals]
+        place += literals
+        if place >= len(packed):
+            break
+        distance = packed[place] | packed[place + 1] << 8
+        count, place = _length(token & 15, packed, place + 2)
+        if not 0 < distance <= len(out):
+            raise ValueError("a match begins before the block")
+        pattern = bytes(out[len(out) - distance :])
+        count += 4
+        out += (pattern * (count // distance + 1))[:count]
+    if len(out) != size:
+        raise ValueError(f"a block has {len(out)} bytes instead of {size}")
+    return bytes(out)
+
+
+def _length(nibble: int, packed: bytes, place: int) -> tuple[int, int]:
+    if nibble == 15:
+        while True:
+            nibble += packed[place]
+            place += 1
+            if packed[place - 1] != 255:
+                break
+    return nibble, place

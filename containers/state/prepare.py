@@ -1,0 +1,105 @@
+"""Making a stage's store ready before its query starts: go on, begin, or restore, as `containers/state/recovery.py` decides."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import assert_never
+
+from containers.engine import Start
+from containers.errors import StateElsewhere
+from containers.state.checkpoint import inspect, local_store, set_lineage
+from containers.state.context import BackupPlace
+from containers.state.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from containers.state.restore import mend
+from containers.state.transfer import telling
+from containers.state.wal import PlanLog
+from sluice.blobs.port import BlobStore
+from sluice.client import until_answered
+from sluice.core.errors import SluiceError
+from sluice.core.snapshot import BlobStoreName
+
+log = logging.getLogger(__name__)
+OVERLAP = 3
+"""How many plans of batches that a store has committed are compared with the store's own."""
+
+
+async def recovered(place: BackupPlace, start: Start, snapshot: Snapshot | None) -> Start:
+    """Make the store ready; how to start it. May be interrupted anywhere and run again. Raises StateElsewhere, and what blob stores and the
+    coordinator raise."""
+    stage, directory = start.declared.stage.name, place.stores.directory(start.task, start.declared.stage.name)
+    await place.in_thread(lambda: shutil.rmtree(place.stores.cuts(start.task, stage), ignore_errors=True))
+    await place.in_thread(lambda: mend(directory))
+    await place.copies.take(start.task, stage, start.lineage)
+    local = await place.in_thread(lambda: local_store(directory))
+    name, blobs = _source(place, snapshot)
+    replay: Sequence[Plan] = ()
+    match await _decided(place, start, snapshot, local, blobs):
+        case GoOn(replay=replay):
+            pass
+        case Begin(replay=replay):
+            await place.in_thread(lambda: place.stores.prepare(start.task, stage, start.lineage, None))
+        case Restore(snapshot=found, replay=replay):
+            await _restore(place, start, blobs, found, name)
+        case RestoreAnew(snapshot=found, why=why):
+            log.warning("%s begins a new lineage after batch %d: %s; rows may come twice, none is lost", start.query, found.batch, why)
+            ask = partial(place.coordinator.new_lineage, place.run_id, start.task, stage, start.generation, start.lineage, why)
+            start = replace(start, lineage=await until_answered(ask, start.query))
+            await _restore(place, start, blobs, found, name)
+        case Refuse(why=why):
+            raise StateElsewhere(
+                f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
+                "start this container on the disk that has it, or deploy with an explicit start to begin with empty state"
+            )
+        case decision:
+            assert_never(decision)
+    place.meter(start).replayed += len(replay)
+    return replace(start, replay={plan.batch: plan.text for plan in replay}, restored=True)
+
+
+async def _decided(place: BackupPlace, start: Start, snapshot: Snapshot | None, local: LocalStore | None, blobs: BlobStore) -> Recovery:
+    bases = [snapshot.batch if snapshot else -1]
+    if local is not None and local.lineage == start.lineage:
+        bases.append(local.committed)
+    plans = await plan_log(place, start, blobs).after(max(-1, min(bases) - OVERLAP))
+    return recovery(start.lineage, start.reported, local, plans, snapshot, place.code)
+
+
+def _source(place: BackupPlace, snapshot: Snapshot | None) -> tuple[BlobStoreName, BlobStore]:
+    """The first blob store to restore from that has the snapshot; without a snapshot the first."""
+    for name, blobs in place.destinations.restore_from.items():
+        if snapshot is None or name in snapshot.markers:
+            return name, blobs
+    assert snapshot is not None
+    raise StateElsewhere(
+        f"checkpoint {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, and this run restores from "
+        f"{', '.join(place.destinations.restore_from)}: name one that has it in restore.from"
+    )
+
+
+async def _restore(place: BackupPlace, start: Start, blobs: BlobStore, snapshot: Snapshot, name: BlobStoreName) -> None:
+    directory = place.stores.directory(start.task, start.declared.stage.name)
+    began = place.clock.elapsed()
+    local = directory if directory.is_dir() else None
+    meter = place.meter(start).restore
+    try:
+        async with telling(f"{start.query} is restored", meter):
+            restored = await place.restorer(blobs, start).restore(snapshot.markers[name], directory, local)
+    except SluiceError:
+        meter.failed += 1
+        raise
+    finally:
+        meter.over()
+    meter.seconds.add(place.clock.elapsed() - began)
+    found = await place.in_thread(lambda: inspect(directory))
+    if found is None or found.lineage != start.lineage:
+        await place.in_thread(lambda: set_lineage(directory, start.lineage))
+    took = place.clock.elapsed() - began
+    log.info("%s restored checkpoint %s, batch %d, in %.1f s: %s", start.query, snapshot.checkpoint, snapshot.batch, took, restored)
+
+
+def plan_log(place: BackupPlace, start: Start, blobs: BlobStore) -> PlanLog:
+    return PlanLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)

@@ -1,0 +1,323 @@
+"""A snapshot back onto this disk, whole or not at all.
+
+    look      what the local directory, and what an earlier restore left, have of the snapshot: read and compared
+    plan      `containers/state/restore_plan.py`, a list of operations
+    stage     <parent>/.staging/<name>: link what is there, fetch the rest in parallel; CRC-32 and SHA-256 are taken on the way to the disk
+    swap      <name> -> .replaced/<name>, .staging/<name> -> <name>; then the former directory goes
+
+Until the swap the target is as it was; an error or a crash leaves what is staged, and the next restore goes on with it. A crash in the swap
+is mended by the next restore, which puts the former directory back if the target is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TypeVar, assert_never
+
+from containers.errors import DiskUnwritable
+from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.files import Hashes, LocalFiles, fingerprint
+from containers.state.restore_plan import (
+    Fetch,
+    Link,
+    MakeDir,
+    MakeEmpty,
+    Operation,
+    Piece,
+    Remove,
+    SetMode,
+    Swap,
+    Sync,
+    candidates,
+    is_it,
+    plan_restore,
+)
+from containers.state.transfer import READERS, InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, read_index, to_its_end
+from sluice.blobs.port import BlobStore, Purpose
+from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
+from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
+
+T = TypeVar("T")
+
+SYNCED_TOGETHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """`concurrency` requests at a time, each for at most `chunk_bytes`, which are held in memory."""
+
+    chunk_bytes: int = 16 << 20
+    concurrency: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did: the files and bytes of the snapshot, those that were on this disk already, and the requests for the rest."""
+
+    index: SnapshotIndex
+    files: int
+    bytes: int
+    reused_files: int
+    reused_bytes: int
+    fetched_files: int
+    fetched_bytes: int
+    gets: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.files} files of {self.bytes} bytes; {self.reused_files} of {self.reused_bytes} bytes were on this disk, "
+            f"{self.fetched_files} of {self.fetched_bytes} bytes came in {self.gets} requests"
+        )
+
+
+class Restorer:
+    """Restores snapshots of one store from one blob store."""
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        key: StoreKey,
+        settings: RestoreSettings,
+        progress: Progress,
+        *,
+        files: LocalFiles | None = None,
+        in_thread: InThread = asyncio.to_thread,
+    ) -> None:
+        self._blobs = blobs
+        self._key = key
+        self._settings = settings
+        self._progress = progress
+        self._files = files or LocalFiles()
+        self._in_thread = in_thread
+
+    async def restore(self, index: BlobId, target: Path, local: Path | None) -> Restored:
+        """Make `target` what the snapshot is, with the help of `local`: the same directory, or another on its file system. No query may run
+        on either.
+
+        Raises IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and the file; BlobUnavailable; DiskUnwritable;
+        CheckpointUnreadable where a link is in the place of a directory. `target` is as it was then, and what is staged stays for the
+        next time.
+        """
+        snapshot = await self._read_index(index)
+        run = _Run(self, index, snapshot, target)
+        try:
+            return await run.restore(local)
+        except OSError as error:
+            if error.errno is None:  # a TimeoutError, of whoever waits for this
+                raise
+            raise DiskUnwritable(
+                f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}; what is fetched stays in "
+                f"{run.staging}, and {target} is as it was: make room, or mend the disk, and start again"
+            ) from error
+
+    async def _read_index(self, index: BlobId) -> SnapshotIndex:
+        try:
+            return await read_index(self._blobs, index, self._key, self._in_thread)
+        except BlobMissing as error:
+            raise _gone(error, f"{error}; it is the index of a snapshot of {self._key}") from error
+
+    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return to_its_end(self._in_thread(work))
+
+
+def _gone(error: BlobMissing, what: str) -> BlobMissing:
+    said = f"{what}; nothing on this disk was changed: bring the blob back, restore from another blob store, or choose an earlier snapshot"
+    return BlobDeleted(said) if isinstance(error, BlobDeleted) else BlobMissing(said)
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """A file that is being fetched in several ranges."""
+
+    order: InOrder = field(default_factory=InOrder)
+    hashes: Hashes = field(default_factory=Hashes)
+
+
+class _Parts(list[bytes | memoryview]):
+    """A sink that keeps what it gets, without copying it."""
+
+    write = list.append
+
+
+class _Run:
+    """One restore."""
+
+    def __init__(self, restorer: Restorer, index: BlobId, snapshot: SnapshotIndex, target: Path) -> None:
+        self._of = restorer
+        self._disk = restorer._files
+        self._index = index
+        self._snapshot = snapshot
+        self._files: Mapping[str, FileIndex] = dict(snapshot.root.walk())
+        self._target = target
+        self.staging = target.parent / ".staging" / target.name
+        self._local = target
+        self._fetching: dict[str, _Fetching] = {}
+
+    async def restore(self, local: Path | None) -> Restored:
+        await self._of._thread(self._prepare)
+        plan = await self._plan(local or self._target)
+        fetches = [each for each in plan if isinstance(each, Fetch)]
+        fetched = {piece.path for fetch in fetches for piece in fetch.pieces}
+        size = sum(self._files[path].metadata.size for path in fetched)
+        total = self._snapshot.size
+        self._of._progress.planned(len(fetched), size)
+        self._of._progress.retained(len(self._files) - len(fetched), total - size)
+        await self._run(plan)
+        reused = len(self._files) - len(fetched)
+        return Restored(self._snapshot, len(self._files), total, reused, total - size, len(fetched), size, len(fetches))
+
+    def _prepare(self) -> None:
+        for beside in (self.staging.parent, _replaced(self._target).parent):
+            self._disk.is_directory(beside)
+        mend(self._target, self._disk)
+        if not self._disk.is_directory(self.staging):
+            self._disk.make_directory(self.staging)
+
+    # --- look ------------------------------------------------------------------------------------------------------
+
+    async def _plan(self, local: Path) -> Sequence[Operation]:
+        of, disk, root = self._of, self._disk, self._snapshot.root
+        self._local = local
+        staged = await of._thread(lambda: disk.staged(self.staging))
+        here = await of._thread(lambda: disk.staged(local).listing if disk.is_directory(local) else None)
+        left = await of._thread(lambda: list(candidates(root, staged.listing, same_mode=False)))
+        known = await fingerprints(disk, self.staging, left, of._in_thread)
+        if here is not None:
+            usable = await of._thread(lambda: self._usable(here, left, known))
+            known |= await fingerprints(disk, local, usable, of._in_thread)
+        return await of._thread(lambda: plan_restore(root, staged, here, known, of._settings.chunk_bytes))
+
+    def _usable(
+        self, here: LocalDir, left: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
+    ) -> list[tuple[str, LocalFile]]:
+        """The local files that may serve, where none that is staged does."""
+        ready = {path for path, file in left if is_it(self._files[path], known[file.identity])}
+        return [(path, file) for path, file in candidates(self._snapshot.root, here, same_mode=True) if path not in ready]
+
+    # --- stage and swap --------------------------------------------------------------------------------------------
+
+    async def _run(self, plan: Sequence[Operation]) -> None:
+        """Fetches at once, and what is synced too; all else in its order."""
+        for kind, operations in groupby(plan, key=lambda each: type(each) if isinstance(each, Fetch | Sync) else None):
+            batch = list(operations)
+            if kind is None:
+                await self._of._thread(partial(self._do, batch))
+            for each in batch:
+                if isinstance(each, Sync):
+                    await self._sync(each.paths)
+            fetches = [each for each in batch if isinstance(each, Fetch)]
+            await in_parallel((partial(self._fetch, each) for each in fetches), self._of._settings.concurrency)
+
+    async def _sync(self, paths: Sequence[str]) -> None:
+        def work(some: Sequence[str]) -> Callable[[], None]:
+            return lambda: self._disk.sync(self.staging / path for path in some)
+
+        batches = [paths[begin : begin + SYNCED_TOGETHER] for begin in range(0, len(paths), SYNCED_TOGETHER)]
+        await in_parallel((partial(self._of._thread, work(some)) for some in batches), READERS)
+
+    def _do(self, operations: Iterable[Operation]) -> None:
+        disk = self._disk
+        for each in operations:
+            match each:
+                case Remove(path=path):
+                    disk.remove(self.staging / path)
+                case MakeDir(path=path):
+                    disk.make_directory(self.staging / path)
+                case Link(path=path):
+                    disk.link(self._local / path, self.staging / path)
+                case MakeEmpty(path=path):
+                    self._write(path, 0, (), new=True, last=True)
+                case SetMode(path=path, mode=mode):
+                    disk.set_mode(self.staging / path, mode)
+                case Swap():
+                    swap(self.staging, self._target, disk)
+                case Fetch() | Sync():
+                    raise AssertionError(f"{each} is not done here")
+                case _:
+                    assert_never(each)
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        parts = _Parts()
+        try:
+            purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
+            await self._of._blobs.get(fetch.blob, parts, self._of._key.about(purpose), start=fetch.start, length=fetch.length)
+        except BlobMissing as error:
+            raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
+        if (got := sum(map(len, parts))) != fetch.length:
+            raise BlobCorrupted(self._corrupt(fetch, f"gave {got} of {fetch.length} bytes"))
+        if fetch.pieces[0].whole:
+            await self._of._thread(lambda: self._write_whole(fetch, parts))
+        else:
+            await self._write_piece(fetch, fetch.pieces[0], parts)
+        self._of._progress.done(sum(piece.last for piece in fetch.pieces), sum(piece.length for piece in fetch.pieces))
+
+    def _write_whole(self, fetch: Fetch, parts: _Parts) -> None:
+        """Files that this fetch has the whole of."""
+        body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+        for piece in fetch.pieces:
+            part = body[piece.at : piece.at + piece.length]
+            self._verify(fetch, piece, fingerprint(part))
+            self._write(piece.path, 0, (part,), new=True, last=True)
+
+    async def _write_piece(self, fetch: Fetch, piece: Piece, parts: _Parts) -> None:
+        """The pieces of a file are fetched at the same time, and hashed and written one after the other."""
+        file = self._fetching.setdefault(piece.path, _Fetching())
+        await file.order.turn(piece.offset)
+        await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
+        file.order.passed(piece.offset + piece.length)
+
+    def _hash_and_write(self, fetch: Fetch, piece: Piece, parts: _Parts, hashes: Hashes) -> None:
+        for part in parts:
+            hashes.update(part)
+        if piece.last:
+            self._verify(fetch, piece, hashes.fingerprint)
+        self._write(piece.path, piece.offset, parts, new=piece.offset == 0, last=piece.last)
+
+    def _write(self, path: str, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, last: bool) -> None:
+        mode = self._files[path].metadata.mode if last else None
+        self._disk.write(self.staging / path, offset, parts, new=new, mode=mode)
+
+    def _verify(self, fetch: Fetch, piece: Piece, found: Fingerprint) -> None:
+        if not is_it(self._files[piece.path], found):
+            raise BlobCorrupted(self._corrupt(fetch, f"does not hold what {piece.path} was (SHA-256 {found.digest})"))
+
+    def _described(self, pieces: Sequence[Piece]) -> str:
+        more = f" and {len(pieces) - 1} more" if len(pieces) > 1 else ""
+        return f"{pieces[0].path}{more} of snapshot {self._index}"
+
+    def _corrupt(self, fetch: Fetch, what: str) -> str:
+        others = dict.fromkeys(part.blob for piece in fetch.pieces for part in self._files[piece.path].blobs)
+        return (
+            f"{', '.join(others)} {what}, which {self._described(fetch.pieces)} needs; {self._target} is as it was: restore from another "
+            "blob store, or choose an earlier snapshot"
+        )
+
+
+def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
+    """Let `staging` take the place of `target`, and remove what was there. `mend` first: then nothing is lost wherever this ends."""
+    replaced = _replaced(target)
+    disk.make_directory(replaced.parent)
+    if disk.is_directory(target):
+        disk.rename(target, replaced)
+    disk.rename(staging, target)
+    disk.sync((target.parent, replaced.parent, staging.parent))
+    disk.remove(replaced)
+
+
+def mend(target: Path, disk: LocalFiles | None = None) -> None:
+    """Finish a swap that a crash interrupted: the former directory comes back if the new one is not there, else it goes. Raises OSError."""
+    disk, replaced = disk or LocalFiles(), _replaced(target)
+    if disk.is_directory(replaced):
+        if disk.is_directory(target):
+            disk.remove(replaced)
+        else:
+            disk.rename(replaced, target)
+
+
+def _replaced(target: Path) -> Path:
+    return target.parent / ".replaced" / target.name

@@ -1,0 +1,213 @@
+"""The plan of a restore: from an index, and what of it is on this disk already, to the operations that bring the rest.
+
+    Remove     what an earlier restore left in the staging directory and this one cannot use
+    MakeDir    directories, parents first
+    Link       a file that the local directory has, byte for byte and with its mode
+    MakeEmpty  a file without bytes
+    Fetch      a range of a blob, and the files, or the part of one, that it holds
+    SetMode    of a file that an earlier restore staged and did not finish
+    Sync       everything that is staged is on disk
+    Swap       the staging directory takes the target's place; then the former target goes
+
+A plan that was interrupted anywhere is made again from what is there then. Until Swap, nothing outside the staging directory changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from sluice.core.indexjson import lengths
+from sluice.core.snapshot import BlobId, DirIndex, FileIndex
+
+NEAR = 64 << 10
+"""Ranges of a pack that are no further apart, in bytes, are fetched in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A file, a link or a whole directory in the staging directory."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeDir:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeEmpty:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`length` bytes of a file from `offset`, `at` bytes behind the beginning of what is fetched. `last` of its file."""
+
+    path: str
+    offset: int
+    length: int
+    at: int
+    last: bool
+
+    @property
+    def whole(self) -> bool:
+        return self.offset == 0 and self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """`length` bytes of a blob from `start`. Pieces of different files only if each is its whole file."""
+
+    blob: BlobId
+    start: int
+    length: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """All files and directories; "" is the staging directory."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    pass
+
+
+Operation: TypeAlias = Remove | MakeDir | Link | MakeEmpty | Fetch | SetMode | Sync | Swap
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What an earlier restore left. `strange` are paths of what is neither a file nor a directory, or in the way of one."""
+
+    listing: LocalDir
+    strange: tuple[str, ...] = ()
+
+
+def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[tuple[str, LocalFile]]:
+    """The local files that may be those of the index, by path and size, and by mode if asked."""
+    indexed = dict(root.walk())
+    for path, file in local.walk():
+        wanted = indexed.get(path)
+        if (
+            wanted is not None
+            and wanted.metadata.size == file.identity.size
+            and (not same_mode or wanted.metadata.mode == file.metadata.mode)
+        ):
+            yield path, file
+
+
+def is_it(file: FileIndex, fingerprint: Fingerprint | None) -> bool:
+    """Whether contents of that fingerprint and of the file's size are the file's. An index of Samza's knows the CRC-32 only."""
+    return fingerprint is not None and fingerprint.checksum == file.checksum and file.digest in (None, fingerprint.digest)
+
+
+def plan_restore(
+    root: DirIndex, staged: Staged, local: LocalDir | None, known: Mapping[Identity, Fingerprint], chunk_bytes: int
+) -> list[Operation]:
+    """`known` has the fingerprints of the candidates that were read. No request is for more than `chunk_bytes`."""
+    files, dirs = dict(root.walk()), list(root.walk_dirs())
+    ready = dict(_identical(files, candidates(root, staged.listing, same_mode=False), known))
+    modes = [SetMode(path, files[path].metadata.mode) for path, file in ready.items() if file.metadata.mode != files[path].metadata.mode]
+    for shared in [each.path for each in modes if ready[each.path].links > 1]:
+        del ready[shared]  # setting its mode would set that of the local directory's file
+    linked = dict(_identical(files, candidates(root, local, same_mode=True), known)) if local is not None else {}
+    missing = [(path, file) for path, file in files.items() if path not in ready]
+    to_fetch = [(path, file) for path, file in missing if path not in linked and file.metadata.size]
+    return [
+        *(Remove(path) for path in _in_the_way(staged, set(ready), set(dirs))),
+        *(MakeDir(path) for path in dirs),
+        *(Link(path) for path, _ in missing if path in linked),
+        *(MakeEmpty(path) for path, file in missing if path not in linked and not file.metadata.size),
+        *_fetches(to_fetch, chunk_bytes),
+        *(each for each in modes if each.path in ready),
+        Sync((*files, *dirs, "")),
+        Swap(),
+    ]
+
+
+def _identical(
+    files: Mapping[str, FileIndex], found: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
+) -> Iterator[tuple[str, LocalFile]]:
+    for path, file in found:
+        if is_it(files[path], known.get(file.identity)):
+            yield path, file
+
+
+def _in_the_way(staged: Staged, ready: set[str], dirs: set[str]) -> Iterator[str]:
+    """Topmost paths only: a directory that goes takes what is in it along."""
+    gone: set[str] = set()
+    for path in (*staged.strange, *(each for each in staged.listing.walk_dirs() if each not in dirs)):
+        gone.add(path)
+    for path, _ in staged.listing.walk():
+        if path not in ready:
+            gone.add(path)
+    for path in sorted(gone):
+        if not any(parent in gone for parent in _parents(path)):
+            yield path
+
+
+def _parents(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _fetches(files: Iterable[tuple[str, FileIndex]], chunk_bytes: int) -> Iterator[Fetch]:
+    """Whole small files first, put together by blob, then the ranges of each large file in their order."""
+    whole: list[Fetch] = []
+    parted: list[Fetch] = []
+    for path, file in files:
+        slices = list(_slices(path, file, chunk_bytes))
+        (whole if len(slices) == 1 else parted).extend(slices)
+    whole.sort(key=lambda fetch: (fetch.blob, fetch.start))
+    for _, of_blob in groupby(whole, key=lambda fetch: fetch.blob):
+        yield from _joined(of_blob, chunk_bytes)
+    yield from parted
+
+
+def _slices(path: str, file: FileIndex, chunk_bytes: int) -> Iterator[Fetch]:
+    size = file.metadata.size
+    for part, length in lengths(file.blobs, size, path):
+        for begin in range(0, length, chunk_bytes):
+            count = min(chunk_bytes, length - begin)
+            offset = part.offset + begin
+            yield Fetch(part.blob, part.at + begin, count, (Piece(path, offset, count, 0, offset + count == size),))
+
+
+def _joined(fetches: Iterable[Fetch], chunk_bytes: int) -> Iterator[Fetch]:
+    """In the order of their starts; two files may share bytes of a blob."""
+    start = end = 0
+    blob: BlobId | None = None
+    pieces: list[Piece] = []
+    for fetch in fetches:
+        (piece,) = fetch.pieces
+        reach = max(end, fetch.start + fetch.length)
+        if blob is not None and (fetch.start > end + NEAR or reach - start > chunk_bytes):
+            yield Fetch(blob, start, end - start, tuple(pieces))
+            pieces = []
+        if not pieces:
+            blob, start, reach = fetch.blob, fetch.start, fetch.start + fetch.length
+        pieces.append(Piece(piece.path, 0, piece.length, fetch.start - start, True))
+        end = reach
+    if blob is not None:
+        yield Fetch(blob, start, end - start, tuple(pieces))

@@ -1,0 +1,127 @@
+"""Warm standby: the newest snapshots of tasks that other slots run, kept on this disk: a task that comes over when its container is lost
+then needs the difference only. Which tasks those are is the coordinator's word (`sluice/core/placement.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+from containers.state.context import BackupPlace
+from containers.state.copies import Of
+from containers.state.diff import Fingerprint, Identity
+from containers.state.files import LocalFiles
+from containers.state.meters import CopyMeter
+from containers.state.restore import Restored
+from containers.state.transfer import StoreKey
+from sluice.core.errors import BlobMissing, SluiceError
+from sluice.core.ids import ExecutionContainerId, StageName, TaskName
+from sluice.core.snapshot import BlobId, CheckpointId
+from sluice.wire.jobmodels import StandbyCopy
+
+log = logging.getLogger(__name__)
+
+
+class Remembering(LocalFiles):
+    """Files that nobody else writes are read only once to be compared. Those that the last restore did not ask for are forgotten."""
+
+    def __init__(self) -> None:
+        self._before: dict[Identity, Fingerprint] = {}
+        self._now: dict[Identity, Fingerprint] = {}
+
+    def turn(self) -> None:
+        """Another restore begins."""
+        self._before, self._now = self._now, {}
+
+    def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
+        found = self._before.get(identity) or super().fingerprint(path, identity)
+        self._now[identity] = found
+        return found
+
+
+@dataclass
+class _Copy:
+    checkpoint: CheckpointId | None = None
+    files: Remembering = field(default_factory=Remembering)
+    meter: CopyMeter = field(default_factory=CopyMeter)
+
+
+class Standby:
+    """Of one container, on the agent's loop."""
+
+    def __init__(self, place: BackupPlace, execution_id: ExecutionContainerId, every: timedelta) -> None:
+        self._place = place
+        self._execution_id = execution_id
+        self._every = every
+        self._copies: dict[Of, _Copy] = {}
+
+    @property
+    def meters(self) -> dict[Of, CopyMeter]:
+        return {of: copy.meter for of, copy in self._copies.items()}
+
+    async def run(self) -> NoReturn:
+        """Keep the copies, for ever. What goes wrong is told, and tried again: the container's own tasks do not depend on it."""
+        while True:
+            try:
+                await self.look()
+            except SluiceError as error:
+                log.warning("no copies are brought up to date: %s", error)
+            except OSError as error:
+                log.warning("no copies are brought up to date: %s: %s", error.filename, error.strerror)
+            await asyncio.sleep(self._every.total_seconds())
+
+    async def look(self) -> None:
+        """Bring every copy up to the snapshot that its store would be restored from now, and remove those that are of no use. Raises
+        DiskUnwritable, OSError, and what the coordinator raises."""
+        place = self._place
+        reply = await place.coordinator.standby(place.run_id, self._execution_id)
+        wanted = {(TaskName(each.task), StageName(each.stage)): each for each in reply.copies}
+        for task in {of[0] for of in wanted}:
+            place.copies.forget(task)
+        if not (wanted or self._copies) or not await place.in_thread(place.copies.lock):
+            return
+        self._copies = {of: self._copies.get(of, _Copy()) for of in wanted}
+        keep = {of[0] for of in wanted} | set(map(TaskName, reply.own))
+        await place.in_thread(lambda: place.copies.keep_only(keep))
+        for of, each in wanted.items():
+            await self._bring_up(of, each)
+
+    async def _bring_up(self, of: Of, wanted: StandbyCopy) -> None:
+        copy, checkpoint = self._copies[of], CheckpointId(wanted.snapshot.checkpoint_id)
+        if copy.checkpoint == checkpoint:
+            return
+        try:
+            restored = await self._place.copies.write(of, self._fetch(of, copy, wanted))
+        except BlobMissing as error:  # a newer snapshot has taken its place
+            copy.meter.transfers.failed += 1
+            log.info("the copy of %s/%s is left as it is until the next look: %s", *of, error)
+            return
+        except SluiceError:
+            copy.meter.transfers.failed += 1
+            raise
+        if restored is not None:
+            copy.checkpoint = checkpoint
+            copy.meter.batch, copy.meter.at = wanted.snapshot.batch_id, self._place.clock.now()
+            log.debug("the copy of %s/%s is at checkpoint %s: %s", *of, checkpoint, restored)
+
+    async def _fetch(self, of: Of, copy: _Copy, wanted: StandbyCopy) -> Restored | None:
+        """None when no blob store that this run restores from has it."""
+        place, directory = self._place, self._place.copies.directory(of)
+        for name, blobs in place.destinations.restore_from.items():
+            index = wanted.snapshot.markers.get(name)
+            if index is None:
+                continue
+            began = place.clock.elapsed()
+            local = await place.in_thread(lambda: place.copies.usable(of))
+            copy.files.turn()
+            try:
+                restorer = place.restorer_of(blobs, StoreKey(place.job, *of), copy.meter.transfers, copy.files)
+                restored = await restorer.restore(BlobId(index), directory, local)
+            finally:
+                copy.meter.transfers.over()
+            copy.meter.transfers.seconds.add(place.clock.elapsed() - began)
+            return restored
+        return None

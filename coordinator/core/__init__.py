@@ -1,1 +1,0 @@
-"""The nouns and rules of Sluice: standard library only, no clock, no I/O, no logging."""
