@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.servers import NotInstalled, kafka
+from tests.support.api import Caller, calling
+from tests.support.fakes import FakeClock
+from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
+from tests.support.servers import NotInstalled, Postgres, kafka, postgres
 
-LONGEST_FIRST = ("processes", "spark", "integration", "unit")
+LONGEST_FIRST = ("processes", "spark", "crash", "histories", "integration", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -65,3 +68,43 @@ def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The bootstrap server of one Kafka broker for the whole run: tests choose names of their own for topics."""
     with kafka(tmp_path_factory.mktemp("kafka")) as bootstrap:
         yield bootstrap
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A server for all tests that leave it running; each has a database of its own."""
+    with postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for the whole run: tests have buckets of their own."""
+    with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, and its credentials in the environment."""
+    for name, value in S3_CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return s3_server
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+async def caller(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
+    """A coordinator whose log has the stream `flights` of two partitions."""
+    async with calling(home, clock) as made:
+        made.log.create("flights", 2)
+        yield made

@@ -1,7 +1,7 @@
 """Two routes without a framework around them: the heartbeat, which every container sends all the time, and the job model's 304.
 
 They answer as the routes of the same paths in `api.py` do, which stay in the OpenAPI document and take whatever is not answered here;
-`tests/integration/test_fastpaths.py` compares the two.
+`tests/integration/coordinator/test_fastpath.py` compares the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables. Alembic's migrations build the same ones; `tests/integration/test_migrations.py` compares the two."""
+"""The tables. Alembic's migrations build the same ones; `tests/integration/store/test_migrations.py` compares the two."""
 
 from __future__ import annotations
 

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.processes.drains import WINDOWS, by_hour, counted, drain, phase
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
-
-WINDOWS = """
-from containers import Job
-from pyspark.sql import functions as F
-
-job = Job("toy")
-numbers = job.input("numbers")
-middle = job.intermediate("middle", partitions=2)
-out = job.output("out")
-
-
-@job.stage(reads=numbers, writes=middle)
-def first(task):
-    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
-
-
-@job.stage(reads=middle, writes=out)
-def by_hour(task):
-    rows = task.read(middle).selectExpr("timestamp_seconds(cast(cast(value as string) as int) * 60) at")
-    hours = rows.withWatermark("at", "100 days").groupBy(F.window("at", "1 hour")).count()
-    return task.write(hours.selectExpr("unix_seconds(window.start) as hour", "count as n"), out, key="hour")
-"""
-"""Number n is minute n; every window stays open until somebody drains."""
 
 
 JOINED = """
@@ -130,35 +106,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def counted(scene: Stage) -> Counter[int]:
-    """Rows by hour over all that is in the output: a window that was drained in the middle comes twice, with parts of its count."""
-    found: Counter[int] = Counter()
-    for rows in scene.log.read("out", 0, 0, 10**9):
-        for row in rows:
-            value = json.loads(row[3] or b"")
-            found[value["hour"]] += value["n"]
-    return found
-
-
 def drains_told(scene: Stage) -> set[str]:
     """By the records in the output; "" for those that were not written under a drain."""
     rows = [row for rows in scene.log.read("out", 0, 0, 10**9) for row in rows]
     headers = scene.log.headers("out")
     return {dict(headers[row[4]]).get("sluice-drain", "") for row in rows}
-
-
-def by_hour(count: int) -> Counter[int]:
-    return Counter(number // 60 * 3600 for number in range(count))
-
-
-def drain(scene: Stage) -> str:
-    answer = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": "DEFAULT"})
-    assert answer.status_code == 202, answer.text
-    return str(answer.json()["uuid"])
-
-
-def phase(scene: Stage, uuid: str) -> str:
-    return str(scene.http.get(f"/drain/{uuid}").json()["phase"])
 
 
 def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest_and_nothing_twice(scene: Stage) -> None:

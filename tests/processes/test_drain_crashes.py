@@ -8,16 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.processes.drains import HALVES, WINDOWS, by_hour, counted, drain, phase
 from tests.processes.stage import Stage, stage
-from tests.processes.test_drain import WINDOWS, by_hour, counted, drain, phase
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
-
-HALVES = WINDOWS.replace('F.window("at", "1 hour")', 'F.window("at", "30 minutes")').replace(
-    "unix_seconds(window.start) as hour", "unix_seconds(window.start) div 3600 * 3600 as hour"
-)
-"""The same sums from windows of another size, whose state the other version could not read."""
 
 FED = 300
 SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}

@@ -16,11 +16,10 @@ from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from sluice.streams.port import Offsets
+from tests.processes.drains import HALVES, WINDOWS, drain, phase
 from tests.processes.feeding import beside
 from tests.processes.kafkastage import stage_on_kafka
 from tests.processes.stage import Stage
-from tests.processes.test_drain import WINDOWS, drain, phase
-from tests.processes.test_drain_crashes import HALVES
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

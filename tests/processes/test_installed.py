@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from sluice.streams.log import Log
-from tests.deployed import entrypoint, health_command, image_environment
 from tests.processes.stage import TOY
+from tests.support.deployed import entrypoint, health_command, image_environment
 from tests.support.processes import free_port, kill_whole, wait_for
 from tests.support.servers import NotInstalled
 

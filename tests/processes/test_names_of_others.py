@@ -13,7 +13,7 @@ from examples.playing.launch import kill_whole
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.processes.stage import wait_for
-from tests.traps import set_traps
+from tests.support.traps import set_traps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ import pytest
 
 from sluice.streams.log import Log
 from tests.support.processes import free_port
-from tests.terminal import SHOW_CURSOR, at_terminal
+from tests.support.terminal import SHOW_CURSOR, at_terminal
 
 pytestmark = pytest.mark.slow
 

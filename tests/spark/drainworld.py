@@ -21,8 +21,8 @@ from containers.state import offsetlog
 from containers.state.checkpoint import inspect, read_plan
 from sluice.core.ids import Ssp
 from sluice.job import Input, Output
-from tests.fakes import FakeClock
 from tests.spark.conftest import SOON, Bench
+from tests.support.fakes import FakeClock
 
 IN, OUT = Input("in"), Output("out")
 

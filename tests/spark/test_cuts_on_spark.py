@@ -21,9 +21,9 @@ from containers.state.upload import CommitSettings
 from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
 from sluice.job import Input
-from tests.fakes import FakeClock
 from tests.spark.conftest import Bench
-from tests.trees import Place
+from tests.support.fakes import FakeClock
+from tests.support.trees import Place
 
 pytestmark = pytest.mark.spark
 

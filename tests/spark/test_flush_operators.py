@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
 import pytest
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 from containers.spark.operators import unflushable
 from containers.spark.task import StageTask
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, Stage, events
+from tests.spark.operators import BY_KEY, EVENTS, Counting, grouped, joined, transformed
 
 pytestmark = pytest.mark.spark
-
-EVENTS = [{"t": 1000 + second, "k": "ab"[second % 2]} for second in range(25)]
-"""13 of "a", 12 of "b"."""
 
 
 def starts(counts: DataFrame, task: StageTask) -> DataStreamWriter:
@@ -46,16 +43,6 @@ def chained(task: StageTask) -> DataStreamWriter:
     return starts(small.groupBy(F.window(F.window_time("window"), "20 seconds")).count(), task)
 
 
-def joined(how: str) -> Stage:
-    def stage(task: StageTask) -> DataStreamWriter:
-        left = events(task).filter("k = 'a'").select(F.col("t").alias("left"), F.lit(1).alias("site"))
-        right = events(task).filter("k = 'b' and t < timestamp_seconds(1010)").select(F.col("t").alias("right"), F.lit(1).alias("there"))
-        rows = left.join(right, F.expr("site = there and right between left and left + interval 1 second"), how)
-        return task.write(rows.select(F.unix_timestamp("left").alias("left"), F.unix_timestamp("right").alias("right")), OUT)
-
-    return stage
-
-
 def distinct_keys(task: StageTask) -> DataStreamWriter:
     return task.write(events(task).dropDuplicatesWithinWatermark(["k"]).select("k"), OUT)
 
@@ -72,28 +59,6 @@ def counted_in_full(task: StageTask) -> DataStreamWriter:
     return task.write(events(task).groupBy(F.window("t", "10 seconds")).count().select("count"), OUT).outputMode("complete")
 
 
-def grouped(timeout: str) -> Stage:
-    """Counts of keys, given out when their state times out."""
-
-    def count(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        if state.hasTimedOut:
-            (n,) = state.get
-            state.remove()
-            yield pd.DataFrame({"k": [key[0]], "n": [n]})
-            return
-        state.update(((state.get[0] if state.exists else 0) + sum(map(len, frames)),))
-        if timeout == GroupStateTimeout.EventTimeTimeout:
-            state.setTimeoutTimestamp(state.getCurrentWatermarkMs() + 3_600_000)
-        elif timeout == GroupStateTimeout.ProcessingTimeTimeout:
-            state.setTimeoutDuration(3_600_000)
-
-    def stage(task: StageTask) -> DataStreamWriter:
-        rows = events(task).groupBy("k").applyInPandasWithState(count, "k string, n long", "n long", "append", timeout)
-        return task.write(rows, OUT).outputMode("append")
-
-    return stage
-
-
 @dataclass(frozen=True)
 class Case:
     stage: Stage
@@ -108,7 +73,6 @@ def counts_of(rows: Iterable[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
 
 PAIRS = [(1000 + second, 1001 + second) for second in range(0, 10, 2)]
 ALONE = [(1000 + second, None) for second in range(10, 26, 2)]
-BY_KEY = [("a", 13), ("b", 12)]
 
 CASES = {
     "sliding": Case(sliding, counts_of([(995, 5), (1000, 10), (1005, 10), (1010, 10), (1015, 10), (1020, 5)])),
@@ -158,52 +122,6 @@ def test_timeouts_of_processing_time_fire_without_waiting_for_them(either: Bench
     flushed = drained.flusher().flush()
     assert (flushed.rounds, flushed.rows_left) == (2, 0)
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
-
-
-class Counting(StatefulProcessor):
-    """Counts a key's events and gives the count out when its timer fires, `every` seconds after the first event. A timer that finds no
-    state gives out -1. It sets `again` further timers."""
-
-    def __init__(self, every: int, to_live: int | None = None, again: int = 0) -> None:
-        self._every = every
-        self._to_live = to_live
-        self._again = again
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._handle = handle
-        to_live = None if self._to_live is None else self._to_live * 1000
-        self._count = handle.getValueState("count", "n long, again long", to_live)
-
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[Row]:
-        n, again = self._count.get() if self._count.exists() else (0, self._again)
-        if n == 0:
-            self._set(timerValues)
-        self._count.update((n + sum(1 for _ in rows), again))
-        return iter(())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        n, again = self._count.get() if self._count.exists() else (-1, 0)
-        if again:
-            self._count.update((n, again - 1))
-            self._set(timerValues)
-            return
-        self._count.clear()
-        yield Row(k=key[0], n=n)
-
-    def _set(self, times: Any) -> None:
-        now = max(times.getCurrentWatermarkInMs(), times.getCurrentProcessingTimeInMs())
-        self._handle.registerTimer(now + self._every * 1000)
-
-    def close(self) -> None:
-        pass
-
-
-def transformed(processor: StatefulProcessor, time: str) -> Stage:
-    def stage(task: StageTask) -> DataStreamWriter:
-        rows = events(task).groupBy("k").transformWithState(processor, "k string, n long", "Update", time)
-        return task.write(rows, OUT).outputMode("update")
-
-    return stage
 
 
 TIMERS = {

@@ -18,7 +18,7 @@ from containers.spark.task import StageTask
 from containers.state.offsetlog import END_OF_TIME
 from tests.spark.conftest import SOON, Bench
 from tests.spark.drainworld import IN, Drained, windowed
-from tests.spark.test_flush_operators import BY_KEY, EVENTS, grouped, joined
+from tests.spark.operators import BY_KEY, EVENTS, grouped, joined
 
 pytestmark = pytest.mark.spark
 

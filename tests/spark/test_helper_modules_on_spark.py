@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traps import set_traps
+from tests.support.traps import set_traps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

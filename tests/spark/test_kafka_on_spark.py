@@ -32,7 +32,7 @@ from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId
 from sluice.job import Input, Intermediate, Output
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import Record, Writer
-from tests.fakes import FakeClock
+from tests.support.fakes import FakeClock
 
 pytestmark = pytest.mark.spark
 

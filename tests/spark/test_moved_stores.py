@@ -8,7 +8,7 @@ import pytest
 
 from containers.state.checkpoint import Stores
 from tests.spark.conftest import Bench
-from tests.spark.test_flush_operators import EVENTS, Counting, transformed
+from tests.spark.operators import EVENTS, Counting, transformed
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.wire.runs import RunRequest
-from tests.fake_engine import soon
+from tests.support.engines import soon
 
 C1 = ExecutionContainerId("c1")
 TERMS = {

@@ -1,3 +1,0 @@
-"""Rows to columns and back."""
-
-from __future__ import annotations

@@ -1,0 +1,308 @@
+"""What an agent does when something it needs is missing, slow, or fails for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
+from containers.engine import Start
+from containers.errors import SparkGone, StateElsewhere
+from sluice.core.errors import BadJobFile, SluiceError
+from tests.support.agents import Place, place
+from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.fakes import FakeClock
+
+
+@pytest.fixture
+async def there(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What user code waits for; opened at the end at the latest, so that no thread outlives its test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Callable[[Start], None]:
+    """A stage's function that takes long."""
+
+    def function(start: Start) -> None:
+        if start.query == stage:
+            reached.set()
+            gate.wait(60)
+
+    return function
+
+
+# --- the coordinator is away -----------------------------------------------------------------------------------------
+
+
+async def test_a_coordinator_that_comes_up_late_is_waited_for(there: Place) -> None:
+    run_id = await there.deploy()
+    way = there.new_wire()
+    way.cut = True
+    container = there.start(run_id, "c1", wire=way)
+    await way.after("unreachable")
+    way.cut = False
+    await container.engine.all_started(4)
+
+
+async def test_a_coordinator_that_does_not_come_up_in_time_is_a_failure_that_says_so(there: Place) -> None:
+    run_id = await there.deploy()
+    clock, way = FakeClock(), there.new_wire()
+    way.cut, way.on_cut = True, lambda: clock.advance(100)
+    container = there.start(run_id, "c1", wire=way, clock=clock, connect_timeout_seconds=150.0)
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "The coordinator does not answer. http://c: ConnectError cut")
+    assert way.answered["unreachable"] == 2
+
+
+async def test_a_stop_while_the_coordinator_is_waited_for_is_a_stop_and_no_failure(there: Place) -> None:
+    run_id = await there.deploy()
+    way = there.new_wire()
+    way.cut = True
+    container = there.start(run_id, "c1", wire=way)
+    await way.after("unreachable")
+    container.agent.stop_requested()
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "told to stop")
+
+
+async def test_queries_go_on_while_the_coordinator_is_away_and_the_newest_progress_is_told_when_it_is_back(there: Place) -> None:
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1")
+    queries = await container.engine.all_started(4)
+    container.wire.cut = True
+    await queries["Partition 0/first"].commits(1)
+    await container.wire.after("unreachable", 2)
+    await queries["Partition 0/first"].commits(2)
+    container.wire.cut = False
+    await container.wire.after("progress")
+    reported = {(t.task, s.stage): s.batch_id for t in (await there.run(run_id)).tasks for s in t.stages}
+    assert reported["Partition 0", "first"] == 2
+    assert container.lost == []
+    assert len(container.engine.acting) == 4
+
+
+async def test_a_container_that_reaches_nobody_ends_with_its_own_lease(there: Place) -> None:
+    run_id = await there.deploy()
+    clock = FakeClock()
+    container = there.start(run_id, "c1", clock=clock)
+    await container.engine.all_started(4)
+    container.wire.cut, container.wire.on_cut = True, lambda: clock.advance(28)
+    assert (await container.ending()).exit_code == EXIT_LEASE_LOST
+    assert container.lost == ["the lease ran out while the coordinator was unreachable: http://c: ConnectError cut"]
+    assert container.engine.stops == []
+
+
+# --- user code fails -------------------------------------------------------------------------------------------------
+
+
+async def test_a_query_that_fails_every_time_ends_the_container_and_the_reason_is_in_the_api(there: Place) -> None:
+    def explodes(start: Start) -> None:
+        if start.query == "Partition 1/second":
+            raise ValueError("no such column: carrier\0")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=explodes), max_restarts=2)
+    assert (await container.ending()).exit_code == EXIT_FAILED
+    assert container.engine.acting == []
+    run = await there.run(run_id)
+    (incarnation,) = run.incarnations
+    assert (incarnation.state, incarnation.exit_code) == ("EXITED", 1)
+    assert "Partition 1/second failed 3 times within 0:10:00; the last error: ValueError: no such column: carrier" in incarnation.reason
+    assert [task.holder for task in run.tasks] == [None, None]
+    assert run.state == "RUNNING"
+
+
+@pytest.mark.parametrize("error", [StateElsewhere, BadJobFile])
+async def test_what_no_restart_can_mend_ends_the_container_at_the_first_time(there: Place, error: type[SluiceError]) -> None:
+    def refuses(start: Start) -> None:
+        if start.query == "Partition 0/first":
+            raise error("do this")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=refuses))
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, f"task Partition 0: {error.title()} do this")
+    assert [start.query for start in container.engine.tries].count("Partition 0/first") == 1
+
+
+async def test_a_session_that_does_not_open_is_a_failure_with_its_reason(there: Place) -> None:
+    def no_java() -> None:
+        raise RuntimeError("JAVA_HOME is not set")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_open=no_java))
+    assert (await container.ending()).reason == "RuntimeError: JAVA_HOME is not set"
+    assert (await there.run(run_id)).incarnations[0].reason == "RuntimeError: JAVA_HOME is not set"
+
+
+@pytest.mark.parametrize("ends", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(there: Place, ends: BaseException) -> None:
+    def exits(start: Start) -> None:
+        if start.query == "Partition 1/second":
+            raise ends
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=exits), max_restarts=1)
+    ending = await container.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert (
+        f"Partition 1/second failed 2 times within 0:10:00; the last error: UserCodeEnded: user code raised {ends!r:.10}" in ending.reason
+    )
+    assert (await there.run(run_id)).incarnations[0].reason == ending.reason
+
+
+# --- Spark fails -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_spark_that_is_gone_ends_the_container_and_leaves_its_tasks_to_the_watchdog(there: Place, gate: threading.Event) -> None:
+    def dies() -> None:
+        gate.wait(60)
+        raise SparkGone("Spark's JVM was ended by SIGKILL")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=dies))
+    await container.engine.all_started(4)
+    gate.set()
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM was ended by SIGKILL")
+    assert container.engine.stops == []
+    assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
+    assert (await there.run(run_id)).incarnations[0].state == "LIVE"
+
+
+async def test_a_spark_that_hangs_ends_the_container(there: Place, gate: threading.Event) -> None:
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_check=lambda: (gate.wait(60), None)[1]), spark_timeout_seconds=0.2)
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_FAILED, "Spark's JVM has not answered for 0.2 s")
+
+
+async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(there: Place, gate: threading.Event) -> None:
+    stopping = threading.Event()
+
+    def never_stops(query: FakeQuery, forced: threading.Event) -> bool:
+        stopping.set()
+        return gate.wait(60)
+
+    def dies_then() -> None:
+        stopping.wait(60)
+        raise SparkGone("it was ended by SIGKILL")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_stop=never_stops, on_check=dies_then))
+    await container.engine.all_started(4)
+    container.agent.stop_requested()
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "told to stop")
+    assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
+
+
+async def test_a_task_of_which_a_query_could_not_be_stopped_is_not_given_back(there: Place) -> None:
+    def fails(query: FakeQuery, forced: threading.Event) -> bool:
+        if query.start.query == "Partition 1/first":
+            raise ConnectionError("the JVM hung up")
+        return True
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_stop=fails))
+    await container.engine.all_started(4)
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": "c1"}
+    assert (await there.run(run_id)).incarnations[0].state == "LIVE"
+
+
+# --- stops that meet something slow ----------------------------------------------------------------------------------
+
+
+async def test_a_stop_while_the_session_opens_does_not_wait_for_it(there: Place, gate: threading.Event) -> None:
+    opening = threading.Event()
+
+    def slow() -> None:
+        opening.set()
+        gate.wait(60)
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_open=slow))
+    await soon(asyncio.to_thread(opening.wait, 20))
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert container.engine.tries == []
+
+
+async def test_a_stop_waits_for_a_function_that_is_just_starting_and_stops_its_query(there: Place, gate: threading.Event) -> None:
+    reached = threading.Event()
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first", reached)))
+    await soon(asyncio.to_thread(reached.wait, 20))
+    container.agent.stop_requested()
+    gate.set()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert "Partition 0/first" in [query for query, _ in container.engine.stops]
+    assert container.engine.acting == []
+
+
+async def test_a_second_stop_does_not_wait_for_a_function_that_blocks_and_leaves_its_task_to_the_watchdog(
+    there: Place, gate: threading.Event
+) -> None:
+    reached = threading.Event()
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=blocking(gate, "Partition 0/first", reached)))
+    await container.engine.all_started(3)
+    await soon(asyncio.to_thread(reached.wait, 20))
+    container.agent.stop_requested()
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": None}
+    assert (await there.run(run_id)).incarnations[0].state == "LIVE"
+
+
+async def test_a_second_stop_interrupts_running_batches(there: Place) -> None:
+    stopping = threading.Event()
+
+    def in_the_middle_of_a_batch(query: FakeQuery, forced: threading.Event) -> bool:
+        stopping.set()
+        return not forced.wait(20)
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_stop=in_the_middle_of_a_batch))
+    await container.engine.all_started(4)
+    container.agent.stop_requested()
+    await soon(asyncio.to_thread(stopping.wait, 20))
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": None}
+
+
+async def test_a_task_that_was_granted_after_the_stop_is_given_back_and_not_started(there: Place, gate: threading.Event) -> None:
+    stopping = threading.Event()
+
+    def stops_late(query: FakeQuery, forced: threading.Event) -> bool:
+        stopping.set()
+        return gate.wait(60)
+
+    run_id = await there.deploy()
+    way = there.new_wire()
+    go_on = way.hold("/tasks/Partition 1/acquire")
+    container = there.start(run_id, "c1", wire=way, engine=FakeEngine(on_stop=stops_late))
+    await container.engine.all_started(2)
+    container.agent.stop_requested()
+    await soon(asyncio.to_thread(stopping.wait, 20))
+    go_on.set()
+    await way.after("acquire", 2)
+    gate.set()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert {start.task for start in container.engine.tries} == {"Partition 0"}
+    assert await there.holders(run_id) == {"Partition 0": None, "Partition 1": None}

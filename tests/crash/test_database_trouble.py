@@ -1,0 +1,140 @@
+"""A coordinator whose PostgreSQL goes away, comes back, or becomes another coordinator's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sluice.streams.log import Log
+from tests.support.api import Caller, calling, problem_slug, run_body
+from tests.support.coordinators import GENEROUS, Running, refused, running
+from tests.support.databases import another_client
+from tests.support.fakes import FakeClock
+from tests.support.servers import Postgres, postgres
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    """One that is running when a test begins, and may be stopped by it."""
+    with postgres() as made:
+        yield made
+
+
+@pytest.fixture
+def url(server: Postgres) -> Iterator[str]:
+    yield server.new_database()
+    if not server.running:
+        server.start()
+
+
+async def refusals(caller: Caller, run_id: str) -> list[tuple[int, str]]:
+    """What is answered to requests that write, and to one that reads."""
+    asked = [
+        await caller.register(run_id, "c2", "1"),
+        await caller.acquire(run_id, "c1", 1, "Partition 1"),
+        await caller.progress(run_id, 1, "l", 1),
+        await caller.stop(run_id),
+        await caller.http.post("/runs", json=run_body()),
+        await caller.http.post("/containers/c1/exit", json={"exitCode": 0}),
+        await caller.http.get(f"/runs/{run_id}"),
+    ]
+    assert {each.headers.get("Retry-After") for each in asked} == {"1"}
+    return [problem_slug(each) for each in asked]
+
+
+async def ready(caller: Caller) -> tuple[int, str]:
+    answer = await caller.http.get("/readyz?verbose")
+    return answer.status_code, answer.text
+
+
+async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everything_does(
+    url: str, server: Postgres, home: Path, clock: FakeClock
+) -> None:
+    async with calling(home, clock, database_url=url) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy(run_body(containers=2)))["runId"]
+        await caller.registered(run_id, "c1")
+        held = await caller.acquired(run_id, "c1")
+
+        server.stop()
+        assert set(await refusals(caller, run_id)) == {(503, "store-unavailable")}
+        for _ in range(10):
+            clock.advance(10)  # more than a lease in all
+            assert await caller.alive("c1", 1)
+        status, told = await ready(caller)
+        assert (status, "[-] database: " in told) == (503, True)
+        assert (await caller.http.get("/livez")).text == "ok"
+
+        server.start()
+        assert (await caller.registered(run_id, "c2", "1"))["epoch"] == 1
+        assert (await caller.acquired(run_id, "c2", task="Partition 1"))["generation"] == 1
+        lineage = held["stages"][0]["lineage"]
+        assert (await caller.progress(run_id, held["generation"], lineage, 7)).status_code == 204
+        assert await caller.alive("c1", 1)
+        assert (await ready(caller))[0] == 200
+        assert (await caller.run(run_id))["tasks"][0]["stages"][0]["batchId"] == 7
+
+
+async def test_a_coordinator_that_starts_while_the_server_is_away_says_so(url: str, server: Postgres, tmp_path: Path) -> None:
+    server.stop()
+    told = refused("--home", str(tmp_path), "--port", "0", "--database-url", url)
+    assert "The coordinator's database cannot be read or written." in told
+
+
+async def test_a_database_that_became_another_coordinators_is_written_no_more(url: str, home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock, database_url=url) as caller, another_client(url) as other:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy())["runId"]
+        await other.take_over()
+        assert problem_slug(await caller.register(run_id, "c1")) == (503, "store-unavailable")
+        assert "nothing is written before it is again" in (await ready(caller))[1]
+        assert (await caller.http.get(f"/runs/{run_id}")).status_code == 200
+        await other.ask("SELECT pg_advisory_unlock(7355609)")
+        await caller.registered(run_id, "c1")
+        assert (await ready(caller))[0] == 200
+
+
+# --- processes ---
+
+
+def deployed(coordinator: Running, home: Path) -> str:
+    Log(home / "log").create("flights", 1)
+    return str(coordinator.http.post("/runs", json=run_body()).json()["runId"])
+
+
+def test_a_second_coordinator_is_refused_until_the_first_is_killed(url: str, tmp_path: Path) -> None:
+    with running(tmp_path / "one", "--database-url", url) as first:
+        run_id = deployed(first, tmp_path / "one")
+        told = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
+        assert "sluice: Another coordinator uses this database." in told
+        assert f"pid {first.process.pid}" in told
+        first.process.kill()
+        first.process.wait(GENEROUS)
+        with running(tmp_path / "two", "--database-url", url) as second:
+            assert second.http.get(f"/runs/{run_id}").json()["state"] == "CREATED"
+
+
+async def test_a_coordinator_whose_database_became_anothers_ends_and_says_why(url: str, tmp_path: Path) -> None:
+    with running(tmp_path, "--database-url", url) as coordinator:
+        async with another_client(url) as other:
+            await other.take_over()
+            assert coordinator.process.wait(GENEROUS) == 1
+        lines = coordinator.log.read_text().strip().splitlines()
+        assert lines[-1].startswith("sluice: Another coordinator uses this database. ")
+        with pytest.raises(httpx.TransportError):
+            coordinator.http.get("/livez")
+
+
+def test_a_coordinator_outlives_its_server(url: str, server: Postgres, tmp_path: Path) -> None:
+    with running(tmp_path, "--database-url", url) as coordinator:
+        run_id = deployed(coordinator, tmp_path)
+        server.stop()
+        body = {"processorId": "0", "executionContainerId": "c1"}
+        refusal = coordinator.http.post(f"/runs/{run_id}/containers", json=body)
+        assert (refusal.status_code, refusal.json()["type"]) == (503, "urn:sluice:store-unavailable")
+        server.start()
+        assert coordinator.http.post(f"/runs/{run_id}/containers", json=body).status_code == 201
+        assert coordinator.process.poll() is None

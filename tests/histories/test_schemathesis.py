@@ -1,0 +1,124 @@
+"""Every operation of the OpenAPI document, with requests made from it: the answers are those that the document declares."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
+
+from coordinator.api import new_api
+from coordinator.server import listen, server
+from coordinator.settings import read_settings
+from sluice.streams.log import Log
+from tests.support.api import run_body
+
+pytestmark = pytest.mark.slow
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A coordinator on a socket and a thread of its own, with a run in it."""
+    home: Path = tmp_path_factory.mktemp("home")
+    Log(home / "log").create("flights", 2)
+    listening = listen("127.0.0.1", 0)
+    coordinator = server(read_settings(home=home, notices_wait_seconds=0.05))
+    thread = threading.Thread(target=coordinator.run, args=([listening],))
+    thread.start()
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    httpx.post(f"{address}/runs", json=run_body(), timeout=30).raise_for_status()
+    yield address
+    coordinator.should_exit = True
+    thread.join()
+
+
+document = new_api().openapi()
+operations = {each.ok().label: each.ok() for each in schemathesis.openapi.from_dict(document).get_all_operations()}
+
+
+@pytest.mark.parametrize("label", sorted(operations))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_answer_is_one_that_the_document_declares(url: str, label: str, data: st.DataObject) -> None:
+    mode = data.draw(st.sampled_from(GenerationMode))
+    case = data.draw(operations[label].as_strategy(generation_mode=mode))
+    if "runId" in case.path_parameters and data.draw(st.booleans()):
+        case.path_parameters["runId"] = httpx.get(f"{url}/jobs").json()["jobs"][0]["currentRun"]
+    if "task" in case.path_parameters and data.draw(st.booleans()):
+        case.path_parameters["task"] = "Partition 0"
+    case.call_and_validate(base_url=url, checks=CHECKS)
+
+
+def test_the_document_declares_every_route() -> None:
+    assert document["openapi"].startswith("3.1")
+    assert {(method.upper(), path) for path, methods in document["paths"].items() for method in methods} == {
+        ("GET", "/containerHeartbeat"),
+        ("DELETE", "/drain/{uuid}"),
+        ("DELETE", "/jobs/{job}/pins/{pinId}"),
+        ("GET", "/drain/{uuid}"),
+        ("GET", "/drains"),
+        ("GET", "/errands/{errand}"),
+        ("GET", "/gc/explain"),
+        ("GET", "/jobModel"),
+        ("POST", "/jobModel/plan"),
+        ("GET", "/jobs/{job}/models"),
+        ("GET", "/jobs/{job}/models/{version}"),
+        ("GET", "/jobs/{job}/models/{version}/diff/{later}"),
+        ("POST", "/jobs/{job}/models/{version}/rollback"),
+        ("PATCH", "/runs/{runId}"),
+        ("POST", "/runs/{runId}/containers/{executionContainerId}/adopted"),
+        ("GET", "/runs/{runId}/containers/{executionContainerId}/standby"),
+        ("GET", "/jobs"),
+        ("GET", "/jobs/{job}/pins"),
+        ("GET", "/jobs/{job}/snapshots"),
+        ("GET", "/jobs/{job}/snapshots/{checkpointId}"),
+        ("GET", "/livez"),
+        ("GET", "/locality"),
+        ("GET", "/metrics"),
+        ("GET", "/prometheus/targets"),
+        ("GET", "/readyz"),
+        ("GET", "/runs"),
+        ("GET", "/runs/{runId}"),
+        ("GET", "/runs/{runId}/request"),
+        ("GET", "/runs/{runId}/notices"),
+        ("POST", "/containers/{executionContainerId}/exit"),
+        ("POST", "/drain"),
+        ("POST", "/drain/plan"),
+        ("POST", "/gc/audit"),
+        ("POST", "/gc/plan"),
+        ("POST", "/gc/run"),
+        ("POST", "/jobs/{job}/pins"),
+        ("POST", "/jobs/{job}/snapshots/{checkpointId}/restore"),
+        ("POST", "/jobs/{job}/snapshots/{checkpointId}/verify"),
+        ("POST", "/runs"),
+        ("POST", "/runs/plan"),
+        ("POST", "/runs/{runId}/containers"),
+        ("POST", "/runs/{runId}/stop"),
+        ("POST", "/runs/{runId}/tasks/{task}/acquire"),
+        ("POST", "/runs/{runId}/tasks/{task}/pace"),
+        ("POST", "/runs/{runId}/tasks/{task}/progress"),
+        ("POST", "/runs/{runId}/tasks/{task}/release"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/drain"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/lineage"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots"),
+        ("PUT", "/runs/{runId}/backup"),
+    }
+
+
+def test_every_refusal_is_declared_as_a_problem() -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                if status[0] in "45":
+                    kind = "text/plain" if (path, status) == ("/readyz", "503") else "application/problem+json"
+                    assert kind in answer["content"], (method, path, status)

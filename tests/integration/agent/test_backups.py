@@ -1,0 +1,518 @@
+"""Agents that back their stores up and restore them, against the real coordinator and blob stores; only Spark is not real."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
+from containers.state.backup import Backup, BatchInterrupted, PlanReplaced
+from containers.state.recovery import Plan
+from containers.state.wal import PlanLog
+from coordinator.app import prepare, stores_of_blobs
+from coordinator.settings import read_settings
+from coordinator.snapshots.operations import Progress
+from coordinator.snapshots.rebuild import find, write
+from coordinator.store.sql import open_store
+from sluice.blobs.locations import open_blob_store
+from sluice.blobs.port import About, Purpose
+from sluice.clock import SystemClock
+from sluice.core.errors import BlobUnavailable
+from sluice.core.ids import Generation, JobName, StageName
+from sluice.core.snapshot import CheckpointId
+from sluice.wire.snapshots import MarkerBody, SnapshotRequest
+from tests.support.agents import Incarnation, Place, place
+from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
+from tests.support.engines import DiskEngine, FakeQuery, plan, soon
+from tests.support.faults import Fault, FaultyBlobs, Operation, every, healthy
+
+BY_REPLAY = {"commit_interval_seconds": 3600, "max_replay": 3}
+
+
+@pytest.fixture
+async def there(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path / "home", **BACKED_UP) as made:
+        yield made
+
+
+async def snapshots(there: Place) -> list[dict[str, Any]]:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        answer = await http.get("/jobs/delays/snapshots")
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["snapshots"]
+        return found
+
+
+async def test_a_container_on_an_empty_disk_restores_the_last_commit_of_an_orderly_stop(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+    await stopped(first)
+    assert [each["batchId"] for each in await snapshots(there)] == [2]
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    disk2, query2 = await began(second)
+    assert query2.start.lineage == query.start.lineage
+    assert disk2.state(query2.start) == disk.state(query.start)
+    assert disk2.outputs == {}
+
+
+def backup_of(query: FakeQuery) -> Backup:
+    (found,) = (each for each in query.start.around if isinstance(each, Backup))
+    return found
+
+
+async def test_with_no_interval_a_batch_begins_when_the_one_before_is_durable(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await began(start(there, run_id, "c1", "disk1", **EVERY_BATCH))
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        assert list(range(batch - 1, -1, -1)) == [each["batchId"] for each in await snapshots(there) if each["batchId"] < batch]
+
+
+async def test_a_container_that_has_ended_in_order_leaves_no_cut(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(container)
+    for batch in range(2):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+    await stopped(container)
+    cuts = disk.directory(query.start).parent / ".cuts" / "only"
+    assert list(cuts.iterdir()) == []
+
+
+async def test_with_no_interval_the_last_batch_is_durable_though_no_other_follows(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await container.wire.after("snapshots")
+    assert [each["batchId"] for each in await snapshots(there)] == [0]
+
+
+async def test_with_no_interval_each_batch_of_a_sink_that_waits_for_nothing_is_backed_up_and_that_is_told(
+    there: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(container)
+    for batch in range(2):
+        await disk.runs_unseen(query, batch, {0: batch + 1, 1: 0})
+        await container.wire.after("snapshots", batch + 1)
+    assert [each["batchId"] for each in await snapshots(there)] == [1, 0]
+    assert sum("a sink of its own" in each.getMessage() for each in caplog.records) == 1
+
+
+async def test_what_ran_after_the_snapshot_runs_again_on_the_new_disk_as_it_was_planned(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **BY_REPLAY)
+    disk, query = await began(first)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: 10 * batch, 1: 0}, note=f"planned by c1: {batch}")
+    await first.wire.after("snapshots")
+    await disk.runs(query, 3, {0: 30, 1: 0}, note="planned by c1: 3")
+    before = disk.state(query.start)
+    first.life.cancel()  # a kill: nothing is told, the lease ends
+    there.clock.advance(60)
+    second = start(there, run_id, "c2", "disk2", **BY_REPLAY)
+    disk2, query2 = await began(second)
+    assert [batch for batch, _ in disk2.outputs[query2.start.query]] == [3]
+    assert disk2.state(query2.start) == before
+
+
+async def test_a_disk_that_was_lost_before_the_first_commit_runs_everything_again(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch, 1: 0})
+    first.life.cancel()
+    there.clock.advance(60)
+    disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+    assert disk2.outputs[query2.start.query] == disk.outputs[query.start.query]
+
+
+async def test_a_container_on_its_own_disk_goes_on_without_restoring(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(first)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch, 1: 0})
+    first.life.cancel()
+    there.clock.advance(60)
+    shutil.rmtree(there.home / "blobs" / "jobs" / "delays" / "Task-0" / "only" / "data", ignore_errors=True)
+    disk2, query2 = await began(start(there, run_id, "c2", "disk1", **EVERY_BATCH))
+    assert disk2.outputs == {}
+    assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_it(there: Place) -> None:
+    """Such as one whose lease has ended, and whose batch was on its way."""
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    theirs = plan({0: 5, 1: 0}, note="theirs")
+    blobs = open_blob_store((there.home / "blobs").as_uri())
+    log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    await log.settle(Plan(1, theirs, Generation(7), strict=True, code=""))
+    with pytest.raises(PlanReplaced, match="generation 7"):
+        await disk.runs(query, 1, {0: 9, 1: 0}, note="ours")
+    assert [batch for batch, _ in disk.outputs[query.start.query]] == [0]
+    await query.ends("the batch was replaced")
+    again = await disk.started()
+    await disk.runs(again, 1, {0: 9, 1: 0}, note="ours")
+    assert disk.outputs[query.start.query][1:] == [(1, theirs)]
+
+
+async def test_state_of_which_no_snapshot_can_be_read_is_never_begun_anew(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await stopped(first)
+    index = (await snapshots(there))[0]["markers"]["local"]["index"]
+    for file in (there.home / "blobs").rglob(index.rpartition("/")[2]):
+        file.unlink()
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    ending = await second.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert index in ending.reason
+    assert second.engine.tries == []
+
+
+async def test_a_second_blob_store_is_added_and_the_first_dropped_while_the_job_runs(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        first = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+        disk, query = await began(first)
+        for batch in range(2):
+            await disk.runs(query, batch, {0: batch, 1: 0})
+        for batch, to in ((2, ["old", "new"]), (4, ["new"])):
+            async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+                answer = await http.put(f"/runs/{run_id}/backup", json={"stores": to, "restoreFrom": to[-1:]})
+                assert answer.status_code == 200, answer.text
+            await until_backed_up_to(first, to)
+            await disk.runs(query, batch, {0: batch, 1: 0})
+            await disk.runs(query, batch + 1, {0: batch, 1: 0})
+            assert sorted((await snapshots(there))[0]["markers"]) == sorted(to)
+        await stopped(first)
+        shutil.rmtree(tmp_path / "old")
+        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **EVERY_BATCH))
+        assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def until_backed_up_to(container: Incarnation, names: list[str]) -> None:
+    """The notice is a poll's answer, after which the agent asks for the run."""
+    for _ in range(1000):
+        if list(container.agent.backing_up_to) == names:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"backed up to {container.agent.backing_up_to}, not to {names}")
+
+
+async def test_while_the_blob_store_is_away_batches_wait_and_go_on_when_it_is_back(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+    disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **EVERY_BATCH))
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    blobs.plan = lambda operation: Fault.FAIL
+    running = asyncio.create_task(disk.runs(query, 1, {0: 2, 1: 0}))
+    await asyncio.wait({running}, timeout=1)
+    assert not running.done()
+    assert [batch for batch, _ in disk.outputs[query.start.query]] == [0]
+    blobs.plan = healthy
+    await soon(running)
+    assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1]
+
+
+async def test_state_that_cannot_be_backed_up_for_too_long_ends_the_container_and_says_why(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    settings = {"commit_interval_seconds": 0.05, "commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.2}
+    blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+    container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **settings)
+    disk, query = await began(container)
+    blobs.plan = every("put", Fault.FAIL)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    ending = await container.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert "backed up" in ending.reason
+
+
+async def test_a_report_under_an_older_generation_ends_the_container_as_one_whose_lease_is_lost(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", commit_interval_seconds=0.05)
+    disk, query = await began(container)
+    there.clock.advance(60)  # its task is given away before it hears of that
+    await container.wire.after("containerHeartbeat", container.wire.answered["containerHeartbeat"] + 1)
+    with suppress(Exception):
+        await disk.runs(query, 0, {0: 1, 1: 0})
+    assert (await container.ending()).exit_code == EXIT_LEASE_LOST
+    assert await snapshots(there) == []
+
+
+async def test_a_stop_in_the_middle_of_a_restore_leaves_the_store_alone(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await stopped(first)
+    blobs, away = there.home / "blobs", there.home / "blobs.away"
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    await second.wire.after("jobModel")
+    blobs.rename(away)  # from here on it waits for the blob store
+    await asyncio.wait({second.life}, timeout=0.3)
+    second.agent.stop_requested()
+    await second.ending()
+    assert second.engine.tries == []
+    shutil.rmtree(blobs, ignore_errors=True)
+    away.rename(blobs)
+    disk3, query3 = await began(start(there, run_id, "c3", "disk2", **NEVER))
+    assert disk3.state(query3.start) == disk.state(query.start)
+
+
+# --- what goes wrong around the report -------------------------------------------------------------------------------
+
+EVERY_BATCH_OR_LATE = {"commit_interval_seconds": 3600, "max_replay": 1, "commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.2}
+"""A commit is given up after 0.3 s and tried again."""
+
+
+async def report_is_lost_of(container: Incarnation, disk: DiskEngine, query: FakeQuery, batch: int) -> None:
+    """The coordinator has it, and the answer never comes; those of later reports do."""
+    container.wire.lose("/snapshots")
+    await disk.runs(query, batch, {0: batch + 1, 1: 0})
+    await soon(container.wire.held.wait())
+
+
+async def test_a_report_whose_answer_was_lost_until_the_commit_was_given_up_is_made_again(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH_OR_LATE)
+    disk, query = await began(container)
+    await report_is_lost_of(container, disk, query, 0)
+    await container.wire.after("snapshots")
+    (first,) = await snapshots(there)
+    await disk.runs(query, 1, {0: 2, 1: 0})
+    await container.wire.after("snapshots", 2)
+    second, again = await snapshots(there)
+    assert (again["checkpointId"], again["batchId"], second["batchId"]) == (first["checkpointId"], 0, 1)
+    await stopped(container)
+
+
+async def test_a_drain_that_interrupts_a_commit_at_its_report_goes_on_from_that_snapshot(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **(NEVER | {"max_replay": 1}))
+    disk, query = await began(container)
+    await report_is_lost_of(container, disk, query, 0)
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        answer = await http.post("/drain", json={"runId": run_id, "drainMode": "DEFAULT"})
+        assert answer.status_code < 300, answer.text
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.state(run_id) == "DRAINED"
+    assert [each["batchId"] for each in await snapshots(there)] == [1, 0]
+
+
+async def test_a_snapshot_that_somebody_else_reported_ends_the_container_also_after_a_lost_answer(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH_OR_LATE)
+    disk, query = await began(container)
+    await report_is_lost_of(container, disk, query, 0)
+    await container.wire.after("snapshots")
+    (ours,) = await snapshots(there)
+    prefix, _, _ = ours["markers"]["local"]["index"].rpartition("/")
+    marker = MarkerBody(index=f"{prefix}/theirs", previous=ours["markers"]["local"]["index"])
+    body = SnapshotRequest(
+        generation=query.start.generation,
+        lineage=query.start.lineage,
+        batch_id=0,
+        offsets=(),
+        checkpoint_id=CheckpointId("1-000001"),
+        markers={"local": marker},
+    )
+    await there.client.report_snapshot(run_id, query.start.task, StageName("only"), body)
+    await disk.runs(query, 1, {0: 2, 1: 0})
+    ending = await container.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert "theirs" in ending.reason
+
+
+async def test_a_commit_that_is_refused_because_the_run_goes_no_further_ends_the_container_in_order(there: Place) -> None:
+    """As after a drain that failed: its stores were taken back, and the container has not heard yet that it is to stop."""
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **(NEVER | {"max_replay": 2}))
+    container.wire.hold("/notices")
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await there.client.new_lineage(run_id, query.start.task, StageName("only"), query.start.generation, query.start.lineage, "taken back")
+    await there.client.stop_run(run_id, "the drain failed")
+    await disk.runs(query, 1, {0: 2, 1: 0})
+    ending = await container.ending()
+    assert ending.exit_code == EXIT_OK
+    assert "goes no further" in ending.reason
+
+
+async def test_when_one_of_several_uploads_fails_the_others_end_before_the_commit_does(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("quick", "hanging")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=tuple(stores), restore_from=tuple(stores)) as there:
+        run_id = await there.deploy(job=one_stage())
+        blobs = {url: FaultyBlobs(open_blob_store(url)) for url in stores.values()}
+        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs[url], **NEVER)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        quick, hanging = (blobs[url] for url in stores.values())
+        hanging.plan = every("put", Fault.HANG)
+        quick.plan = every("put", Fault.FAIL)
+        with pytest.raises(BlobUnavailable):
+            await soon(backup_of(query).commit())
+        before = len(hanging.operations)
+        hanging.release()
+        quick.plan = healthy
+        await soon(backup_of(query).commit())
+        done = [each.blob for each in hanging.operations[before:] if each.name == "put"]
+        there_now = [blob async for page in hanging.inner.list("jobs/", About(Purpose.AUDIT)) for blob in page]
+        written = {each.blob for each in there_now if "/offsets/" not in each.blob}
+        assert written == set(done)
+
+
+async def test_a_blob_store_that_is_dropped_and_taken_back_between_two_commits_is_gone_on_with(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("one", "two")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=tuple(stores), restore_from=("one",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        blobs = {url: FaultyBlobs(open_blob_store(url)) for url in stores.values()}
+        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs[url], **NEVER)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await backup_of(query).commit()
+        await disk.runs(query, 1, {0: 2, 1: 0})
+        for to, plan_of in ((["one"], every("put", Fault.FAIL)), (["one", "two"], healthy)):
+            async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+                assert (await http.put(f"/runs/{run_id}/backup", json={"stores": to, "restoreFrom": ["one"]})).status_code == 200
+            await until_backed_up_to(container, to)
+            blobs[stores["one"]].plan = plan_of
+            with suppress(BlobUnavailable):
+                await soon(backup_of(query).commit())
+        assert [(each["batchId"], sorted(each["markers"])) for each in await snapshots(there)] == [(1, ["one", "two"]), (0, ["one", "two"])]
+
+
+# --- batches that are given up ---------------------------------------------------------------------------------------
+
+
+async def test_a_store_whose_batches_were_abandoned_goes_on_when_it_is_revived(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+    disk, query = await began(start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **EVERY_BATCH))
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    waits = asyncio.Event()
+
+    def hang(operation: Operation) -> Fault | None:
+        if operation.name == "put_if_absent":
+            waits.set()
+            return Fault.HANG
+        return None
+
+    blobs.plan = hang
+    running = asyncio.create_task(disk.runs(query, 1, {0: 2, 1: 0}))
+    await soon(waits.wait())
+    backup_of(query).abandon()
+    with pytest.raises(BatchInterrupted):
+        await soon(running)
+    blobs.plan = healthy
+    with pytest.raises(BatchInterrupted):
+        await disk.runs(query, 1, {0: 2, 1: 0})
+    backup_of(query).revive()
+    await disk.runs(query, 1, {0: 2, 1: 0})
+    assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1]
+
+
+async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_followed_may_not(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    backup = backup_of(query)
+    await asyncio.to_thread(backup.writes, 0)
+    await disk.runs(query, 1, {0: 2, 1: 0})
+    with pytest.raises(BatchInterrupted, match="another one has begun"):
+        await asyncio.to_thread(backup.writes, 0)
+
+
+async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_computed_however_often_it_asks(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
+    blobs = open_blob_store((there.home / "blobs").as_uri())
+    log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    await log.settle(Plan(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
+    with pytest.raises(PlanReplaced):
+        await disk.runs(query, 0, {0: 9, 1: 0})
+    with pytest.raises(PlanReplaced):
+        await asyncio.to_thread(backup_of(query).writes, 0)
+
+
+async def test_a_container_whose_commits_may_take_longer_than_garbage_is_left_alone_does_not_start(tmp_path: Path) -> None:
+    async with place(tmp_path / "home", gc_grace_seconds=60, **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", **NEVER)
+        ending = await container.ending()
+        assert ending.exit_code == EXIT_FAILED
+        assert "SLUICE_COMMIT_TIMEOUT_SECONDS" in ending.reason
+        assert container.engine.opened == 0
+
+
+# --- a coordinator that has lost its database ------------------------------------------------------------------------
+
+
+async def rebuilt(home: Path) -> None:
+    """As `sluice rebuild` does."""
+    settings, clock = read_settings(home=home), SystemClock()
+    store = open_store(settings.database)
+    blob_stores = stores_of_blobs(settings, clock, {})
+    try:
+        await prepare(settings, store)
+        await write(store, blob_stores, clock, await find(blob_stores, Progress("blobs")), anew=False)
+    finally:
+        await blob_stores.close()
+        await store.close()
+
+
+async def test_after_a_rebuild_a_new_run_of_the_job_goes_on_on_an_empty_disk_with_every_batch(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with place(home, **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+        first = start(there, run_id, "c1", "disk1", **BY_REPLAY)
+        disk, query = await began(first)
+        for batch in range(3):
+            await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        await first.wire.after("snapshots")
+        await disk.runs(query, 3, {0: 9, 1: 0}, note="after the last snapshot")
+        first.life.cancel()
+    for each in home.glob("coordinator.db*"):
+        each.unlink()
+    await rebuilt(home)
+    async with place(home, **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+        second = start(there, run_id, "c2", "disk2", **BY_REPLAY)
+        disk2, query2 = await began(second)
+        assert query2.start.lineage == query.start.lineage
+        assert disk2.outputs[query2.start.query] == disk.outputs[query.start.query][3:]
+        assert disk2.state(query2.start) == disk.state(query.start)
+        for batch in range(4, 7):
+            await disk2.runs(query2, batch, {0: 10 + batch, 1: 0})
+        await stopped(second)
+        found = [each["batchId"] for each in await snapshots(there)]
+        assert (found[0], found[-1]) == (6, 2)
+
+
+async def test_a_run_tells_of_each_stage_when_it_was_backed_up_last(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    assert [stage.backed_up_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [None]
+    there.clock.advance(5)
+    await backup_of(query).commit()
+    assert [stage.backed_up_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [there.clock.now()]

@@ -1,0 +1,346 @@
+"""Agents that drain, against the real coordinator and blob stores; only Spark is not real."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from containers import Job
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
+from containers.engine import Start
+from sluice.core.ids import RunId
+from tests.support.agents import Place, place
+from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
+from tests.support.engines import DiskEngine, soon
+from tests.support.fakes import FakeClock
+
+NEVER = {"commit_interval_seconds": 3600, "max_replay": 1000}
+
+
+@pytest.fixture
+async def there(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path / "home", **BACKED_UP) as made:
+        yield made
+
+
+async def ask(there: Place, method: str, path: str, **body: Any) -> dict[str, Any]:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        answer = await http.request(method, path, json=body or None)
+        assert answer.status_code < 300, answer.text
+        found: dict[str, Any] = answer.json() if answer.content else {}
+        return found
+
+
+async def drained(there: Place, run_id: RunId, **more: Any) -> dict[str, Any]:
+    return await ask(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT", **more)
+
+
+async def until_failed(there: Place, run_id: RunId) -> None:
+    """Wait until the run's drain has failed."""
+    seq, phase = 0, ""
+    while phase != "FAILED":
+        for notice in await there.client.notices(run_id, seq, timedelta(seconds=20)):
+            seq, phase = notice.seq, str(notice.detail.get("phase", phase))
+
+
+def problem(status: int, slug: str) -> httpx.Response:
+    return httpx.Response(status, json={"type": f"urn:sluice:{slug}", "title": slug, "status": status, "detail": "so it is"})
+
+
+def last_output(disk: DiskEngine, query: str) -> tuple[int, str]:
+    return disk.outputs[query][-1]
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_a_drain_stops_flushes_commits_and_ends_the_run_and_the_next_one_begins_at_the_drained_offsets(
+    there: Place, held: bool
+) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    container.engine.on_hold = lambda query, forced: held
+    disk, query = await began(container)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch + 1, 1: 7})
+    uuid = (await drained(there, run_id))["uuid"]
+    assert (await container.ending()).exit_code == EXIT_OK
+    batch, text = last_output(disk, query.start.query)
+    assert batch == 3
+    assert uuid in text
+    assert await there.state(run_id) == "DRAINED"
+    detail = await ask(there, "GET", f"/drain/{uuid}")
+    assert {each["partition"]: each["offset"] for each in detail["drained"]} == {0: 3, 1: 7}
+    again = await there.deploy(job=one_stage())
+    _, after = await began(start(there, again, "c2", "disk1", **NEVER))
+    assert {ssp.partition: offset for ssp, offset in after.start.starts.items()} == {0: 3, 1: 7}
+    assert after.start.lineage != query.start.lineage
+    assert after.start.reported is None
+
+
+async def test_a_container_that_starts_under_a_drain_runs_no_query(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    await drained(there, run_id)
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert container.engine.queries == []
+    assert await there.state(run_id) == "DRAINED"
+
+
+async def test_a_container_killed_in_a_drain_comes_back_on_an_empty_disk_and_completes_it(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage(), containers=1)
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    held = first.wire.hold("/drain")  # the answer to its first step
+    await drained(there, run_id)
+    await soon(first.wire.held.wait())
+    first.life.cancel()
+    held.set()
+    there.clock.advance(60)
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    assert (await second.ending()).exit_code == EXIT_OK
+    assert second.engine.queries == []
+    assert [batch for batch, _ in disk_of(second).outputs[query.start.query]] == [1]
+    assert await there.state(run_id) == "DRAINED"
+
+
+async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage(), containers=1)
+    first = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    held = first.wire.hold(f"/runs/{run_id}")  # what it asks for when it hears of the drain
+    uuid = (await drained(there, run_id))["uuid"]
+    await soon(first.wire.held.wait())
+    await ask(there, "DELETE", f"/drain/{uuid}")
+    held.set()
+    assert await disk.released() is query
+    await disk.runs(query, 1, {0: 9, 1: 9})
+    assert len(disk.queries) == 1
+    assert await there.state(run_id) == "RUNNING"
+    first.agent.stop_requested()
+    assert (await first.ending()).exit_code == EXIT_OK
+
+
+def one_stage_over_two_tasks() -> Job:
+    job = Job("delays")
+    read, out = job.input("in"), job.output("out")
+    job.stage(reads=read, writes=out, name="only")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(there: Place) -> None:
+    run_id, root = await there.deploy(job=one_stage_over_two_tasks()), there.home.parent / "disk1"
+    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
+    disk, batch_ends = disk_of(container), threading.Event()
+    queries = await disk.all_started(2)
+    disk.on_hold = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
+    held = container.wire.hold("/stages/only/drain")  # of the task whose query was held at once
+    uuid = (await drained(there, run_id))["uuid"]
+    await soon(container.wire.held.wait())
+    await ask(there, "DELETE", f"/drain/{uuid}")
+    held.set()
+    assert await disk.released() is queries["Partition 0/only"]
+    batch_ends.set()
+    assert await disk.released() is queries["Partition 1/only"]
+
+
+# --- when a drain is not as it seemed ---------------------------------------------------------------------------------
+
+
+async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_go_on(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage(), containers=1)
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    stopping, go = threading.Event(), threading.Event()
+    container.engine.on_hold = lambda query, forced: (stopping.set(), go.wait(20))[1]
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    await drained(there, run_id, hardDeadlineSeconds=5)
+    await soon(asyncio.to_thread(stopping.wait, 20))
+    there.clock.advance(6)
+    await until_failed(there, run_id)
+    go.set()
+    assert await disk.released() is query
+    await disk.runs(query, 1, {0: 9, 1: 9})
+    assert await there.state(run_id) == "RUNNING"
+
+
+async def test_a_step_that_is_refused_is_taken_again_as_the_drain_then_is(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    container.wire.foreign["/stages/only/drain"] = [problem(409, "drain-too-early"), problem(422, "checkpoint-needed")]
+    await drained(there, run_id)
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.state(run_id) == "DRAINED"
+
+
+async def test_a_drain_that_the_coordinator_does_not_know_any_more_is_cancelled(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    go, stopping = threading.Event(), threading.Event()
+    container.engine.on_hold = lambda query, forced: (stopping.set(), go.wait(20))[1]
+    uuid = (await drained(there, run_id))["uuid"]
+    await soon(asyncio.to_thread(stopping.wait, 20))
+    container.wire.foreign["/stages/only/drain"] = [problem(409, "unknown-drain")]
+    container.wire.foreign[uuid] = [problem(404, "unknown-drain")]
+    go.set()
+    assert await disk.released() is query
+
+
+NONSENSE: list[dict[str, Any]] = [{}, {"uuid": "some"}, {"uuid": "some", "phase": "MELTING"}, {"uuid": "some", "phase": "STOPPING"}]
+
+
+async def test_notices_of_drains_that_make_no_sense_or_are_of_others_disturb_nothing(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    wire = there.new_wire()
+    notices = [{"seq": 0, "kind": "DRAIN", "at": "2026-01-01T00:00:00Z", "detail": detail} for detail in NONSENSE]
+    wire.foreign["/notices"] = [httpx.Response(200, json={"notices": notices}), problem(400, "bad-request"), httpx.Response(200, text="?")]
+    container = start(there, run_id, "c1", "disk1", wire=wire, **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    await wire.after("foreign", 3)
+    assert not query.held
+    await drained(there, run_id)
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.state(run_id) == "DRAINED"
+
+
+# --- what is read and written under a drain ---------------------------------------------------------------------------
+
+
+def two_readers() -> Job:
+    job = Job("delays", max_tasks=1)
+    read = job.input("in")
+    for name in ("ahead", "behind"):
+        job.stage(reads=read, name=name)(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+async def test_a_stage_that_has_read_less_of_an_input_than_another_reads_on_to_where_that_stopped(there: Place) -> None:
+    run_id = await there.deploy(job=two_readers())
+    root = there.home.parent / "disk1"
+    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=two_readers(), state_dir=root, **NEVER)
+    disk = disk_of(container)
+    queries = {name.rpartition("/")[2]: query for name, query in (await disk.all_started(2)).items()}
+    await disk.runs(queries["ahead"], 0, {0: 9, 1: 4})
+    await disk.runs(queries["behind"], 0, {0: 3, 1: 4})
+    uuid = (await drained(there, run_id))["uuid"]
+    assert (await container.ending()).exit_code == EXIT_OK
+    detail = await ask(there, "GET", f"/drain/{uuid}")
+    assert {each["partition"]: each["offset"] for each in detail["drained"]} == {0: 9, 1: 4}
+
+
+async def test_batches_of_a_drain_wait_for_overdue_commits_which_are_made(there: Place) -> None:
+    run_id = await there.deploy(job=two_readers())
+    root, clock = there.home.parent / "disk1", FakeClock()
+    settings = {"commit_interval_seconds": 10, "commit_max_delay_seconds": 0}
+    container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=two_readers(), state_dir=root, clock=clock, **settings)
+    disk = disk_of(container)
+    queries = {name.rpartition("/")[2]: query for name, query in (await disk.all_started(2)).items()}
+    await disk.runs(queries["ahead"], 0, {0: 9, 1: 4})
+    await disk.runs(queries["behind"], 0, {0: 3, 1: 4})
+    loop = asyncio.get_running_loop()
+
+    def takes_long() -> None:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # the agent has heard of the batch
+        clock.advance(11)
+
+    disk.on_emptying = takes_long
+    await drained(there, run_id)
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert await there.state(run_id) == "DRAINED"
+
+
+async def test_a_container_that_is_stopped_does_not_give_a_task_back_while_its_store_is_flushed(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    flushing, go = threading.Event(), threading.Event()
+
+    def blocks(start: Start) -> None:
+        flushing.set()
+        go.wait(20)
+
+    disk.on_empty = blocks
+    await drained(there, run_id)
+    await soon(asyncio.to_thread(flushing.wait, 20))
+    container.agent.stop_requested()
+    await container.wire.after("progress", container.wire.answered["progress"])
+    assert await there.holders(run_id) == {"Partition 0": "c1"}
+    go.set()
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert disk.outputs[query.start.query][-1][0] == 1
+    assert await there.holders(run_id) == {"Partition 0": None}
+
+
+# --- without backups --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def unsaved(tmp_path: Path) -> AsyncIterator[Place]:
+    async with place(tmp_path / "home") as made:
+        yield made
+
+
+async def test_without_backups_a_container_killed_in_a_flush_goes_on_with_it_on_its_disk(unsaved: Place) -> None:
+    run_id = await unsaved.deploy(job=one_stage())
+    first = start(unsaved, run_id, "c1", "disk1")
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    flushing, go = threading.Event(), threading.Event()
+
+    def dies(start: Start) -> None:
+        disk.on_empty = lambda start: None
+        disk.empty(start, {})
+        flushing.set()
+        go.wait(20)
+        raise RuntimeError("killed")
+
+    disk.on_empty = dies
+    await drained(unsaved, run_id)
+    await soon(asyncio.to_thread(flushing.wait, 20))
+    first.life.cancel()
+    go.set()
+    unsaved.clock.advance(60)
+    second = start(unsaved, run_id, "c2", "disk1")
+    assert (await second.ending()).exit_code == EXIT_OK
+    assert await unsaved.state(run_id) == "DRAINED"
+
+
+async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_started_again(unsaved: Place) -> None:
+    run_id = await unsaved.deploy(job=one_stage())
+    first = start(unsaved, run_id, "c1", "disk1")
+    disk, query = await began(first)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    flushed, go = threading.Event(), threading.Event()
+
+    def takes_too_long(start: Start) -> None:
+        disk.on_empty = lambda start: None
+        disk.empty(start, {})
+        flushed.set()
+        go.wait(20)
+
+    disk.on_empty = takes_too_long
+    uuid = (await drained(unsaved, run_id, hardDeadlineSeconds=5))["uuid"]
+    await soon(asyncio.to_thread(flushed.wait, 20))
+    unsaved.clock.advance(6)
+    await until_failed(unsaved, run_id)
+    go.set()
+    assert (await first.ending()).exit_code == EXIT_OK
+    again = await unsaved.deploy(job=one_stage())
+    second = start(unsaved, again, "c2", "disk1")
+    ending = await second.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert f"was emptied after batch 0 by the drain {uuid}" in ending.reason
+    afresh = await unsaved.deploy(job=one_stage(), start="earliest")
+    await began(start(unsaved, afresh, "c3", "disk1"))

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from containers.worker_python import plain_environment, worker_python
+from tests.support.traps import set_traps
+
+LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
+TELL = "import sys, os, pyspark; print(os.environ.get('PYTHONPATH'), pyspark.__file__, sys.executable, sys.argv[1:], sep='\\n')"
+
+
+def told(program: str, path: str | None) -> list[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = kept if path is None else {**kept, "PYTHONPATH": path}
+    done = subprocess.run([program, "-c", TELL, "a b", "*"], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+
+def test_spark_s_own_zips_are_taken_off_the_path_and_all_else_stays(tmp_path: Path) -> None:
+    path = f"{LIBRARY}/pyspark.zip:{LIBRARY}/py4j-0.10.9.9-src.zip:/of the/user:/other/pyspark.zip:*"
+    found = told(worker_python(tmp_path), path)
+    assert found == ["/of the/user:/other/pyspark.zip:*", pyspark.__file__, sys.executable, "['a b', '*']"]
+
+
+def test_without_a_path_there_is_none(tmp_path: Path) -> None:
+    assert told(worker_python(tmp_path), None)[0] == ""
+
+
+PROBE = """
+import random, sys
+import helper
+print(helper.__file__, __name__, sys.modules["__main__"].__spec__.name, sys.argv, sys.orig_argv[1], sep="\\n")
+"""
+
+
+@pytest.fixture
+def working_directory(tmp_path: Path) -> Path:
+    """Full of traps, the modules `probe` and `helper` among them."""
+    set_traps(tmp_path / "working", "probe", "helper")
+    return tmp_path / "working"
+
+
+def probed(program: str, tmp_path: Path, working_directory: Path, environment: Mapping[str, str]) -> list[str]:
+    """What a module says that Spark starts with PYTHONPATH as its JVM has it, and a JVM its children, in the working directory."""
+    (tmp_path / "installed").mkdir(exist_ok=True)
+    (tmp_path / "installed" / "probe.py").write_text(PROBE)
+    path = os.pathsep.join(filter(None, [str(tmp_path / "installed"), environment.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [program, "-m", "probe", "a b", "*"],
+        cwd=working_directory,
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_module_finds_what_is_beside_the_job_file_and_the_standard_library_before_it(tmp_path: Path, working_directory: Path) -> None:
+    beside = tmp_path / "a job's \udcff{}"
+    set_traps(beside)
+    (beside / "helper.py").touch()
+    found = probed(worker_python(tmp_path, beside), tmp_path, working_directory, {})
+    assert found[:3] == [str(beside / "helper.py"), "__main__", "probe"]
+    assert found[3:] == [str([str(tmp_path / "installed" / "probe.py"), "a b", "*"]), "-P"]
+
+
+def test_without_a_job_file_the_working_directory_is_off_the_path_all_the_same(tmp_path: Path, working_directory: Path) -> None:
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "helper.py").touch()
+    assert probed(worker_python(tmp_path), tmp_path, working_directory, {})[1] == "__main__"
+
+
+def test_plain_python_has_the_same_from_its_environment(tmp_path: Path, working_directory: Path) -> None:
+    beside = tmp_path / "job"
+    beside.mkdir()
+    (beside / "helper.py").touch()
+    assert probed(sys.executable, tmp_path, working_directory, plain_environment(beside))[0] == str(beside / "helper.py")
+
+
+@pytest.fixture
+def without_programs(tmp_path: Path) -> Iterator[Path]:
+    """A file system on which nothing may be executed."""
+    directory = tmp_path / "noexec"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "noexec,size=1m", "tmpfs", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a small file system")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def test_it_is_plain_python_where_nothing_may_be_executed(without_programs: Path) -> None:
+    assert worker_python(without_programs) == sys.executable

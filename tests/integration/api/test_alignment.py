@@ -1,0 +1,131 @@
+"""Watermark alignment over HTTP: what a stage is told when it says how far it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from tests.support.api import Caller, chained_body, problem_slug
+from tests.support.fakes import FakeClock
+
+DAY = 86_400
+
+
+@pytest.fixture
+async def run_id(caller: Caller) -> str:
+    """Two tasks on two containers, each with ten records to read; only the first container is there and holds its task."""
+    records = [Record(b"x", partition=n % 2) for n in range(20)]
+    caller.log.append("flights", records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=0, now_micros=1)
+    body = chained_body(partitions=2, containers=2, maxEventSkewSeconds=3 * DAY, start="earliest")
+    run_id = str((await caller.deploy(body))["runId"])
+    await caller.registered(run_id, "c0")
+    await caller.acquired(run_id, "c0")
+    return run_id
+
+
+async def the_other_starts(caller: Caller, run_id: str) -> None:
+    await caller.registered(run_id, "c1", slot="1")
+    await caller.acquired(run_id, "c1", task="Partition 1")
+
+
+async def say(caller: Caller, run_id: str, partition: int, day: int | None, stage: str = "route", generation: int = 1) -> httpx.Response:
+    body = {"generation": generation, "stage": stage, "eventTime": None if day is None else f"2013-01-{day:02}T00:00:00Z"}
+    return await caller.http.post(f"/runs/{run_id}/tasks/Partition {partition}/pace", json=body)
+
+
+async def said(caller: Caller, run_id: str, partition: int, day: int | None) -> Any:
+    answer = await say(caller, run_id, partition, day)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_the_first_waits_for_one_whose_container_has_not_started(caller: Caller, run_id: str) -> None:
+    assert await said(caller, run_id, 0, None) == {"hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
+
+
+async def test_once_all_have_been_heard_they_begin(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await said(caller, run_id, 0, None)
+    await the_other_starts(caller, run_id)
+    clock.advance(2)
+    assert not (await said(caller, run_id, 1, None))["hold"]
+    assert not (await said(caller, run_id, 0, None))["hold"]
+
+
+async def test_one_too_far_ahead_waits_until_the_other_has_come_near(caller: Caller, run_id: str) -> None:
+    await the_other_starts(caller, run_id)
+    await said(caller, run_id, 0, 1)
+    assert not (await said(caller, run_id, 1, 2))["hold"]
+    ahead = await said(caller, run_id, 0, 9)
+    assert ahead == {"hold": True, "leadSeconds": 7 * DAY, "waitsFor": ["Partition 1"]}
+    assert not (await said(caller, run_id, 1, 7))["hold"]
+    assert (await said(caller, run_id, 0, 9))["hold"], "it goes on only when its lead is half of what is allowed"
+    await said(caller, run_id, 1, 8)
+    assert not (await said(caller, run_id, 0, 9))["hold"]
+
+
+async def test_nobody_waits_for_a_task_that_has_read_everything(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await the_other_starts(caller, run_id)
+    lineage = {stage["stage"]: stage["lineage"] for stage in (await caller.acquired(run_id, "c1", task="Partition 1"))["stages"]}["route"]
+    offsets = [{"system": "log", "stream": "flights", "partition": 1, "offset": 10}]
+    body = {"generation": 1, "stage": "route", "lineage": lineage, "batchId": 0, "offsets": offsets}
+    assert (await caller.http.post(f"/runs/{run_id}/tasks/Partition 1/progress", json=body)).status_code == 204
+    clock.advance(2)
+    assert not (await said(caller, run_id, 0, 30))["hold"]
+
+
+async def test_one_whose_container_is_gone_is_waited_for(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await the_other_starts(caller, run_id)
+    for partition in (0, 1):
+        await said(caller, run_id, partition, 5)
+    await caller.exited("c1")
+    clock.advance(2)
+    assert await said(caller, run_id, 0, 5) == {"hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
+
+
+async def test_event_time_never_falls_and_is_kept_through_a_restart_of_the_stage(caller: Caller, run_id: str) -> None:
+    await the_other_starts(caller, run_id)
+    await said(caller, run_id, 1, 2)
+    await said(caller, run_id, 0, 9)
+    assert (await said(caller, run_id, 0, None))["leadSeconds"] == 7 * DAY
+    assert (await said(caller, run_id, 0, 3))["leadSeconds"] == 7 * DAY
+
+
+async def test_a_run_shows_who_waits_for_whom(caller: Caller, run_id: str) -> None:
+    await said(caller, run_id, 0, 3)
+    stages = (await caller.run(run_id))["tasks"][0]["stages"]
+    pace = {stage["stage"]: stage["pace"] for stage in stages}
+    assert pace["hourly"] is None
+    assert (pace["route"]["held"], pace["route"]["waitsFor"], pace["route"]["eventTime"]) == (True, ["Partition 1"], "2013-01-03T00:00:00Z")
+
+
+async def test_who_does_not_hold_the_task_is_told_so(caller: Caller, run_id: str) -> None:
+    assert problem_slug(await say(caller, run_id, 0, 1, generation=2)) == (409, "lease-lost")
+    assert problem_slug(await say(caller, run_id, 1, 1)) == (404, "unknown-task")
+
+
+async def test_a_stage_that_is_not_there_and_a_run_that_is_not_aligned_are_refused(caller: Caller, run_id: str) -> None:
+    assert problem_slug(await say(caller, run_id, 0, 1, stage="lost")) == (422, "not-aligned")
+    plain = str((await caller.deploy(chained_body(partitions=2, job="plain")))["runId"])
+    await caller.registered(plain, "p0")
+    await caller.acquired(plain, "p0")
+    assert problem_slug(await say(caller, plain, 0, 1)) == (422, "not-aligned")
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1e300, "soon"])
+async def test_a_skew_that_is_no_time_is_refused(caller: Caller, seconds: object) -> None:
+    answer = await caller.http.post("/runs", json=chained_body(maxEventSkewSeconds=seconds))
+    assert answer.status_code == 422
+
+
+async def test_a_system_that_was_taken_out_of_the_settings_is_told_of_and_passes(caller: Caller, run_id: str) -> None:
+    systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
+    log = systems.pop("log")
+    answer = await say(caller, run_id, 0, 1)
+    assert problem_slug(answer) == (503, "stream-unavailable")
+    assert "configure it again" in answer.json()["detail"]
+    systems["log"] = log
+    assert (await say(caller, run_id, 0, 1)).status_code == 200

@@ -1,0 +1,460 @@
+"""A drain from its request to its end, through the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.api import (
+    UNSAVED,
+    Caller,
+    Drained,
+    appended,
+    calling,
+    deployed,
+    offsets_json,
+    offsets_told,
+    problem_slug,
+    run_body,
+    running,
+)
+from tests.support.fakes import FakeClock
+
+
+async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
+    run = await running(caller)
+    asked = await run.asked()
+    assert (asked["phase"], asked["runId"], asked["drainMode"]) == ("STOPPING", run.run_id, "DEFAULT")
+    assert (await caller.run(run.run_id))["state"] == "DRAINING"
+    assert await run.phase_after("stopped", 0) == "STOPPING"
+    assert await run.phase_after("stopped", 1) == "FLUSHING"
+    assert await run.phase_after("flushing", 0) == "FLUSHING"
+    assert await run.phase_after("flushed", 0) == "FLUSHING"
+    assert await run.phase_after("flushed", 1) == "COMMITTING"
+    assert await run.phase_after("committed", 0) == "COMMITTING"
+    assert await run.phase_after("committed", 1) == "DRAINED"
+    ended = await caller.run(run.run_id)
+    assert (ended["state"], ended["drain"]["phase"]) == ("DRAINED", "DRAINED")
+    phases = ["REQUESTED", "STOPPING", "FLUSHING", "COMMITTING", "DRAINED"]
+    assert await run.kinds() == [*(("DRAIN", phase) for phase in phases), ("ENDED", "DRAINED")]
+    told = await run.told()
+    assert [each["phase"] for each in told["phases"]] == phases
+    assert (told["remaining"], told["total"], told["blockedBy"]) == (0, 2, [])
+
+
+async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    await run.asked()
+    await run.all_take("stopped", ["route", "hourly"])
+    await run.phase_after("flushing", 0, "route", note="round 2 of timers")
+    await run.phase_after("flushed", 1, "route", rowsLeft=3, operatorsLeft=["flatMapGroupsWithState"])
+    told = await run.told()
+    assert (told["phase"], told["total"], told["remaining"], told["rowsLeft"]) == ("FLUSHING", 4, 3, 3)
+    assert told["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
+    (slot,) = told["containers"]
+    assert (slot["processorId"], slot["executionContainerId"]) == ("0", "c1")
+    first, second = slot["tasks"]
+    stages = {each["stage"]: each for each in first["stages"]}
+    assert (stages["route"]["step"], stages["route"]["note"], stages["route"]["waitsFor"]) == ("flushing", "round 2 of timers", [])
+    assert (stages["hourly"]["step"], stages["hourly"]["waitsFor"]) == ("stopped", ["route"])
+    assert (first["done"], second["done"], second["holder"]) == (0, 1, "c1")
+    left = next(each for each in second["stages"] if each["stage"] == "route")
+    assert (left["rowsLeft"], left["operatorsLeft"], left["generation"]) == (3, ["flatMapGroupsWithState"], 1)
+
+
+async def test_when_the_last_task_has_flushed_a_stage_its_followers_are_told(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    await run.asked()
+    await run.all_take("stopped", ["route", "hourly"])
+    await run.phase_after("flushed", 0, "route")
+    before = await run.kinds()
+    await run.phase_after("flushed", 1, "route")
+    assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
+    await run.phase_after("flushed", 0, "hourly")
+    assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
+
+
+# --- every state of a run ---------------------------------------------------------------------------------------------
+
+
+async def test_before_any_container_a_drain_waits_and_goes_on_when_they_come(caller: Caller, clock: FakeClock) -> None:
+    run = await deployed(caller, containers=2)
+    assert (await run.asked())["phase"] == "REQUESTED"
+    clock.advance(10_000)
+    told = await run.told()
+    assert [(each["processorId"], each["why"]) for each in told["blockedBy"]] == [("0", "no container"), ("1", "no container")]
+    assert (told["hardDeadlineAt"], told["late"]) == (None, False)
+    await caller.registered(run.run_id, "c1", "0")
+    told = await run.told()
+    assert (told["phase"], told["hardDeadlineAt"] is None) == ("STOPPING", False)
+    blocked = [(each["processorId"], each["task"], each["why"]) for each in told["blockedBy"]]
+    assert blocked == [("0", "Partition 0", "not held"), ("1", None, "no container")]
+    assert (await caller.run(run.run_id))["startedAt"] is not None
+    await caller.acquired(run.run_id, "c1", task="Partition 0")
+    await caller.registered(run.run_id, "c2", "1")
+    await caller.acquired(run.run_id, "c2", task="Partition 1")
+    await run.to_drained()
+
+
+async def test_a_starting_run_is_drained(caller: Caller) -> None:
+    run = await deployed(caller)
+    await caller.registered(run.run_id, "c1")
+    assert (await run.asked())["phase"] == "STOPPING"
+    assert (await run.told())["blockedBy"][0]["why"] == "not held"
+
+
+async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
+    run = await running(caller)
+    first = await run.asked()
+    for phase, step in (("STOPPING", "stopped"), ("FLUSHING", "flushed"), ("COMMITTING", "committed"), ("DRAINED", "")):
+        again = await run.ask()
+        assert (again.status_code, again.json()["uuid"], again.json()["phase"]) == (200, first["uuid"], phase)
+        if step:
+            await run.all_take(step)
+
+
+async def test_a_run_that_was_asked_to_stop_is_not_drained(caller: Caller) -> None:
+    run = await running(caller)
+    await caller.stop(run.run_id)
+    assert problem_slug(await run.ask()) == (409, "stale-run")
+    await caller.exited("c1")
+    assert (await caller.run(run.run_id))["state"] == "STOPPED"
+    assert problem_slug(await run.ask()) == (409, "stale-run")
+
+
+async def test_a_run_that_failed_is_not_drained(caller: Caller) -> None:
+    run = await running(caller)
+    await caller.stop(run.run_id, failed=True)
+    await caller.exited("c1", 1)
+    assert (await caller.run(run.run_id))["state"] == "FAILED"
+    assert problem_slug(await run.ask()) == (409, "stale-run")
+
+
+async def test_a_run_that_is_not_the_current_one_is_not_drained(caller: Caller) -> None:
+    run = await running(caller)
+    await caller.deploy(run_body(**UNSAVED))
+    assert problem_slug(await run.ask()) == (409, "stale-run")
+    assert problem_slug(await Drained(caller, "no-run").ask()) == (404, "unknown-run")
+
+
+async def test_a_run_whose_drain_failed_late_answers_with_it(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    await run.to_flushing()
+    await caller.stop(run.run_id)
+    for _ in range(2):
+        again = await run.ask()
+        assert (again.status_code, again.json()["uuid"], again.json()["phase"]) == (200, run.uuid, "FAILED")
+        await caller.exited("c1")
+    assert (await caller.run(run.run_id))["state"] == "STOPPED"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"drainMode": "FAST"},
+        {"runId": 7},
+        {"runId": ""},
+        {"surprise": 1},
+        {"hardDeadlineSeconds": -1},
+        {"hardDeadlineSeconds": "NaN"},
+        {"budgetSeconds": {"dancing": 3}},
+    ],
+)
+async def test_a_malformed_request_disturbs_nothing(caller: Caller, body: dict[str, object]) -> None:
+    run = await running(caller)
+    assert problem_slug(await run.ask(**body)) == (422, "invalid-request")
+    assert (await caller.run(run.run_id))["state"] == "RUNNING"
+    assert await run.kinds() == []
+    await run.asked()
+
+
+# --- cancelling, and two drains ---------------------------------------------------------------------------------------
+
+
+async def test_a_drain_that_is_cancelled_leaves_the_run_as_it_was(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    await run.phase_after("stopped", 0)
+    for _ in range(2):
+        answer = await run.cancel()
+        assert (answer.status_code, answer.json()["phase"]) == (200, "CANCELLED")
+    detail = await caller.run(run.run_id)
+    assert (detail["state"], detail["drain"], detail["failedDrains"]) == ("RUNNING", None, [])
+    assert await run.phase_after("stopped", 1) == "CANCELLED"
+    assert (await run.kinds())[-1] == ("DRAIN", "CANCELLED")
+
+
+async def test_a_drain_is_cancelled_before_any_container_came(caller: Caller) -> None:
+    run = await deployed(caller)
+    await run.asked()
+    assert (await run.cancel()).status_code == 200
+    assert (await caller.run(run.run_id))["state"] == "CREATED"
+    await caller.registered(run.run_id, "c1")
+    assert (await caller.run(run.run_id))["state"] == "RUNNING"
+
+
+async def test_after_a_cancelled_drain_another_may_be_asked_for(caller: Caller) -> None:
+    run = await running(caller)
+    first = (await run.asked())["uuid"]
+    await run.phase_after("stopped", 0)
+    await run.cancel()
+    assert (await run.asked())["uuid"] != first
+    assert (await run.told())["remaining"] == 2
+    assert await run.phase_after("stopped", 0, uuid=first) == "CANCELLED"
+    await run.to_drained()
+    answer = await caller.http.get("/drains", params={"job": "flight-delays", "limit": 1})
+    assert [(each["uuid"], each["phase"]) for each in answer.json()["drains"]] == [(run.uuid, "DRAINED")]
+    older = (await caller.http.get("/drains", params={"job": "flight-delays", "before": answer.json()["next"]})).json()
+    assert ([each["uuid"] for each in older["drains"]], older["next"]) == ([first], None)
+
+
+async def test_nothing_is_cancelled_once_anything_may_have_been_flushed(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    for step in ("stopped", "flushed", "committed"):
+        await run.all_take(step)
+        assert problem_slug(await run.cancel()) == (409, "not-cancellable")
+    assert (await run.told())["phase"] == "DRAINED"
+
+
+async def test_a_drain_that_nobody_knows_is_not_found(caller: Caller) -> None:
+    await running(caller)
+    nowhere = Drained(caller, "x", "no-such-drain")
+    assert problem_slug(await nowhere.cancel()) == (404, "unknown-drain")
+    assert problem_slug(await caller.http.get("/drain/no-such-drain")) == (404, "unknown-drain")
+    assert problem_slug(await caller.http.get("/drains", params={"job": "nothing"})) == (404, "unknown-job")
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_step_that_comes_again_or_late_changes_nothing(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    assert [await run.phase_after("stopped", 0) for _ in range(2)] == ["STOPPING"] * 2
+    await run.phase_after("stopped", 1)
+    assert await run.phase_after("flushed", 0) == "FLUSHING"
+    for step in ("stopped", "flushing"):
+        assert await run.phase_after(step, 0, batchId=1) == "FLUSHING"
+    first = (await run.told())["containers"][0]["tasks"][0]["stages"][0]
+    assert (first["step"], first["batchId"]) == ("flushed", 7)
+    await run.all_take("flushed")
+    await run.all_take("committed")
+    assert await run.phase_after("committed", 1) == "DRAINED"
+
+
+async def test_a_step_of_a_later_phase_is_refused(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    for step in ("flushing", "flushed", "committed"):
+        assert problem_slug(await run.step(step)) == (409, "drain-too-early")
+    await run.to_flushing()
+    assert problem_slug(await run.step("committed")) == (409, "drain-too-early")
+
+
+async def test_a_step_for_another_drain_is_refused(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    assert problem_slug(await run.step("stopped", uuid="another")) == (409, "unknown-drain")
+    assert problem_slug(await run.step("stopped", stage="nothing")) == (404, "unknown-task")
+    assert problem_slug(await run.step("jumped")) == (422, "invalid-request")
+    assert (await run.told())["remaining"] == 2
+
+
+async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    await run.to_flushing()
+    await caller.registered(run.run_id, "c2")
+    await caller.exited("c1")
+    for task in (0, 1):
+        assert (await caller.acquired(run.run_id, "c2", 2, f"Partition {task}"))["generation"] == 2
+    assert problem_slug(await run.step("flushed", 0)) == (409, "lease-lost")
+    assert await run.all_take("flushed", generation=2) == "COMMITTING"
+    assert problem_slug(await run.step("committed", 0)) == (409, "lease-lost")
+    assert await run.all_take("committed", generation=2) == "DRAINED"
+
+
+async def test_a_container_that_comes_in_the_middle_is_told_how_far_its_stages_were(caller: Caller) -> None:
+    run = await running(caller)
+    assert (await caller.acquired(run.run_id, "c1"))["drain"] is None
+    await run.asked()
+    told = await caller.acquired(run.run_id, "c1")
+    assert (told["drain"]["uuid"], told["drain"]["phase"], told["stages"][0]["drainStep"]) == (run.uuid, "STOPPING", None)
+    await run.to_flushing()
+    await run.phase_after("flushed", 1)
+    await caller.registered(run.run_id, "c2")
+    await caller.exited("c1")
+    found = [await caller.acquired(run.run_id, "c2", 2, f"Partition {task}") for task in (0, 1)]
+    assert [(each["drain"]["phase"], each["stages"][0]["drainStep"]) for each in found] == [
+        ("FLUSHING", "stopped"),
+        ("FLUSHING", "flushed"),
+    ]
+
+
+# --- what others see --------------------------------------------------------------------------------------------------
+
+
+async def test_heartbeats_name_the_drain_while_it_is_on(caller: Caller) -> None:
+    run = await running(caller)
+    assert "sluice-drain" not in (await caller.beat("c1", 1)).headers
+    await run.asked()
+    assert (await caller.beat("c1", 1)).headers["sluice-drain"] == run.uuid
+    await caller.registered(run.run_id, "c2")
+    assert (await caller.beat("c2", 2)).headers["sluice-drain"] == run.uuid
+    await run.cancel()
+    answer = await caller.beat("c2", 2)
+    assert (answer.json(), "sluice-drain" in answer.headers) == ({"alive": True}, False)
+
+
+async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    appended(caller, "by-carrier", partition=1, records=5)
+    await run.asked()
+    drain = (await caller.run(run.run_id))["drain"]
+    assert (drain["uuid"], drain["phase"], drain["mode"]) == (run.uuid, "STOPPING", "DEFAULT")
+    assert offsets_told(drain["pinned"]) == {("by-carrier", 0): 0, ("by-carrier", 1): 5}
+
+
+async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    assert problem_slug(await caller.http.post("/runs", json=run_body())) == (409, "run-is-draining")
+    await run.cancel()
+    assert (await caller.http.post("/runs", json=run_body())).status_code == 201
+
+
+async def test_a_coordinator_that_restarts_in_the_middle_goes_on(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock) as caller:
+        caller.log.create("flights", 2)
+        run = await running(caller)
+        await run.asked()
+        await run.phase_after("stopped", 0)
+    for step in ("stopped", "flushed", "committed"):
+        async with calling(home, clock) as caller:
+            run = Drained(caller, run.run_id, run.uuid)
+            assert (await caller.beat("c1", 1)).headers["sluice-drain"] == run.uuid
+            assert (await run.ask()).json()["uuid"] == run.uuid
+            await run.phase_after(step, 0)
+        async with calling(home, clock) as caller:
+            phase = await Drained(caller, run.run_id, run.uuid).phase_after(step, 1)
+    assert phase == "DRAINED"
+
+
+# --- the next run -----------------------------------------------------------------------------------------------------
+
+
+async def starts_of_next(caller: Caller, execution_id: str = "d1", **changes: Any) -> tuple[Drained, dict[tuple[str, int], int]]:
+    """Deploy the next run, and take all its tasks: where their stages begin, which all have empty state."""
+    after = await deployed(caller, **changes)
+    await caller.registered(after.run_id, execution_id)
+    starts: dict[tuple[str, int], int] = {}
+    for task in (await caller.run(after.run_id))["tasks"]:
+        for stage in (await caller.acquired(after.run_id, execution_id, task=task["task"]))["stages"]:
+            assert (stage["batchId"], stage["snapshot"]) == (None, None)
+            starts |= offsets_told(stage["starts"])
+    return after, starts
+
+
+async def drained(caller: Caller, *, chained: bool = False) -> Drained:
+    """A run that was drained, and whose container is gone."""
+    run = await running(caller, chained=chained)
+    await run.asked()
+    stages = ["route", "hourly"] if chained else ["hourly"]
+    for step in ("stopped", "flushed", "committed"):
+        await run.all_take(step, stages)
+    await caller.exited("c1")
+    return run
+
+
+async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(caller: Caller) -> None:
+    run = await running(caller)
+    lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
+    await run.asked()
+    await run.to_drained()
+    assert offsets_told((await run.told())["drained"]) == {("flights", 0): 70, ("flights", 1): 71}
+    await caller.exited("c1")
+    after, starts = await starts_of_next(caller)
+    assert starts == {("flights", 0): 70, ("flights", 1): 71}
+    detail = await caller.run(after.run_id)
+    assert (detail["origin"], detail["drain"]) == (after.run_id, None)
+    assert lineage not in {stage["lineage"] for task in detail["tasks"] for stage in task["stages"]}
+
+
+async def test_a_container_of_the_drained_run_keeps_its_tasks_until_it_is_gone(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    await run.to_drained()
+    after = await deployed(caller)
+    await caller.registered(after.run_id, "d1")
+    assert (await caller.acquire(after.run_id, "d1")).status_code == 202
+    await caller.exited("c1")
+    assert (await caller.acquire(after.run_id, "d1")).status_code == 200
+
+
+async def test_what_is_left_in_an_intermediate_stream_is_not_read_by_the_next_run(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    await run.asked()
+    appended(caller, "by-carrier", partition=1, records=5)
+    stages = ["route", "hourly"]
+    await run.all_take("stopped", stages)
+    appended(caller, "by-carrier", partition=0, records=3)
+    for step in ("flushed", "committed"):
+        await run.all_take(step, stages)
+    await caller.exited("c1")
+    _, starts = await starts_of_next(caller, chained=True)
+    assert starts == {("flights", 0): 70, ("flights", 1): 71, ("by-carrier", 0): 3, ("by-carrier", 1): 5}
+
+
+async def test_a_partition_that_came_between_drain_and_next_run_is_read_from_its_beginning(caller: Caller) -> None:
+    await drained(caller)
+    caller.log.grow("flights", 3)
+    _, starts = await starts_of_next(caller)
+    assert starts == {("flights", 0): 70, ("flights", 1): 71, ("flights", 2): 0}
+
+
+async def test_a_partition_that_was_never_read_begins_where_the_run_began(caller: Caller) -> None:
+    appended(caller, "flights", partition=0, records=9)
+    run = await running(caller, start="latest")
+    await run.asked()
+    for step in ("stopped", "flushed", "committed"):
+        await run.all_take(step, batchId=None, offsets=[])
+    assert offsets_told((await run.told())["drained"]) == {("flights", 0): 9, ("flights", 1): 0}
+
+
+async def test_an_older_drain_can_be_started_from_again(caller: Caller) -> None:
+    await drained(caller)
+    await starts_of_next(caller)
+    await caller.exited("d1")
+    again, starts = await starts_of_next(caller, "e1", start="drained")
+    assert starts == {("flights", 0): 70, ("flights", 1): 71}
+    assert (await caller.run(again.run_id))["origin"] == again.run_id
+
+
+async def test_a_job_that_was_never_drained_has_no_drained_start(caller: Caller) -> None:
+    assert problem_slug(await caller.http.post("/runs", json=run_body(start="drained"))) == (422, "never-drained")
+    await running(caller)
+    assert problem_slug(await caller.http.post("/runs", json=run_body(start="drained"))) == (422, "never-drained")
+
+
+async def test_the_run_after_the_next_goes_on_where_that_was_left(caller: Caller) -> None:
+    await drained(caller)
+    after, _ = await starts_of_next(caller)
+    await caller.exited("d1")
+    third = await deployed(caller)
+    assert (await caller.run(third.run_id))["origin"] == after.run_id
+
+
+async def test_readers_of_one_partition_are_told_how_far_to_catch_up(caller: Caller) -> None:
+    stages = [{"name": name, "reads": ["flights"], "writes": []} for name in ("hourly", "daily")]
+    run = await running(caller, stages=stages, outputs=[])
+    await run.asked()
+    await run.all_take("stopped", ["hourly"])
+    for task, offset in ((0, 64), (1, 71)):
+        await run.phase_after("stopped", task, "daily", offsets=offsets_json({("flights", task): offset}))
+    expected = {("flights", 0): 70}
+    assert offsets_told((await run.told())["catchUp"]) == expected
+    assert offsets_told((await caller.run(run.run_id))["drain"]["catchUp"]) == expected

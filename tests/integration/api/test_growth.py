@@ -1,0 +1,428 @@
+"""Inputs that grow while their job runs: what the partition monitor sees, and what becomes of the job model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from sluice.core.errors import StreamUnavailable
+from sluice.core.ids import Generation, Lineage, RunId
+from sluice.streams.log import LogSystem, Record, Writer
+from tests.support.api import (
+    UNSAVED,
+    Caller,
+    adopted,
+    calling,
+    chained_body,
+    history,
+    look,
+    offsets_json,
+    partitions_of,
+    patched,
+    problem_slug,
+    run_body,
+    running,
+    versioning,
+    watched,
+)
+from tests.support.fakes import FakeClock
+
+TWO_INPUTS = {
+    "inputs": [{"name": "flights", "system": "log"}, {"name": "weather", "system": "log", "stream": "weather.hourly"}],
+    "stages": [{"name": "hourly", "reads": ["flights"], "writes": ["delays"]}, {"name": "warn", "reads": ["weather"], "writes": []}],
+}
+
+
+def append(caller: Caller, stream: str, partition: int, records: int) -> None:
+    writer = Writer(Lineage(f"{stream} {partition}"), "producer", Generation(1))
+    caller.log.append(stream, [Record(b"x", partition=partition)] * records, writer=writer, batch=0, now_micros=1)
+
+
+@pytest.fixture
+async def run_id(caller: Caller) -> str:
+    """A run whose only container c1 holds its two tasks."""
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    for task in ("Partition 0", "Partition 1"):
+        await caller.acquired(run_id, "c1", task=task)
+    return run_id
+
+
+async def test_a_stream_that_has_not_changed_changes_nothing(caller: Caller, run_id: str) -> None:
+    assert await look(caller) == {"changed": 1}
+    assert await look(caller) == {}
+    run = await caller.run(run_id)
+    assert run["jobModelVersion"] == 1
+    assert {**watched(run), "since": ""} == {
+        **{"name": "flights", "system": "log", "stream": "flights", "known": 2, "seen": 2},
+        **{"verdict": "UNCHANGED", "reason": "", "since": ""},
+    }
+
+
+async def test_a_doubled_stream_gives_each_task_another_partition_and_its_containers_learn_of_it(caller: Caller, run_id: str) -> None:
+    before = await caller.http.get("/jobModel?job=flight-delays")
+    caller.log.grow("flights", 4)
+    assert (await look(caller))["grown"] == 1
+    assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
+    run = await caller.run(run_id)
+    assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (2, 4)
+    told = watched(run)
+    assert (told["known"], told["seen"], told["verdict"]) == (4, 4, "SAFE")
+    (notice,) = await caller.notices(run_id)
+    assert notice["kind"] == "MODEL"
+    assert notice["detail"] == {"version": 2, "containers": 1, "why": "log.flights grew from 2 to 4 partitions"}
+    assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
+    after = await caller.http.get("/jobModel?job=flight-delays", headers={"If-None-Match": before.headers["etag"]})
+    assert (after.status_code, after.headers["sluice-job-model-version"]) == (200, "2")
+    assert [(each["version"], each["who"], each["current"]) for each in await history(caller)] == [
+        (2, "partition monitor", True),
+        (1, "", False),
+    ]
+
+
+async def test_a_poll_that_waits_hears_of_it_at_once(caller: Caller, run_id: str) -> None:
+    waiting = asyncio.create_task(caller.notices(run_id, wait=20))
+    while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+        await asyncio.sleep(0)
+    caller.log.grow("flights", 4)
+    await look(caller)
+    assert [each["kind"] for each in await waiting] == ["MODEL"]
+
+
+async def test_a_holder_that_acquires_again_gets_the_new_partitions_from_their_beginnings_under_its_generation(
+    caller: Caller, run_id: str
+) -> None:
+    append(caller, "flights", 0, 5)
+    lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
+    await caller.progress(run_id, 1, lineage, 3, [("flights", 0, 4)])
+    caller.log.grow("flights", 4)
+    append(caller, "flights", 2, 7)
+    caller.log.trim("flights", {2: 2})
+    await look(caller)
+    assert (await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 5)])).status_code == 204
+    again = await caller.acquired(run_id, "c1")
+    (stage,) = again["stages"]
+    assert (again["generation"], stage["lineage"], stage["batchId"]) == (1, lineage, 4)
+    assert {each["partition"]: each["offset"] for each in stage["starts"]} == {0: 0, 2: 2}
+
+
+async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_beginnings(caller: Caller, run_id: str) -> None:
+    survey = caller.coordinator.api.state.parts.survey
+    await survey.run_once()
+    caller.log.grow("flights", 4)
+    append(caller, "flights", 2, 7)
+    caller.log.trim("flights", {2: 2})
+    await look(caller)
+    await survey.run_once()
+    assert [task["stages"][0]["offsetsBehind"] for task in (await caller.run(run_id))["tasks"]] == [5, 0]
+    metrics = (await caller.http.get("/metrics")).text
+    assert 'sluice_job_model_version{sluice_job="flight-delays"} 2.0' in metrics
+    assert 'sluice_job_containers_behind{sluice_job="flight-delays"} 1.0' in metrics
+    assert 'sluice_job_slots_given_away{sluice_job="flight-delays"} 0.0' in metrics
+
+
+async def test_a_chain_of_growths_keeps_every_partition_where_it_was(caller: Caller, run_id: str) -> None:
+    for count in (4, 8):
+        caller.log.grow("flights", count)
+        await look(caller)
+    assert await partitions_of(caller) == {"Partition 0": [0, 2, 4, 6], "Partition 1": [1, 3, 5, 7]}
+    assert (await caller.run(run_id))["jobModelVersion"] == 3
+    next_run = await caller.deploy()
+    assert (await partitions_of(caller))["Partition 1"] == [1, 3, 5, 7]
+    assert next_run["jobModelVersion"] == 3
+
+
+@pytest.mark.parametrize("more", [1, 3])
+async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_goes_on_as_it_was(
+    caller: Caller, run_id: str, more: int, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caller.log.grow("flights", 2 + more)
+    with caplog.at_level(logging.WARNING):
+        await look(caller)
+        clock.advance(60)
+        await look(caller)
+    told = watched(await caller.run(run_id))
+    assert (told["known"], told["seen"], told["verdict"]) == (2, 2 + more, "REFUSED")
+    assert f"had 2 and now has {2 + more}, which is no multiple of 2: keys would leave their state" in told["reason"]
+    assert told["since"] == "2026-03-01T12:00:00Z"
+    assert sum("does not grow with log.flights" in each.message for each in caplog.records) == 1
+    assert (await caller.run(run_id))["jobModelVersion"] == 1
+    metrics = (await caller.http.get("/metrics")).text
+    assert 'sluice_stream_growth_refused{sluice_job="flight-delays",stream="flights",system="log"} 1.0' in metrics
+    assert f'sluice_stream_partitions{{sluice_job="flight-delays",stream="flights",system="log"}} {2.0 + more}' in metrics
+    assert 'sluice_stream_partitions_known{sluice_job="flight-delays",stream="flights",system="log"} 2.0' in metrics
+    caller.log.grow("flights", 8)
+    await look(caller)
+    assert (await caller.run(run_id))["streams"][0]["partitions"] == 8
+
+
+async def test_streams_that_grow_at_once_make_one_version(caller: Caller) -> None:
+    caller.log.create("weather.hourly", 2)
+    run = await caller.deploy(run_body(**{**TWO_INPUTS, "stages": [{"name": "join", "reads": ["flights", "weather"]}]}, stateful=False))
+    caller.log.grow("flights", 4)
+    caller.log.grow("weather.hourly", 4)
+    assert (await look(caller))["grown"] == 2
+    (notice,) = await caller.notices(run["runId"])
+    assert notice["detail"]["why"] == "log.flights grew from 2 to 4 partitions; log.weather.hourly grew from 2 to 4 partitions"
+    assert await partitions_of(caller) == {f"Partition {p}": [p, p] for p in range(4)}
+
+
+async def test_a_broadcast_stream_grows_for_every_task(caller: Caller) -> None:
+    caller.log.create("weather.hourly", 1)
+    inputs = [{"name": "flights", "system": "log"}, {"name": "weather", "system": "log", "stream": "weather.hourly", "broadcast": True}]
+    run = await caller.deploy(run_body(inputs=inputs, stages=[{"name": "join", "reads": ["flights", "weather"]}]))
+    await caller.registered(run["runId"], "c1")
+    caller.log.grow("weather.hourly", 3)
+    await look(caller)
+    for p in (0, 1):
+        (stage,) = (await caller.acquired(run["runId"], "c1", task=f"Partition {p}"))["stages"]
+        assert sorted((each["stream"], each["partition"]) for each in stage["starts"]) == [
+            ("flights", p),
+            *(("weather.hourly", each) for each in range(3)),
+        ]
+
+
+async def test_a_stream_with_a_dot_in_its_name_that_cannot_grow_keeps_no_other_back(caller: Caller) -> None:
+    caller.log.create("weather.hourly", 2)
+    run = await caller.deploy(run_body(**TWO_INPUTS))
+    caller.log.grow("flights", 4)
+    caller.log.grow("weather.hourly", 3)
+    await look(caller)
+    told = await caller.run(run["runId"])
+    assert {each["name"]: (each["verdict"], each["known"], each["seen"]) for each in told["watched"]} == {
+        "flights": ("SAFE", 4, 4),
+        "weather": ("REFUSED", 2, 3),
+    }
+
+
+async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(caller: Caller) -> None:
+    caller.log.create("weather.hourly", 2)
+    run = await caller.deploy(run_body(**TWO_INPUTS))
+    away = caller.log.directory / "weather.hourly.db"
+    away.rename(away.with_suffix(".away"))
+    caller.log.grow("flights", 4)
+    await look(caller)
+    told = await caller.run(run["runId"])
+    assert (watched(told)["verdict"], watched(told, "weather")["verdict"], watched(told, "weather")["seen"]) == ("SAFE", "UNKNOWN", None)
+    assert "log.weather.hourly is not there any more" in watched(told, "weather")["reason"]
+    away.with_suffix(".away").rename(away)
+    await look(caller)
+    assert watched(await caller.run(run["runId"]), "weather")["verdict"] == "UNCHANGED"
+
+
+@pytest.mark.parametrize("partitions", [2, 4])
+async def test_a_stream_that_was_deleted_and_made_anew_is_seen_whatever_its_count(caller: Caller, run_id: str, partitions: int) -> None:
+    for file in caller.log.directory.glob("flights.db*"):
+        file.unlink()
+    caller.log.create("flights", partitions)
+    await look(caller)
+    run = await caller.run(run_id)
+    assert watched(run)["verdict"] == "REFUSED"
+    assert "log.flights was deleted and made anew" in watched(run)["reason"]
+    assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (1, 2)
+    again = (await caller.deploy(run_body(start="earliest")))["runId"]
+    await look(caller)
+    assert watched(await caller.run(again))["verdict"] == "UNCHANGED"
+
+
+async def test_a_run_that_goes_on_with_a_stream_made_anew_between_runs_is_told(caller: Caller, run_id: str) -> None:
+    await caller.stop(run_id)
+    for file in caller.log.directory.glob("flights.db*"):
+        file.unlink()
+    caller.log.create("flights", 2)
+    again = (await caller.deploy())["runId"]
+    await look(caller)
+    assert "was deleted and made anew" in watched(await caller.run(again))["reason"]
+
+
+async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> None:
+    caller.log.grow("flights", 4)
+    await look(caller)
+    with caller.log._open("flights", write=True) as connection:  # as nobody can, but a system might
+        connection.execute("DELETE FROM partitions WHERE partition > 1")
+    await look(caller)
+    told = watched(await caller.run(run_id))
+    assert (told["verdict"], told["known"], told["seen"]) == ("REFUSED", 4, 2)
+    assert "a running job cannot give partitions up" in told["reason"]
+
+
+async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home: Path, clock: FakeClock) -> None:
+    class Silent(LogSystem):
+        async def identity(self, stream: str) -> str | None:
+            if stream == "weather.hourly" and self.silent:
+                await asyncio.Event().wait()
+            if stream == "flights" and self.failing:
+                raise StreamUnavailable("the cluster is away")
+            return await super().identity(stream)
+
+        silent = failing = False
+
+    async with calling(home, clock) as caller:
+        systems = versioning(caller).watch.systems
+        system = systems["log"] = Silent(home / "log")  # type: ignore[index]
+        versioning(caller).watch.look_within = versioning(caller).watch.look_within / 200
+        caller.log.create("flights", 2)
+        caller.log.create("weather.hourly", 2)
+        run = await caller.deploy(run_body(**TWO_INPUTS))
+        caller.log.grow("flights", 4)
+        caller.log.grow("weather.hourly", 4)
+        system.silent = True
+        await look(caller)
+        told = await caller.run(run["runId"])
+        assert (watched(told)["verdict"], watched(told, "weather")["reason"]) == ("SAFE", "log.weather.hourly: no answer within 0.05 s")
+        system.silent, system.failing = False, True
+        await look(caller)
+        told = await caller.run(run["runId"])
+        assert (watched(told)["reason"], watched(told, "weather")["verdict"]) == ("log.flights: the cluster is away", "SAFE")
+        clock.advance(100)
+        metrics = (await caller.http.get("/metrics")).text
+        assert 'sluice_stream_unseen_seconds{sluice_job="flight-delays",stream="flights",system="log"} 100.0' in metrics
+
+
+async def test_intermediate_streams_are_not_watched(caller: Caller) -> None:
+    run = await caller.deploy(chained_body(partitions=2))
+    caller.log.grow("by-carrier", 4)
+    await look(caller)
+    told = await caller.run(run["runId"])
+    assert ([each["name"] for each in told["watched"]], told["jobModelVersion"]) == (["flights"], 1)
+
+
+async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_new(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    caller.log.grow("flights", 6)
+    assert "grown" not in await look(caller)
+    told = await caller.run(run.run_id)
+    assert (told["jobModelVersion"], watched(told)["known"], watched(told)["seen"]) == (1, 2, 6)
+    assert watched(told)["reason"] == "log.flights has 6 partitions; the run drains, and the next one reads them"
+    for step in ("stopped", "flushing", "flushed", "committed"):
+        await run.all_take(step, ["hourly"])
+    assert (await caller.run(run.run_id))["state"] == "DRAINED"
+    after = await caller.deploy()
+    assert len(await partitions_of(caller)) == 6
+    await look(caller)
+    assert watched(await caller.run(after["runId"]))["verdict"] == "UNCHANGED"
+
+
+async def test_growth_before_the_coordinator_was_started_again_is_seen(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy())["runId"]
+        await caller.registered(run_id, "c1")
+    caller.log.grow("flights", 4)
+    async with calling(home, clock) as caller:
+        await look(caller)  # or the monitor's own first turn has done it
+        assert (await caller.run(run_id))["jobModelVersion"] == 2
+        assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
+    async with calling(home, clock) as caller:
+        assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
+        assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
+
+
+async def test_a_stateless_jobs_new_partitions_get_tasks_of_their_own(caller: Caller) -> None:
+    run = await caller.deploy(run_body(stateful=False, containers=2))
+    caller.log.grow("flights", 3)
+    await look(caller)
+    assert await partitions_of(caller) == {"Partition 0": [0], "Partition 1": [1], "Partition 2": [2]}
+    assert (await caller.run(run["runId"]))["jobModelVersion"] == 2
+
+
+async def test_an_operator_need_not_wait_for_the_monitor(caller: Caller, run_id: str) -> None:
+    caller.log.grow("flights", 4)
+    told = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
+    assert (told["former"], told["version"], told["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
+    newest = (await history(caller))[0]
+    assert (newest["who"], newest["why"]) == ("ops", "log.flights grew from 2 to 4 partitions; now")
+    told = await patched(caller, run_id, {"grow": True})
+    assert (told["former"], told["version"], told["verdict"]) == (2, 2, "UNCHANGED")
+
+
+# --- adoption --------------------------------------------------------------------------------------------------------
+
+
+async def test_containers_tell_which_version_they_run_and_the_run_tells_when_it_is_all_of_them(caller: Caller, clock: FakeClock) -> None:
+    run_id = (await caller.deploy(run_body(containers=2)))["runId"]
+    for slot in ("0", "1"):
+        await caller.registered(run_id, f"c/{slot}", slot)
+    assert (await caller.run(run_id))["adoption"]["allOn"] == 1
+    clock.advance(10)
+    caller.log.grow("flights", 4)
+    await look(caller)
+    adoption = (await caller.run(run_id))["adoption"]
+    assert (adoption["version"], adoption["since"], adoption["allOn"]) == (2, "2026-03-01T12:00:10Z", 1)
+    assert await adopted(caller, run_id, "c/0", 2) == {"version": 2, "current": 2, "allOn": None}
+    clock.advance(5)
+    run = await caller.run(run_id)
+    assert run["adoption"]["allOn"] is None
+    assert run["adoption"]["behind"] == [{"executionContainerId": "c/1", "processorId": "1", "version": 1, "since": "2026-03-01T12:00:10Z"}]
+    assert [(each["jobModelVersion"], each["adoptedAt"]) for each in run["incarnations"]] == [
+        (2, "2026-03-01T12:00:10Z"),
+        (1, "2026-03-01T12:00:00Z"),
+    ]
+    assert (await adopted(caller, run_id, "c/1", 2))["allOn"] == 2
+    assert (await caller.run(run_id))["adoption"]["behind"] == []
+    assert (await adopted(caller, run_id, "c/1", 1))["version"] == 2
+
+
+async def test_a_fleet_that_adopts_at_once_is_heard_whole(caller: Caller) -> None:
+    caller.log.grow("flights", 40)
+    run_id = (await caller.deploy(run_body(containers=40)))["runId"]
+    await asyncio.gather(*(caller.registered(run_id, f"c{slot}", str(slot)) for slot in range(40)))
+    caller.log.grow("flights", 80)
+    await look(caller)
+    told = await asyncio.gather(*(adopted(caller, run_id, f"c{slot}", 2) for slot in range(40)))
+    assert {each["version"] for each in told} == {2}
+    assert told[-1]["allOn"] == 2
+    assert (await caller.run(run_id))["adoption"]["allOn"] == 2
+
+
+async def test_a_container_that_comes_later_counts_for_the_version_that_it_was_told(caller: Caller, run_id: str) -> None:
+    caller.log.grow("flights", 4)
+    await look(caller)
+    assert (await caller.registered(run_id, "c2"))["jobModelVersion"] == 2
+    assert (await caller.run(run_id))["adoption"]["allOn"] == 2
+
+
+async def test_a_version_that_there_is_not_and_the_word_of_another_incarnation_are_refused(caller: Caller, run_id: str) -> None:
+    async def told(execution_id: str, version: int, epoch: int, run: str = run_id) -> tuple[int, str]:
+        answer = await caller.http.post(f"/runs/{run}/containers/{execution_id}/adopted", json={"version": version, "epoch": epoch})
+        return problem_slug(answer)
+
+    assert await told("c1", 2, 1) == (404, "unknown-version")
+    assert await told("c1", 1, 2) == (409, "lease-lost")
+    assert await told("stranger", 1, 1) == (404, "unknown-container")
+    assert await told("c1", 1, 1, "lost") == (404, "unknown-run")
+    await caller.registered(run_id, "c2")
+    assert await told("c1", 1, 1) == (409, "lease-lost")
+
+
+# --- more tasks than at first -----------------------------------------------------------------------------------------
+
+
+async def test_after_a_drain_a_grown_stream_has_a_task_for_each_partition_and_grows_from_there(caller: Caller) -> None:
+    run = await running(caller)
+    caller.log.grow("flights", 4)
+    await look(caller)
+    assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
+    await run.asked()
+    for step in ("stopped", "flushed"):
+        await run.all_take(step)
+    offsets = [offsets_json({("flights", task): 70 + task, ("flights", task + 2): 10}) for task in (0, 1)]
+    for task in (0, 1):
+        phase = await run.phase_after("committed", task, offsets=offsets[task])
+    assert phase == "DRAINED"
+    await caller.exited("c1")
+    again = str((await caller.deploy(run_body(**UNSAVED)))["runId"])
+    assert await partitions_of(caller) == {f"Partition {partition}": [partition] for partition in range(4)}
+    await caller.registered(again, "c2")
+    found = [(await caller.acquired(again, "c2", task=f"Partition {p}"))["stages"][0]["starts"][0]["offset"] for p in range(4)]
+    assert found == [70, 71, 10, 10]
+    caller.log.grow("flights", 6)
+    await look(caller)
+    assert "began with 4 partitions, had 4 and now has 6" in watched(await caller.run(again))["reason"]
+    caller.log.grow("flights", 8)
+    await look(caller)
+    assert await partitions_of(caller) == {f"Partition {partition}": [partition, partition + 4] for partition in range(4)}

@@ -1,0 +1,92 @@
+"""Lists of runs, and what the detail of a run tells of leases and of its own time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from tests.support.api import Caller, problem_slug, run_body
+from tests.support.fakes import FakeClock
+
+
+async def deployed(caller: Caller, clock: FakeClock, number: int, **changes: object) -> list[str]:
+    """That many runs, a second apart; the oldest first."""
+    made = []
+    for _ in range(number):
+        made.append((await caller.deploy(run_body(**changes)))["runId"])
+        clock.advance(1)
+    return made
+
+
+async def listed(caller: Caller, **query: object) -> list[str]:
+    answer = await caller.http.get("/runs", params={name: str(value) for name, value in query.items()})
+    assert answer.status_code == 200, answer.text
+    return [run["runId"] for run in answer.json()["runs"]]
+
+
+async def test_runs_are_listed_newest_first(caller: Caller, clock: FakeClock) -> None:
+    ours = await deployed(caller, clock, 3)
+    other = await deployed(caller, clock, 1, job="other", outputs=[{"name": "delays", "system": "log", "stream": "others"}])
+    assert await listed(caller, job="flight-delays") == ours[::-1]
+    assert await listed(caller) == other + ours[::-1]
+
+
+async def test_a_listed_run_tells_how_it_is_and_not_how_it_is_made(caller: Caller, clock: FakeClock) -> None:
+    (run_id,) = await deployed(caller, clock, 1, config={"password": "hunter2"})
+    await caller.stop(run_id, reason="enough")
+    (told,) = (await caller.http.get("/runs")).json()["runs"]
+    assert (told["runId"], told["job"], told["state"], told["containers"], told["reason"]) == (
+        run_id,
+        "flight-delays",
+        "STOPPED",
+        1,
+        "enough",
+    )
+    assert "hunter2" not in str(told)
+
+
+async def test_pages_follow_one_another_to_the_end(caller: Caller, clock: FakeClock) -> None:
+    ours = await deployed(caller, clock, 5)
+    found, before, pages = [], None, 0
+    while before is not None or not pages:
+        query = {"job": "flight-delays", "limit": 2} | ({"before": before} if before else {})
+        page = (await caller.http.get("/runs", params=query)).json()
+        found += [run["runId"] for run in page["runs"]]
+        before, pages = page["next"], pages + 1
+    assert (found, pages) == (ours[::-1], 3)
+
+
+async def test_a_page_that_ends_with_the_oldest_run_is_the_last(caller: Caller, clock: FakeClock) -> None:
+    await deployed(caller, clock, 2)
+    assert (await caller.http.get("/runs", params={"limit": 2})).json()["next"] is None
+
+
+@pytest.mark.parametrize(("query", "refusal"), [({"job": "nowhere"}, "unknown-job"), ({"before": "nothing"}, "unknown-run")])
+async def test_what_is_not_there_is_not_found(caller: Caller, query: dict[str, str], refusal: str) -> None:
+    assert problem_slug(await caller.http.get("/runs", params=query)) == (404, refusal)
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "201"}, {"job": "a b"}, {"before": "\0"}])
+async def test_a_query_out_of_bounds_is_refused(caller: Caller, query: dict[str, str]) -> None:
+    assert (await caller.http.get("/runs", params=query)).status_code == 422
+
+
+async def test_the_detail_of_a_run_tells_when_and_how_much_of_each_lease_is_left(caller: Caller, clock: FakeClock) -> None:
+    run_id = (await caller.deploy(run_body(containers=2)))["runId"]
+    await caller.registered(run_id, "c1")
+    clock.advance(10)
+    await caller.registered(run_id, "c2", "1")
+    clock.advance(5.25)
+    told = await caller.run(run_id)
+    assert datetime.fromisoformat(told["toldAt"]) == clock.now()
+    assert {each["executionContainerId"]: each["leaseSecondsLeft"] for each in told["incarnations"]} == {"c1": 14.75, "c2": 24.75}
+
+
+async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_has_none(caller: Caller, clock: FakeClock) -> None:
+    run_id = (await caller.deploy())["runId"]
+    await caller.registered(run_id, "c1")
+    await caller.registered(run_id, "c2")
+    clock.advance(31)
+    told = {each["executionContainerId"]: each["leaseSecondsLeft"] for each in (await caller.run(run_id))["incarnations"]}
+    assert told == {"c1": None, "c2": 0.0}

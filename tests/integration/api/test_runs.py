@@ -1,0 +1,188 @@
+"""How runs end, and how their containers learn of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coordinator.fleet.expiry import ExpireLeases
+from tests.support.api import Caller, problem_slug, run_body
+from tests.support.fakes import FakeClock
+
+
+def expiry(caller: Caller, clock: FakeClock) -> ExpireLeases:
+    parts = caller.coordinator.api.state.parts
+    return ExpireLeases(parts.health.store, parts.leases, parts.notices, clock)
+
+
+async def state(caller: Caller, run_id: str) -> str:
+    return str((await caller.run(run_id))["state"])
+
+
+@pytest.fixture
+async def run_id(caller: Caller) -> str:
+    """A run of two containers, c0 and c1."""
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    await caller.registered(run_id, "c0", "0")
+    await caller.registered(run_id, "c1", "1")
+    return run_id
+
+
+async def test_a_run_that_nothing_ever_ran_of_stops_at_once(caller: Caller) -> None:
+    run = await caller.deploy()
+    answer = await caller.stop(run["runId"], reason="enough")
+    assert (answer.status_code, answer.json()["state"], answer.json()["reason"]) == (202, "STOPPED", "enough")
+
+
+async def test_a_stopping_run_is_stopped_when_its_last_container_is_gone(caller: Caller, run_id: str) -> None:
+    await caller.stop(run_id)
+    await caller.exited("c0")
+    assert await state(caller, run_id) == "RUNNING"
+    await caller.exited("c1")
+    assert await state(caller, run_id) == "STOPPED"
+    assert [each["kind"] for each in await caller.notices(run_id)] == ["STOP", "ENDED"]
+
+
+async def test_a_replaced_container_that_may_still_act_keeps_its_run_from_ending(caller: Caller, run_id: str) -> None:
+    await caller.registered(run_id, "c2", "0")
+    await caller.stop(run_id)
+    await caller.exited("c1")
+    await caller.exited("c2")
+    assert await state(caller, run_id) == "RUNNING"
+    await caller.exited("c0")
+    assert await state(caller, run_id) == "STOPPED"
+
+
+async def test_containers_that_are_lost_end_a_stopping_run(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await caller.stop(run_id)
+    clock.advance(35)
+    await expiry(caller, clock).run_once()
+    assert await state(caller, run_id) == "STOPPED"
+    assert {each["state"] for each in (await caller.run(run_id))["incarnations"]} == {"LOST"}
+
+
+async def test_lost_containers_are_found_once(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await caller.acquired(run_id, "c0")
+    chore = expiry(caller, clock)
+    clock.advance(34)
+    assert await chore.run_once() == {}
+    assert await caller.alive("c1", 1)
+    clock.advance(1)
+    assert await chore.run_once() == {"expired": 1}
+    assert await chore.run_once() == {}
+    assert [t["holder"] for t in (await caller.run(run_id))["tasks"]] == [None, None]
+
+
+async def test_a_run_stopped_as_failed_ends_as_failed_with_the_first_reason(caller: Caller, run_id: str) -> None:
+    await caller.stop(run_id, failed=True, reason="schema")
+    await caller.stop(run_id, reason="again")
+    await caller.exited("c0")
+    await caller.exited("c1")
+    run = await caller.run(run_id)
+    assert (run["state"], run["reason"]) == ("FAILED", "schema")
+    assert len(await caller.notices(run_id)) == 2
+
+
+async def test_stopping_an_ended_run_changes_nothing(caller: Caller) -> None:
+    run = await caller.deploy()
+    first = (await caller.stop(run["runId"])).json()
+    assert (await caller.stop(run["runId"], failed=True, reason="late")).json() == first
+
+
+async def test_a_stop_needs_no_body(caller: Caller, run_id: str) -> None:
+    assert (await caller.http.post(f"/runs/{run_id}/stop")).status_code == 202
+
+
+async def test_a_run_whose_containers_all_exit_goes_on_until_it_is_stopped(caller: Caller, run_id: str) -> None:
+    await caller.exited("c0")
+    await caller.exited("c1")
+    assert await state(caller, run_id) == "RUNNING"
+    assert (await caller.registered(run_id, "c2", "0"))["epoch"] == 2
+
+
+async def test_no_container_registers_for_a_run_that_is_to_end(caller: Caller, run_id: str) -> None:
+    await caller.stop(run_id)
+    assert problem_slug(await caller.register(run_id, "c2")) == (409, "stale-run")
+
+
+async def test_a_deployment_over_a_live_run_asks_that_one_to_stop(caller: Caller, run_id: str) -> None:
+    second = await caller.deploy()
+    (notice,) = await caller.notices(run_id)
+    assert (notice["kind"], notice["detail"]) == ("STOP", {"reason": f"replaced by run {second['runId']}"})
+    await caller.exited("c0")
+    await caller.exited("c1")
+    assert (await state(caller, run_id), await state(caller, second["runId"])) == ("STOPPED", "CREATED")
+
+
+async def test_a_run_replaces_only_the_one_that_it_is_said_to(caller: Caller, clock: FakeClock) -> None:
+    first = await caller.deploy()
+    clock.advance(1)  # runs of one instant are listed by their random ends
+    second = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": first["runId"]})
+    assert second.status_code == 201
+    for gone in (first["runId"], "never-was"):
+        answer = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": gone})
+        assert problem_slug(answer) == (412, "not-the-current-run")
+        assert second.json()["runId"] in answer.json()["detail"]
+    answer = await caller.http.post("/runs", json=run_body(job="another"), headers={"Sluice-Replaces": first["runId"]})
+    assert (problem_slug(answer), "it has no run" in answer.json()["detail"]) == ((412, "not-the-current-run"), True)
+    runs = (await caller.http.get("/runs")).json()["runs"]
+    assert [each["runId"] for each in runs] == [second.json()["runId"], first["runId"]]
+
+
+async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(caller: Caller) -> None:
+    runs = await asyncio.gather(*(caller.deploy() for _ in range(4)))
+    (job,) = (await caller.http.get("/jobs")).json()["jobs"]
+    states = {run["runId"]: await state(caller, run["runId"]) for run in runs}
+    assert states.pop(job["currentRun"]) == "CREATED"
+    assert set(states.values()) == {"STOPPED"}
+    assert (await caller.http.get("/jobModel?job=flight-delays")).headers["sluice-run-id"] == job["currentRun"]
+
+
+# --- notices ---
+
+
+async def polling(caller: Caller, run_id: str) -> None:
+    """Let other tasks run until a poll waits for a notice of the run."""
+    while not caller.coordinator.notices.waiting(run_id):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+        await asyncio.sleep(0)
+
+
+async def test_a_poll_for_notices_is_answered_as_soon_as_the_run_is_to_stop(caller: Caller, run_id: str) -> None:
+    async with asyncio.TaskGroup() as group:
+        poll = group.create_task(caller.notices(run_id, wait=300))
+        await polling(caller, run_id)
+        assert not poll.done()
+        await caller.stop(run_id)
+    assert [each["kind"] for each in poll.result()] == ["STOP"]
+
+
+async def test_a_poll_is_woken_by_its_own_run_only(caller: Caller, run_id: str) -> None:
+    other = (await caller.deploy(run_body(job="other", outputs=[{"name": "delays", "system": "log", "stream": "other"}])))["runId"]
+    poll = asyncio.create_task(caller.notices(run_id, wait=300))
+    await polling(caller, run_id)
+    await caller.stop(other)
+    assert not poll.done()
+    await caller.stop(run_id)
+    assert len(await poll) == 1
+
+
+async def test_a_poll_gets_what_came_after_the_number_that_it_knows(caller: Caller) -> None:
+    run_id = (await caller.deploy())["runId"]
+    await caller.stop(run_id)
+    assert [each["seq"] for each in await caller.notices(run_id)] == [1, 2]
+    assert [each["seq"] for each in await caller.notices(run_id, after=1)] == [2]
+    assert await caller.notices(run_id, after=2**31 - 1) == []
+
+
+async def test_a_poll_without_news_ends_empty(caller: Caller, run_id: str) -> None:
+    assert await caller.notices(run_id, wait=0.01) == []
+    assert not caller.coordinator.notices.waiting(run_id)
+
+
+async def test_polls_end_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:
+    poll = asyncio.create_task(caller.notices(run_id, wait=300))
+    await polling(caller, run_id)
+    caller.coordinator.notices.close()
+    assert await poll == []
+    assert await caller.notices(run_id, wait=300) == []

@@ -1,0 +1,386 @@
+"""What containers tell of their stages beside batches, what the coordinator sees itself, and where Prometheus finds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from coordinator.runs.lag import Survey
+from sluice.core.errors import StreamUnavailable
+from sluice.core.ids import Generation, Lineage, RunId
+from sluice.streams.log import LogSystem, Record, Writer
+from sluice.streams.port import Offsets
+from tests.support.api import Caller, Json, calling, chained_body, problem_slug
+from tests.support.fakes import FakeClock
+
+NOON = "2026-03-01T12:00:00Z"
+MEASURES: Json = {
+    "rows": 500,
+    "rowsPerSecond": 250.5,
+    "batchMillis": 1996,
+    "batchMillisByPart": {"addBatch": 1800, "walCommit": 20},
+    "offsetsBehind": 0,
+    "stateRows": 12,
+    "stateBytes": 4096,
+    "watermark": "2026-03-01T11:00:00Z",
+    "eventTimeMax": "2026-03-01T11:10:00Z",
+    "unflushable": ["Aggregate"],
+    "at": NOON,
+}
+
+
+@pytest.fixture
+async def run_id(caller: Caller) -> str:
+    """A run whose slot 0 is c1, which holds "Partition 0" and "Partition 1" under generation 1."""
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    for task in ("Partition 0", "Partition 1"):
+        await caller.acquired(run_id, "c1", task=task)
+    return run_id
+
+
+async def lineage_of(caller: Caller, run_id: str) -> str:
+    return str((await stage_of(caller, run_id))["lineage"])
+
+
+async def stage_of(caller: Caller, run_id: str, task: str = "Partition 0") -> Json:
+    tasks = (await caller.run(run_id))["tasks"]
+    stage: Json = next(each["stages"][0] for each in tasks if each["task"] == task)
+    return stage
+
+
+async def tell(
+    caller: Caller, run_id: str, batch: int, measures: Json | None, generation: int = 1, offset: int = 0, lineage: str | None = None
+) -> httpx.Response:
+    body: Json = {
+        "generation": generation,
+        "stage": "hourly",
+        "lineage": lineage or await lineage_of(caller, run_id),
+        "batchId": batch,
+        "offsets": [{"system": "log", "stream": "flights", "partition": 0, "offset": offset}] if offset else [],
+        "measures": measures,
+    }
+    return await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", json=body)
+
+
+async def survey(caller: Caller) -> None:
+    await caller.coordinator.api.state.parts.survey.run_once()
+
+
+def feed(caller: Caller, count: int, batch: int = 0, stream: str = "flights") -> None:
+    records = [Record(b"x", partition=0) for _ in range(count)]
+    caller.log.append(stream, records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=batch, now_micros=1)
+
+
+async def series(caller: Caller) -> dict[str, float]:
+    """What `/metrics` tells, by name and labels."""
+    lines = (await caller.http.get("/metrics")).text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+# --- measures --------------------------------------------------------------------------------------------------------
+
+
+async def test_measures_are_shown_with_their_stage(caller: Caller, run_id: str) -> None:
+    assert (await tell(caller, run_id, 3, MEASURES)).status_code == 204
+    stage = await stage_of(caller, run_id)
+    assert stage["batchId"] == 3
+    assert stage["measures"] == MEASURES
+    assert (await stage_of(caller, run_id, "Partition 1"))["measures"] is None
+
+
+async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run_id: str) -> None:
+    assert (await tell(caller, run_id, 3, None)).status_code == 204
+    stage = await stage_of(caller, run_id)
+    assert (stage["batchId"], stage["measures"]) == (3, None)
+
+
+async def test_the_same_batch_again_tells_newer_measures_and_writes_nothing(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES, offset=40)
+    before = await stage_of(caller, run_id)
+    clock.advance(10)
+    assert (await tell(caller, run_id, 3, MEASURES | {"rows": 0, "rowsPerSecond": 0, "at": "2026-03-01T12:00:10Z"})).status_code == 204
+    after = await stage_of(caller, run_id)
+    assert (after["measures"]["rows"], after["measures"]["rowsPerSecond"]) == (0, 0)
+    assert after["measures"]["at"] == "2026-03-01T12:00:10Z"
+    assert {**after, "measures": None} == {**before, "measures": None}
+
+
+async def test_measures_of_an_older_batch_or_another_history_are_not_kept(caller: Caller, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES)
+    await tell(caller, run_id, 2, MEASURES | {"rows": 1})
+    await tell(caller, run_id, 4, MEASURES | {"rows": 2}, lineage="given up")
+    assert (await stage_of(caller, run_id))["measures"] == MEASURES
+
+
+async def test_a_former_holder_is_refused_with_the_batch_that_it_told_before(caller: Caller, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES)
+    await caller.exited("c1")
+    assert problem_slug(await tell(caller, run_id, 3, MEASURES | {"rows": 1})) == (409, "lease-lost")
+    assert (await stage_of(caller, run_id))["measures"]["batchMillis"] == 1996
+
+
+async def test_a_task_that_nobody_holds_reads_nothing(caller: Caller, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES)
+    await caller.exited("c1")
+    measures = (await stage_of(caller, run_id))["measures"]
+    assert (measures["rows"], measures["rowsPerSecond"], measures["stateRows"]) == (0, 0, 12)
+
+
+async def test_the_next_holder_s_measures_take_the_place_of_the_former_s(caller: Caller, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES)
+    await caller.exited("c1")
+    await caller.registered(run_id, "c2")
+    await caller.acquired(run_id, "c2", epoch=2)
+    assert (await tell(caller, run_id, 3, MEASURES | {"rows": 9}, generation=2)).status_code == 204
+    assert (await stage_of(caller, run_id))["measures"]["rows"] == 9
+
+
+async def test_measures_do_not_outlast_the_coordinator_and_come_back_with_the_next_report(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock) as first:
+        first.log.create("flights", 2)
+        run_id = (await first.deploy())["runId"]
+        await first.registered(run_id, "c1")
+        await first.acquired(run_id, "c1")
+        await tell(first, run_id, 3, MEASURES)
+    async with calling(home, clock) as second:
+        stage = await stage_of(second, run_id)
+        assert (stage["batchId"], stage["measures"]) == (3, None)
+        await tell(second, run_id, 3, MEASURES)
+        assert (await stage_of(second, run_id))["measures"] == MEASURES
+
+
+async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, run_id: str) -> None:
+    await tell(caller, run_id, 3, MEASURES)
+    await caller.exited("c1")
+    await caller.stop(run_id)
+    await survey(caller)
+    assert (await stage_of(caller, run_id))["measures"] is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '"rows": -1',
+        '"rows": 1e300',
+        '"rows": 9223372036854775808',
+        '"rowsPerSecond": NaN',
+        '"rowsPerSecond": Infinity',
+        '"rowsPerSecond": -0.5',
+        '"rowsPerSecond": 1e300',
+        '"batchMillis": 99999999999999999999',
+        '"batchMillisByPart": {"addBatch": -1}',
+        '"batchMillisByPart": {"a b": 1}',
+        '"batchMillisByPart": {' + ", ".join(f'"p{n}": 1' for n in range(51)) + "}",
+        '"stateBytes": -1',
+        '"watermark": "soon"',
+        '"watermark": 1e300',
+        '"at": null',
+        '"more": 1',
+    ],
+)
+async def test_measures_that_cannot_be_are_refused(caller: Caller, run_id: str, wrong: str) -> None:
+    fields = '"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "at": "2026-03-01T12:00:00Z"'
+    told = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "measures": {{{fields}, {wrong}}}}}'
+    headers = {"Content-Type": "application/json"}
+    answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", content=told, headers=headers)
+    assert problem_slug(answer) == (422, "invalid-request")
+    assert (await stage_of(caller, run_id))["batchId"] is None
+
+
+# --- how far behind --------------------------------------------------------------------------------------------------
+
+
+async def test_how_far_a_stage_is_behind_is_counted_from_its_last_batch(caller: Caller, run_id: str) -> None:
+    feed(caller, 100)
+    await tell(caller, run_id, 3, MEASURES, offset=40)
+    await survey(caller)
+    stage = await stage_of(caller, run_id)
+    assert (stage["offsetsBehind"], stage["measures"]["offsetsBehind"]) == (60, 60)
+
+
+async def test_it_is_known_of_tasks_that_nobody_holds_and_that_never_reported(caller: Caller) -> None:
+    run_id = (await caller.deploy())["runId"]
+    feed(caller, 100)
+    await survey(caller)
+    behind = (await series(caller))['sluice_job_offsets_behind{sluice_job="flight-delays",stage="hourly"}']
+    await caller.registered(run_id, "c1")
+    await caller.acquired(run_id, "c1")
+    await caller.exited("c1")
+    stage = await stage_of(caller, run_id)
+    assert (behind, stage["offsetsBehind"], stage["measures"]) == (100, 100, None)
+
+
+async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock) as first:
+        first.log.create("flights", 2)
+        run_id = (await first.deploy())["runId"]
+        await first.registered(run_id, "c1")
+        await first.acquired(run_id, "c1")
+        await tell(first, run_id, 3, MEASURES, offset=40)
+        feed(first, 100)
+    async with calling(home, clock) as second:
+        await survey(second)
+        assert (await stage_of(second, run_id))["offsetsBehind"] == 60
+        await tell(second, run_id, 3, MEASURES)
+        await survey(second)
+        assert (await stage_of(second, run_id))["offsetsBehind"] == 60
+
+
+async def test_a_run_that_goes_on_is_behind_from_where_the_former_one_ended(caller: Caller, run_id: str) -> None:
+    feed(caller, 100)
+    next_run = (await caller.deploy())["runId"]
+    await survey(caller)
+    await tell(caller, run_id, 3, MEASURES, offset=40)
+    await caller.exited("c1")
+    await survey(caller)
+    assert (await stage_of(caller, next_run))["offsetsBehind"] == 60
+
+
+async def test_each_stage_is_behind_in_what_it_reads(caller: Caller) -> None:
+    await caller.deploy(chained_body(partitions=2))
+    feed(caller, 100)
+    feed(caller, 7, stream="by-carrier")
+    await survey(caller)
+    found = await series(caller)
+    assert {stage: found[f'sluice_job_offsets_behind{{sluice_job="flight-delays",stage="{stage}"}}'] for stage in ("route", "hourly")} == {
+        "route": 100,
+        "hourly": 7,
+    }
+
+
+async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Caller, run_id: str) -> None:
+    class Gone(LogSystem):
+        async def latest(self, stream: str) -> Offsets:
+            raise StreamUnavailable("gone")
+
+    await tell(caller, run_id, 3, MEASURES | {"offsetsBehind": 70})
+    systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
+    systems["log"] = Gone(caller.log.directory)
+    await survey(caller)
+    stage = await stage_of(caller, run_id)
+    assert (stage["offsetsBehind"], stage["measures"]["offsetsBehind"]) == (None, 70)
+    assert not [name for name in await series(caller) if name.startswith("sluice_job_offsets_behind")]
+
+
+async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    parts = caller.coordinator.api.state.parts
+    made = Survey(parts.health.store, parts.systems, parts.measures, clock, parts.models.decoded)
+    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
+    await made.run_once()
+    clock.advance(60)
+    assert [job.job for job in made.jobs] == ["flight-delays"]
+    assert set(made.behind(RunId(run_id)).values()) == {0}
+    clock.advance(1)
+    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
+
+
+# --- the coordinator's metrics ---------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_counted_by_state_slots_containers_and_tasks(caller: Caller, run_id: str) -> None:
+    await caller.registered(run_id, "c2")
+    await survey(caller)
+    found, job = await series(caller), 'sluice_job="flight-delays"'
+    states = [f'sluice_job_state{{{job},state="{state}"}}' for state in ("CREATED", "RUNNING", "FAILED")]
+    assert [found[name] for name in states] == [0, 1, 0]
+    assert found[f"sluice_job_slots{{{job}}}"] == 1
+    containers = [f'sluice_job_containers{{{job},state="{state}"}}' for state in ("LIVE", "EXITED", "LOST", "REPLACED")]
+    assert [found[name] for name in containers] == [1, 0, 0, 1]
+    assert (found[f"sluice_job_tasks_held{{{job}}}"], found[f"sluice_job_tasks_unheld{{{job}}}"]) == (2, 0)
+
+
+async def test_tasks_that_nobody_holds_are_counted_unless_the_run_is_stopping(caller: Caller, run_id: str) -> None:
+    await caller.release(run_id, 1)
+    await survey(caller)
+    unheld = 'sluice_job_tasks_unheld{sluice_job="flight-delays"}'
+    assert (await series(caller))[unheld] == 1
+    await caller.stop(run_id)
+    await survey(caller)
+    assert (await series(caller))[unheld] == 0
+
+
+async def test_of_a_job_whose_run_has_failed_the_state_is_told_and_nothing_else(caller: Caller, run_id: str) -> None:
+    await caller.exited("c1")
+    await caller.stop(run_id, failed=True, reason="no reason")
+    await survey(caller)
+    found = {name: value for name, value in (await series(caller)).items() if name.startswith("sluice_job_") and "flight" in name}
+    assert found['sluice_job_state{sluice_job="flight-delays",state="FAILED"}'] == 1
+    assert {name.partition("{")[0] for name in found} == {"sluice_job_state"}
+
+
+async def test_requests_are_counted_by_route_and_answer_with_how_long_they_took(caller: Caller, run_id: str) -> None:
+    for path in (f"/runs/{run_id}", "/runs/none", "/runs/neither"):
+        await caller.http.get(path)
+    found = await series(caller)
+    route = 'method="GET",route="/runs/{runId}"'
+    assert (found[f'sluice_http_requests_total{{{route},status="200"}}'], found[f'sluice_http_requests_total{{{route},status="404"}}']) == (
+        1,
+        2,
+    )
+    assert found[f"sluice_http_request_duration_seconds_count{{{route}}}"] == 3
+    assert found[f'sluice_http_request_duration_seconds_bucket{{le="+Inf",{route}}}'] == 3
+
+
+async def test_what_nobody_knows_makes_one_series_however_often_it_is_asked(caller: Caller) -> None:
+    for number in range(20):
+        await caller.http.get(f"/scan/{number}")
+        await caller.http.request(f"M{number}", f"/scan/{number}")
+    found = [name for name in await series(caller) if name.startswith("sluice_http_requests_total")]
+    assert sorted(found) == [
+        'sluice_http_requests_total{method="GET",route="unknown",status="404"}',
+        'sluice_http_requests_total{method="unknown",route="unknown",status="404"}',
+    ]
+
+
+async def test_a_job_model_that_had_not_changed_is_counted_apart(caller: Caller, run_id: str) -> None:
+    etag = (await caller.http.get("/jobModel", params={"job": "flight-delays"})).headers["etag"]
+    await caller.http.get("/jobModel", params={"job": "flight-delays"}, headers={"If-None-Match": etag})
+    assert (await series(caller))["sluice_models_unchanged_total"] == 1
+
+
+async def test_a_database_that_fails_is_counted(caller: Caller, home: Path) -> None:
+    assert (await series(caller))["sluice_database_errors_total"] == 0
+    store = caller.coordinator.api.state.parts.health.store
+    async with store.engine.begin() as connection:
+        await connection.exec_driver_sql("ALTER TABLE runs RENAME TO walked_away")
+    assert problem_slug(await caller.http.get("/runs")) == (503, "store-unavailable")
+    assert (await series(caller))["sluice_database_errors_total"] >= 1
+
+
+# --- what Prometheus finds -------------------------------------------------------------------------------------------
+
+
+async def targets(caller: Caller) -> list[Json]:
+    answer = await caller.http.get("/prometheus/targets")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    found: list[Json] = answer.json()
+    return found
+
+
+async def test_live_containers_that_show_metrics_are_found_with_whose_they_are(caller: Caller) -> None:
+    run_id = (await caller.deploy({**chained_body(), "containers": 2}))["runId"]
+    await caller.registered(run_id, "c1", metricsAddress="127.0.0.1:9464")
+    await caller.registered(run_id, "c2", slot="1")
+    labels = {"sluice_job": "flight-delays", "run": run_id, "processor": "0", "container": "c1"}
+    assert await targets(caller) == [{"targets": ["127.0.0.1:9464"], "labels": labels}]
+    assert [each["metricsAddress"] for each in (await caller.run(run_id))["incarnations"]] == ["127.0.0.1:9464", None]
+
+
+async def test_a_container_that_is_replaced_or_gone_is_not_found_any_more(caller: Caller, run_id: str) -> None:
+    assert await targets(caller) == []
+    await caller.registered(run_id, "c2", metricsAddress="[::1]:2")
+    await caller.registered(run_id, "c3", metricsAddress="node-7.example:3")
+    assert [each["targets"] for each in await targets(caller)] == [["node-7.example:3"]]
+    await caller.exited("c3")
+    assert await targets(caller) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["", "9464", "host", "host:", "host:123456", "http://host:1", "host:1/metrics", "a b:1", "host:1\n", "::1:80"]
+)
+async def test_an_address_that_is_none_is_refused(caller: Caller, run_id: str, address: str) -> None:
+    assert problem_slug(await caller.register(run_id, "c2", metricsAddress=address)) == (422, "invalid-request")

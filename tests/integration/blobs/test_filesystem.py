@@ -1,0 +1,212 @@
+"""Blobs as files, bare and wrapped; what is theirs alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from sluice.blobs import durable_fs
+from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.port import BlobStore
+from sluice.clock import SystemClock
+from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
+from sluice.core.snapshot import BlobId
+from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
+from tests.support.fakes import FakeClock
+
+
+@pytest.fixture
+async def bare(tmp_path: Path) -> AsyncIterator[BlobStore]:
+    made = FilesystemBlobs(tmp_path / "blobs", SystemClock())
+    await made.open(create=True)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def bare_second(tmp_path: Path, bare: BlobStore) -> AsyncIterator[BlobStore]:
+    made = FilesystemBlobs(tmp_path / "blobs", SystemClock())
+    await made.open(create=False)
+    yield made
+    await made.close()
+
+
+class TestFilesystemBlobs(BlobStoreContract):
+    @pytest.fixture
+    def store(self, bare: BlobStore) -> BlobStore:
+        return bare
+
+    @pytest.fixture
+    def second(self, bare_second: BlobStore) -> BlobStore:
+        return bare_second
+
+
+class TestFilesystemBlobsWrapped(WrappedBlobStoreContract):
+    pass
+
+
+def files(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+async def test_a_directory_with_other_files_is_not_ours_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("chapter 1")
+    for create in (True, False):
+        with pytest.raises(BlobStoreUnusable, match=r"thesis\.txt"):
+            await FilesystemBlobs(tmp_path, SystemClock()).open(create=create)
+    assert files(tmp_path) == ["thesis.txt"]
+
+
+async def test_a_directory_that_nobody_made_cannot_be_used_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BlobStoreUnusable, match="no directory"):
+        await FilesystemBlobs(tmp_path / "blobs", SystemClock()).open(create=False)
+    assert not (tmp_path / "blobs").exists()
+    with pytest.raises(BlobStoreUnusable, match=r"sluice\.json"):
+        await FilesystemBlobs(tmp_path, SystemClock()).open(create=False)
+
+
+@pytest.mark.parametrize("marker", ["", "{}", "[]", '{"sluice-blobs": 2}', '{"sluice-blobs": "1"}'])
+async def test_a_marker_of_another_kind_or_version_is_refused(tmp_path: Path, marker: str) -> None:
+    (tmp_path / "sluice.json").write_text(marker)
+    with pytest.raises(BlobStoreUnusable):
+        await FilesystemBlobs(tmp_path, SystemClock()).open(create=True)
+
+
+async def test_a_disk_that_is_not_mounted_any_more_is_not_an_empty_store(bare: BlobStore, tmp_path: Path) -> None:
+    await put(bare, "jobs/a/1")
+    (tmp_path / "blobs").rename(tmp_path / "away")
+    (tmp_path / "blobs").mkdir()
+    for call in (bytes_of(bare, "jobs/a/1"), ids(bare), put(bare, "jobs/a/2"), bare.remove_ttl(BlobId("jobs/a/1"), ABOUT)):
+        with pytest.raises(BlobStoreUnusable):
+            await call
+    assert files(tmp_path / "blobs") == []
+
+
+async def test_what_was_deleted_leaves_no_directories_behind(bare: BlobStore, tmp_path: Path) -> None:
+    await put(bare, "jobs/a/0/1", ttl=DAY)
+    await put(bare, "jobs/a/1/1", ttl=DAY)
+    await bare.delete([BlobId("jobs/a/0/1")], ABOUT)
+    assert await bare.sweep_expired(later(2), 10) == 1
+    assert list((tmp_path / "blobs" / "blobs").iterdir()) == []
+    assert list((tmp_path / "blobs" / "ttl").iterdir()) == []
+
+
+async def test_a_put_that_runs_again_after_its_ttl_was_removed_brings_no_ttl_back(bare: BlobStore) -> None:
+    await put(bare, "a", ttl=DAY)
+    await bare.remove_ttl(BlobId("a"), ABOUT)
+    await put(bare, "a", ttl=DAY)
+    assert await bare.sweep_expired(later(400), 10) == 0
+
+
+async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
+    """A disk error while the blob is written leaves what the sweep removes, not a blob that stays for ever."""
+    clock = FakeClock()
+    store = FilesystemBlobs(tmp_path, clock)
+    await store.open(create=True)
+    (tmp_path / "blobs" / "jobs").write_text("in the way")
+    with pytest.raises(Exception, match="jobs"):
+        await put(store, "jobs/a", ttl=DAY)
+    assert (tmp_path / "ttl" / "jobs" / "a").exists()
+    assert await store.sweep_expired(clock.now() + 2 * DAY, 10) == 1
+    assert files(tmp_path) == ["blobs/jobs", "lock", "sluice.json"]
+
+
+async def test_a_ttl_that_is_removed_while_its_time_is_over_keeps_the_blob_or_says_that_it_is_gone(
+    bare: BlobStore, bare_second: BlobStore
+) -> None:
+    blobs = [BlobId(f"a/{n}") for n in range(60)]
+    for blob in blobs:
+        await put(bare, blob, ttl=DAY)
+    answers = await asyncio.gather(
+        *(bare_second.remove_ttl(blob, ABOUT) for blob in reversed(blobs)), bare.sweep_expired(later(2), 100), return_exceptions=True
+    )
+    kept = {blob for blob, answer in zip(reversed(blobs), answers, strict=False) if answer is None}
+    assert set(await ids(bare)) == kept
+    assert all(answer is None or isinstance(answer, BlobMissing) for answer in answers[:-1])
+    assert answers[-1] == len(blobs) - len(kept)
+
+
+async def test_what_killed_processes_left_goes_after_a_day(bare: BlobStore, tmp_path: Path) -> None:
+    left = tmp_path / "blobs" / "tmp" / "left"
+    left.write_text("half")
+    await bare.sweep_expired(later(0.5), 10)
+    assert left.exists()
+    await bare.sweep_expired(later(2), 10)
+    assert not left.exists()
+
+
+@contextmanager
+def small_disk(directory: Path, options: str) -> Iterator[None]:
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("the right to mount is missing")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+async def test_a_full_disk_is_unavailable_and_nothing_half_written_stays(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=1m"):
+        store = FilesystemBlobs(tmp_path / "disk" / "blobs", SystemClock())
+        await store.open(create=True)
+        await put(store, "fits", b"x" * 500_000)
+        for call in (put(store, "a", b"x" * 900_000, ttl=DAY), store.put_if_absent(BlobId("b"), b"x" * 900_000, ABOUT)):
+            with pytest.raises(BlobUnavailable, match="full"):
+                await call
+        assert await ids(store) == ["fits"]
+        assert list((tmp_path / "disk" / "blobs" / "tmp").iterdir()) == []
+        await store.delete([BlobId("fits")], ABOUT)
+        await put(store, "a", b"x" * 900_000, ttl=DAY)
+        await store.close()
+
+
+async def test_a_read_only_disk_is_unusable_for_writing_and_can_be_read(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=1m"):
+        store = FilesystemBlobs(tmp_path / "disk" / "blobs", SystemClock())
+        await store.open(create=True)
+        await put(store, "a")
+        await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        for call in (put(store, "b"), store.delete([BlobId("a")], ABOUT), store.open(create=True)):
+            with pytest.raises(BlobStoreUnusable):
+                await call
+        await store.open(create=False)
+        assert await bytes_of(store, "a") == b"body"
+        await store.close()
+
+
+async def test_a_disk_that_fails_in_the_sink_is_not_blamed_on_the_store(bare: BlobStore) -> None:
+    class Full:
+        def write(self, part: bytes | memoryview, /) -> None:
+            raise OSError(28, os.strerror(28))
+
+    await put(bare, "a")
+    with pytest.raises(OSError, match="No space"):
+        await bare.get(BlobId("a"), Full(), ABOUT)
+
+
+def test_a_directory_is_listed_in_order_a_window_at_a_time(tmp_path: Path) -> None:
+    for n in range(107):
+        (tmp_path / f"{n * 37 % 107:03}").touch()
+    (tmp_path / "050-x").mkdir()
+    names = list(durable_fs.names_in_order(tmp_path, window=10))
+    assert names == sorted([f"{n:03}" for n in range(107)] + ["050-x/"])
+
+
+async def test_a_deleted_blob_is_told_apart_only_as_long_as_it_is_remembered(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = FilesystemBlobs(tmp_path, clock)
+    await store.open(create=True)
+    await store.delete([BlobId("a")], ABOUT)
+    await store.sweep_expired(clock.now() + timedelta(days=31), 1)
+    with pytest.raises(BlobMissing, match="there is no blob"):
+        await bytes_of(store, "a")

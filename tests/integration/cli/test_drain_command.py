@@ -1,0 +1,187 @@
+"""`sluice drain`, against a coordinator as a process; the test reports what containers would."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from sluice.cli.drain import drain
+from sluice.core.errors import SluiceError
+from sluice.streams.log import Log
+from tests.support.api import UNSAVED, offsets_json, run_body
+from tests.support.coordinators import GENEROUS, Running, running
+from tests.support.terminal import at_terminal
+
+SLUICE = [sys.executable, "-m", "coordinator.cli.commands"]
+
+app = typer.Typer()
+app.command()(drain)
+
+
+class Job:
+    """A run of two tasks, which one container holds."""
+
+    def __init__(self, coordinator: Running) -> None:
+        self.http = coordinator.http
+        self.url = str(self.http.base_url).rstrip("/")
+        self.run_id = str(self.post("/runs", run_body(**UNSAVED))["runId"])
+        self.post(f"/runs/{self.run_id}/containers", {"processorId": "0", "executionContainerId": "c1"})
+        for task in (0, 1):
+            self.post(f"/runs/{self.run_id}/tasks/Partition {task}/acquire", {"executionContainerId": "c1", "epoch": 1})
+
+    def post(self, path: str, body: Any) -> Any:
+        answer = self.http.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def sluice(self, *words: str, code: int = 0) -> Result:
+        """What the command prints where there is no terminal."""
+        done = CliRunner().invoke(app, [*words, "--coordinator", self.url])
+        assert done.exit_code == code, done.output
+        return done
+
+    def refused(self, *words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--coordinator", self.url])
+        assert isinstance(done.exception, SluiceError), done.output
+        return str(done.exception)
+
+    @property
+    def uuid(self) -> str:
+        return str(self.http.get("/drains", params={"job": "flight-delays"}).json()["drains"][0]["uuid"])
+
+    def take(self, step: str, task: int, **changes: Any) -> str:
+        offsets = offsets_json({("flights", task): 70})
+        body = {"generation": 1, "uuid": self.uuid, "step": step, "batchId": 7, "offsets": offsets, **changes}
+        return str(self.post(f"/runs/{self.run_id}/tasks/Partition {task}/stages/hourly/drain", body)["phase"])
+
+    def all_take(self, *steps: str, **changes: Any) -> None:
+        for step in steps:
+            for task in (0, 1):
+                self.take(step, task, **changes)
+
+    def measured(self, task: int, unflushable: list[str]) -> None:
+        lineage = self.http.get(f"/runs/{self.run_id}").json()["tasks"][task]["stages"][0]["lineage"]
+        measures = {
+            "rows": 1,
+            "rowsPerSecond": 1,
+            "batchMillis": 1,
+            "stateRows": 40,
+            "unflushable": unflushable,
+            "at": "2026-03-01T12:00:00Z",
+        }
+        body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": [], "measures": measures}
+        self.post(f"/runs/{self.run_id}/tasks/Partition {task}/progress", body)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    Log(tmp_path / "home" / "log").create("flights", 2)
+    with running(tmp_path / "home") as coordinator:
+        yield Job(coordinator)
+
+
+def test_a_drain_is_asked_for_and_asked_for_again(job: Job) -> None:
+    first = job.sluice("flight-delays").stdout
+    assert first == f"the drain of run {job.run_id} of job flight-delays is STOPPING: {job.uuid}\n"
+    assert json.loads(job.sluice("--json").stdout)["uuid"] == job.uuid
+
+
+def test_a_drain_that_is_over_is_told_in_a_clear_last_line(job: Job) -> None:
+    job.sluice()
+    job.all_take("stopped", "flushed", "committed")
+    done = job.sluice("--wait")
+    assert done.stdout.startswith(f"drained run {job.run_id} of job flight-delays in ")
+    assert done.stdout.endswith(": the next run starts at the recorded offsets of 2 partitions, with empty state\n")
+    assert done.stderr == "flight-delays: DRAINED\n"
+    assert json.loads(job.sluice("--wait", "--json").stdout)["phase"] == "DRAINED"
+
+
+def test_rows_that_a_flush_could_not_empty_are_never_silent(job: Job) -> None:
+    job.sluice()
+    job.all_take("stopped")
+    job.all_take("flushed", "committed", rowsLeft=1200, operatorsLeft=["Aggregate"])
+    first = job.sluice("--wait").stdout.splitlines()[0]
+    assert first == "2,400 rows are left that a flush could not empty (stage hourly: Aggregate)"
+
+
+def test_a_drain_is_followed_on_a_terminal_with_a_bar_for_each_task(job: Job) -> None:
+    with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
+        terminal.until("STOPPING")
+        terminal.until("Partition 1")
+        job.all_take("stopped")
+        terminal.until("FLUSHING")
+        job.take("flushing", 0, note="round 2")
+        terminal.until("hourly: flushing, round 2")
+        job.all_take("flushed", "committed")
+        terminal.until("with empty state")
+        assert terminal.process.wait(GENEROUS) == 0
+    assert f"drained run {job.run_id} of job flight-delays in " in terminal.text
+
+
+def test_who_stops_waiting_does_not_stop_the_drain(job: Job) -> None:
+    with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
+        terminal.until("STOPPING")
+        terminal.press_ctrl_c()
+        terminal.until("the drain goes on without this command")
+        assert terminal.process.wait(GENEROUS) != 0
+    assert job.http.get(f"/drain/{job.uuid}").json()["phase"] == "STOPPING"
+
+
+def test_a_cancelled_drain_is_told_with_another_exit_code(job: Job) -> None:
+    job.sluice()
+    assert "is cancelled" in job.sluice("flight-delays", "--cancel").stdout
+    assert job.http.get(f"/runs/{job.run_id}").json()["state"] == "RUNNING"
+    with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
+        terminal.until("STOPPING")
+        job.sluice("--cancel")
+        terminal.until("is cancelled")
+        assert terminal.process.wait(GENEROUS) == 2
+
+
+def test_a_drain_that_missed_its_hard_deadline_is_told_with_who_was_late(job: Job) -> None:
+    done = job.sluice("--wait", "--hard-seconds", "0.2", code=2)
+    assert f"the drain of run {job.run_id} of job flight-delays failed in " in done.stdout
+    assert "its hard deadline has passed; it waits for Partition 0, stage hourly (slot 0): at work" in done.stdout
+
+
+def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> None:
+    assert "2 tasks have not told" in job.sluice("--dry-run", code=2).stdout
+    job.measured(0, [])
+    job.measured(1, ["Aggregate without a watermark"])
+    told = job.sluice("--dry-run", code=2).stdout
+    assert "hourly" in told
+    assert "Aggregate without a watermark" in told
+    assert "a drain would leave rows in some state" in told
+    assert "Aggregate without a watermark" in job.refused("--require-empty")
+    job.measured(1, [])
+    assert "a drain would empty all state" in job.sluice("--dry-run").stdout
+    assert json.loads(job.sluice("--dry-run", "--json").stdout)["empties"] is True
+    assert job.http.get(f"/runs/{job.run_id}").json()["state"] == "RUNNING"
+    job.sluice("--require-empty")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing"], "there is no job 'nothing'"),
+        (["--cancel"], "job flight-delays was never drained"),
+        (["--cancel", "--wait"], "leave out --wait"),
+        (["--dry-run", "--cancel"], "leave out --wait and --cancel"),
+    ],
+)
+def test_what_cannot_be_done_is_told(job: Job, words: list[str], told: str) -> None:
+    assert told in job.refused(*words)
+
+
+def test_after_the_flush_began_nothing_is_cancelled(job: Job) -> None:
+    job.sluice()
+    job.all_take("stopped")
+    assert "FLUSHING" in job.refused("--cancel")

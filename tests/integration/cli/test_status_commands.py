@@ -1,0 +1,292 @@
+"""`sluice status` and its siblings against a coordinator on a socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coordinator.server import listen, server
+from coordinator.settings import read_settings
+from sluice.cli import status
+from sluice.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
+from sluice.streams.log import Log
+from tests.support.api import Json, run_body
+from tests.support.processes import free_port
+from tests.support.terminal import SHOW_CURSOR, at_terminal
+
+GENEROUS = 30.0
+UP_A_LINE = "\x1b[1A"
+
+app = typer.Typer()
+for command in (status.status, status.jobs, status.runs, status.containers, status.tasks):
+    app.command()(command)
+
+
+class Coordinator:
+    """A coordinator and what a test does to it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=GENEROUS)
+
+    def post(self, path: str, body: Json) -> Json:
+        answer = self.http.post(path, json=body).raise_for_status()
+        return answer.json() if answer.content else {}
+
+    def deploy(self, job: str = "flight-delays", **changes: Any) -> str:
+        outputs = [{"name": "delays", "system": "log", "stream": f"out-of-{job}"}]
+        return str(self.post("/runs", run_body(job=job, outputs=outputs, **changes))["runId"])
+
+    def working(self, job: str = "flight-delays") -> str:
+        """A run whose only container holds both tasks and has reported a batch of each."""
+        run_id = self.deploy(job)
+        epoch = self.post(f"/runs/{run_id}/containers", {"processorId": "0", "executionContainerId": f"{run_id}-c"})["epoch"]
+        for task in ("Partition 0", "Partition 1"):
+            path = f"/runs/{run_id}/tasks/{quote(task)}"
+            held = self.post(f"{path}/acquire", {"executionContainerId": f"{run_id}-c", "epoch": epoch})
+            measures = {"rows": 5, "rowsPerSecond": 2.5, "batchMillis": 800, "at": datetime.now(UTC).isoformat()}
+            stage = {"stage": "hourly", "lineage": held["stages"][0]["lineage"], "batchId": 6, "offsets": [], "measures": measures}
+            self.post(f"{path}/progress", {"generation": held["generation"], **stage})
+        return run_id
+
+    def sluice(self, *words: str, code: int = 0) -> str:
+        """What a command prints where there is no terminal."""
+        done = CliRunner().invoke(app, [*words, "--coordinator", self.url], catch_exceptions=True)
+        if isinstance(done.exception, SluiceError):
+            raise done.exception
+        assert done.exit_code == code, done.output
+        return done.output
+
+    def told(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.sluice(*words, "--json", code=code))
+
+
+@contextmanager
+def coordinating(home: Path, port: int = 0) -> Iterator[Coordinator]:
+    Log(home / "log").create("flights", 2)
+    listening = listen("127.0.0.1", port)
+    running = server(read_settings(home=home))
+    thread = threading.Thread(target=running.run, args=([listening],))
+    thread.start()
+    made = Coordinator(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    made.http.get("/readyz").raise_for_status()
+    try:
+        with closing(made.http):
+            yield made
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
+    with coordinating(tmp_path / "home") as made:
+        yield made
+
+
+# --- for people ---
+
+
+def test_a_status_is_one_page(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    lines = coordinator.sluice("status").splitlines()
+    assert lines[0].startswith("flight-delays  RUNNING since 20")
+    assert lines[1] == f"  run         {run_id}"
+    assert lines[2].startswith("  containers  1/1 live, lease left ")
+    assert lines[3] == "  tasks       2/2 held"
+    stage, rate, _, took, lag, _, backup, batches = lines[-1].split()
+    assert (stage, rate, took, lag, backup, batches) == ("hourly", "5.0", "800ms", "-", "-", "14")
+
+
+def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    assert f" {run_id}-c " in coordinator.sluice("containers")
+    assert coordinator.sluice("tasks").count(f" {run_id}-c ") == 2
+    assert run_id in coordinator.sluice("jobs")
+    assert coordinator.sluice("runs").splitlines()[1].split()[:2] == [run_id, "RUNNING"]
+
+
+def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:
+    coordinator.working("a")
+    coordinator.working("b")
+    assert [line.split()[0] for line in coordinator.sluice("status").splitlines() if " RUNNING " in line] == ["a", "b"]
+    assert "b  RUNNING" not in coordinator.sluice("status", "a")
+
+
+def test_older_runs_are_a_page_away(coordinator: Coordinator) -> None:
+    first, second = coordinator.deploy(), coordinator.deploy()
+    shown = coordinator.sluice("runs", "--limit", "1")
+    assert shown.splitlines()[-1] == f"older ones: --before {second}"
+    assert first not in shown
+    assert first in coordinator.sluice("runs", "--limit", "1", "--before", second)
+
+
+# --- which one ---
+
+
+def test_a_job_stands_for_its_current_run(coordinator: Coordinator) -> None:
+    old, new = coordinator.deploy("a"), coordinator.deploy("a")
+    coordinator.deploy("b")
+    assert coordinator.told("tasks", "a")["runId"] == new
+    assert coordinator.told("tasks", old)["runId"] == old
+
+
+@pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
+def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator, command: str) -> None:
+    runs = {job: coordinator.deploy(job) for job in ("a", "b")}
+    with pytest.raises(YourRequest, match="there are 2 jobs") as refused:
+        coordinator.sluice(command)
+    for job, run_id in runs.items():
+        assert (job if command == "runs" else run_id) in str(refused.value)
+
+
+@pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
+def test_without_any_there_is_none_to_show(coordinator: Coordinator, command: str) -> None:
+    with pytest.raises(YourRequest, match=r"there is no (job|run) yet"):
+        coordinator.sluice(command)
+
+
+def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator) -> None:
+    coordinator.deploy("a")
+    with pytest.raises(YourRequest, match="there is no run 'nothing'"):
+        coordinator.sluice("tasks", "nothing")
+    with pytest.raises(UnknownJob, match="there is no job 'b': there is a"):
+        coordinator.sluice("status", "b")
+
+
+# --- for scripts ---
+
+
+def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    detail = coordinator.http.get(f"/runs/{run_id}").json()
+    containers = coordinator.told("containers")
+    assert containers.keys() == {"job", "runId", "containers"}
+    assert containers["containers"][0].keys() == detail["incarnations"][0].keys()
+    assert coordinator.told("tasks") == {"job": "flight-delays", "runId": run_id, "tasks": detail["tasks"]}
+    assert coordinator.told("jobs") == coordinator.http.get("/jobs").json()
+    assert coordinator.told("runs") == coordinator.http.get("/runs").json()
+
+
+def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    told = coordinator.told("status")
+    assert told.keys() == {"healthy", "jobs"}
+    assert told["healthy"] is True
+    (job,) = told["jobs"]
+    assert (job["job"], job["runId"], job["state"], job["containersLive"], job["tasksHeld"], job["troubles"]) == (
+        *("flight-delays", run_id, "RUNNING", 1, 2),
+        [],
+    )
+    assert job["stages"][0].keys() == {
+        *("stage", "batches", "rowsPerSecond", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
+        "backupAgeSeconds",
+    }
+
+
+def test_a_check_of_what_is_well_says_so_and_is_0(coordinator: Coordinator) -> None:
+    assert coordinator.sluice("status", "--check") == "healthy\n"
+    coordinator.working()
+    assert coordinator.sluice("status", "--check") == "healthy\n"
+    assert coordinator.told("status", "--check")["healthy"] is True
+
+
+def test_a_check_of_what_is_not_tells_each_reason_and_is_2(coordinator: Coordinator) -> None:
+    coordinator.working("well")
+    coordinator.deploy("ill")
+    assert coordinator.sluice("status", "--check", code=2).splitlines() == [
+        "ill: 0 of 1 containers are live",
+        "ill: 2 tasks without a holder: Partition 0, Partition 1",
+    ]
+    assert coordinator.told("status", "--check", code=2)["healthy"] is False
+    assert coordinator.sluice("status", "well", "--check") == "healthy\n"
+
+
+def test_a_check_finds_a_run_that_failed(coordinator: Coordinator) -> None:
+    run_id = coordinator.deploy()
+    coordinator.post(f"/runs/{run_id}/stop", {"reason": "boom", "failed": True})
+    assert coordinator.sluice("status", "--check", code=2) == f"flight-delays: run {run_id} has failed: boom\n"
+
+
+def test_a_coordinator_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(CoordinatorUnreachable):
+        Coordinator(f"http://127.0.0.1:{free_port()}").sluice("status", "--check")
+
+
+# --- as processes ---
+
+
+def sluice(*words: str) -> list[str]:
+    return [sys.executable, "-m", "coordinator.cli.commands", *words]
+
+
+def test_errors_are_a_line_and_exit_code_1() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    environment = {**os.environ, "SLUICE_COORDINATOR_URL": url}
+    done = subprocess.run(sluice("status"), capture_output=True, text=True, timeout=GENEROUS, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"sluice: The coordinator does not answer. {url}")
+
+
+@pytest.mark.parametrize("words", [["jobs"], ["status"], ["status", "--json"], ["status", "--watch"]])
+def test_a_reader_that_closes_the_pipe_ends_it_quietly(coordinator: Coordinator, words: list[str]) -> None:
+    coordinator.working()
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        command = sluice(*words, "--coordinator", coordinator.url)
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=GENEROUS, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def watch(url: str) -> list[str]:
+    return sluice("status", "--watch", "--coordinator", url)
+
+
+def test_a_watch_refreshes_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_was(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    with at_terminal(watch(coordinator.url)) as terminal:
+        terminal.until(run_id)
+        coordinator.post(f"/runs/{run_id}/stop", {"reason": "enough"})
+        coordinator.post(f"/containers/{run_id}-c/exit", {"exitCode": 0})
+        assert UP_A_LINE in terminal.until("STOPPED")
+        terminal.press_ctrl_c()
+        terminal.until(SHOW_CURSOR)
+        assert terminal.process.wait(GENEROUS) == 0
+    assert "Traceback" not in terminal.text
+
+
+def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
+    port = free_port()
+    with at_terminal(watch(f"http://127.0.0.1:{port}")) as terminal:
+        terminal.until("trying again")
+        with coordinating(tmp_path / "home", port):
+            terminal.until("there is no job yet")
+        terminal.until("what is shown is")
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.until(SHOW_CURSOR)
+        assert terminal.process.wait(GENEROUS) == 0
+
+
+@pytest.mark.parametrize("other", ["--json", "--check"])
+def test_a_watch_is_for_people(coordinator: Coordinator, other: str) -> None:
+    with pytest.raises(YourRequest, match="leave out --json and --check"):
+        coordinator.sluice("status", "--watch", other)

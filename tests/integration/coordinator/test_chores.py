@@ -1,0 +1,131 @@
+"""The chores, each run once when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, timedelta
+
+import pytest
+
+from coordinator.chores import Maintenance
+from coordinator.fleet.expiry import FlushLastSeen
+from coordinator.runs.trim import TrimStreams
+from sluice.core.errors import StoreUnavailable
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Record, Writer
+from tests.support.api import Caller, Json, chained_body
+from tests.support.fakes import FakeClock
+
+
+def trimming(caller: Caller, clock: FakeClock, keep: float = 60) -> TrimStreams:
+    parts = caller.coordinator.api.state.parts
+    return TrimStreams(parts.health.store, parts.systems, clock, timedelta(seconds=keep))
+
+
+def fill(caller: Caller, clock: FakeClock, stream: str, records: int) -> None:
+    writer = Writer(Lineage(f"producer of {stream}"), "producer", Generation(1))
+    micros = int(clock.now().astimezone(UTC).timestamp() * 1_000_000)
+    caller.log.append(stream, [Record(b"x", partition=0)] * records, writer=writer, batch=int(clock.elapsed()), now_micros=micros)
+
+
+async def report(caller: Caller, run_id: str, stages: Mapping[str, tuple[str, int]]) -> None:
+    """Report for each stage of "Partition 0" the stream that it read, and up to where."""
+    held = await caller.acquired(run_id, "c1")
+    for stage in held["stages"]:
+        if stage["stage"] in stages:
+            stream, offset = stages[stage["stage"]]
+            read = [{"system": "log", "stream": stream, "partition": 0, "offset": offset}]
+            body = {"generation": held["generation"], "stage": stage["stage"], "lineage": stage["lineage"], "batchId": 1, "offsets": read}
+            answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", json=body)
+            assert answer.status_code == 204
+
+
+async def deployed(caller: Caller, clock: FakeClock, body: Json) -> str:
+    """A run with c1, and ten old records in its intermediate stream and its input."""
+    run_id = str((await caller.deploy(body))["runId"])
+    await caller.registered(run_id, "c1")
+    for stream in ("by-carrier", "flights"):
+        fill(caller, clock, stream, 10)
+    return run_id
+
+
+async def test_what_every_reader_of_an_intermediate_stream_has_committed_is_trimmed_once(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
+    clock.advance(3600)
+    chore = trimming(caller, clock)
+    assert [await chore.run_once(), await chore.run_once()] == [{"trimmed": 7}, {}]
+    assert caller.log.earliest("by-carrier")[0] == 7
+    assert caller.log.earliest("flights")[0] == 0
+
+
+async def test_young_records_are_kept(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    await report(caller, run_id, {"hourly": ("by-carrier", 7)})
+    assert await trimming(caller, clock).run_once() == {}
+
+
+async def test_a_stage_that_has_not_reported_holds_its_partitions(caller: Caller, clock: FakeClock) -> None:
+    await deployed(caller, clock, chained_body(2))
+    clock.advance(3600)
+    assert await trimming(caller, clock).run_once() == {}
+
+
+async def test_the_report_of_a_stage_that_is_no_more_does_not_count_for_a_new_one(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    await report(caller, run_id, {"hourly": ("by-carrier", 7)})
+    await caller.exited("c1")
+    body = chained_body(2)
+    body["stages"][1]["name"] = "daily"
+    await caller.deploy(body)
+    clock.advance(3600)
+    assert await trimming(caller, clock).run_once() == {}
+
+
+async def test_the_streams_of_an_ended_run_are_left_alone(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    await report(caller, run_id, {"hourly": ("by-carrier", 7)})
+    await caller.exited("c1")
+    await caller.stop(run_id)
+    clock.advance(3600)
+    assert await trimming(caller, clock).run_once() == {}
+
+
+async def test_who_was_heard_is_written_once(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    parts = caller.coordinator.api.state.parts
+    chore = FlushLastSeen(parts.health.store, parts.leases, clock)
+    clock.advance(10)
+    await caller.beat("c1", 1)
+    assert [await chore.run_once(), await chore.run_once()] == [{"flushed": 1}, {}]
+    (container,) = (await caller.run(run_id))["incarnations"]
+    assert container["lastSeenAt"] == clock.now().isoformat().replace("+00:00", "Z")
+
+
+@dataclass
+class Stumbling:
+    """A chore that fails at its first turns, each in another way."""
+
+    name: str = "stumbling"
+    every: timedelta = timedelta(0)
+    failures: list[Exception] = field(default_factory=lambda: [StoreUnavailable("gone"), ZeroDivisionError()])
+    well: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run_once(self) -> Mapping[str, int]:
+        if self.failures:
+            raise self.failures.pop()
+        self.well.set()
+        return {"done": 1}
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
+    chore = Stumbling()
+    async with Maintenance([chore], FakeClock()) as maintenance:
+        await chore.well.wait()
+        assert maintenance.done["stumbling", "failed"] == 2
+        assert maintenance.dead == []
+    assert maintenance.dead == ["stumbling"]

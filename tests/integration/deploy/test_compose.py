@@ -1,0 +1,64 @@
+"""docker-compose.yml as Compose itself reads it: by `docker compose` where that is, else by compose-spec, the loader it is made of.
+
+The loader alone (go install github.com/compose-spec/compose-go/v2/cmd) checks the schema and the variables; what it leaves out,
+neighbours and volumes that are not declared, tests/unit/deploy/test_deploy_files.py checks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from tests.support.deployed import ROOT
+from tests.support.servers import NotInstalled
+
+GENEROUS = 60.0
+SET_BY_USERS = {"POSTGRES_PASSWORD", "S3_SECRET_KEY", "GRAFANA_PASSWORD", "COMPOSE_FILE", "COMPOSE_PROFILES"}
+
+
+def reader(file: Path) -> Sequence[str]:
+    """The command that prints the file as Compose understands it."""
+    docker, loader = shutil.which("docker"), shutil.which("compose-spec")
+    if docker and subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0:
+        return [docker, "compose", "--file", str(file), "--profile", "flights", "config"]
+    if loader:
+        return [loader, str(file)]
+    raise NotInstalled("Docker Compose (docker compose, or its loader as compose-spec)")
+
+
+def read(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        reader(file),
+        cwd=file.parent,
+        env={name: value for name, value in os.environ.items() if name not in SET_BY_USERS},
+        capture_output=True,
+        text=True,
+        timeout=GENEROUS,
+        check=False,
+    )
+
+
+def test_compose_accepts_the_file() -> None:
+    done = read(ROOT / "docker-compose.yml")
+    assert done.returncode == 0, done.stderr
+    services = yaml.safe_load(done.stdout)["services"]
+    assert {"coordinator", "postgres", "kafka", "s3", "prometheus", "grafana", "flights-0", "flights-1"} <= set(services)
+    assert services["coordinator"]["environment"]["SLUICE_DATABASE_URL"] == "postgresql+asyncpg://sluice:sluice@postgres/sluice"
+
+
+def test_a_shell_s_variables_are_left_to_the_shell() -> None:
+    services = yaml.safe_load(read(ROOT / "docker-compose.yml").stdout)["services"]
+    assert "$(cat /var/lib/sluice/flights.run)" in str(services["flights-0"]["command"]).replace("$$", "$")
+
+
+def test_compose_refuses_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "docker-compose.yml"
+    file.write_text("services: {coordinator: {image: sluice, healthcheck: {tset: [CMD, 'true']}}}\n")
+    done = read(file)
+    assert done.returncode != 0
+    assert "tset" in done.stderr

@@ -1,0 +1,130 @@
+"""The coordinator as a process: how it starts, how it refuses to, how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sluice.streams.log import Log
+from tests.support.api import run_body
+from tests.support.coordinators import GENEROUS, refused, running
+
+
+def test_it_tells_its_address_when_it_may_choose_the_port(tmp_path: Path) -> None:
+    with running(tmp_path / "home") as coordinator:
+        assert coordinator.http.get("/livez").text == "ok"
+        assert coordinator.http.get("/readyz").status_code == 200
+    assert (tmp_path / "home" / "coordinator.db").is_file()
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0)])
+def test_a_signal_ends_it(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    with running(tmp_path) as coordinator:
+        coordinator.process.send_signal(sent)
+        assert coordinator.process.wait(GENEROUS) == code
+
+
+def test_a_poll_for_notices_does_not_keep_it_from_ending(tmp_path: Path) -> None:
+    with running(tmp_path) as coordinator:
+        Log(tmp_path / "log").create("flights", 1)
+        run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
+        with socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS) as poll:
+            poll.sendall(f"GET /runs/{run_id}/notices?wait=300 HTTP/1.1\r\nHost: c\r\n\r\n".encode())
+            assert coordinator.http.get("/readyz").status_code == 200  # comes after the poll, which has been read then
+            coordinator.process.terminate()
+            coordinator.process.wait(GENEROUS)
+            answer = poll.makefile("rb").read()
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b'{"notices":[]}')
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
+    with running(tmp_path) as coordinator:
+        Log(tmp_path / "log").create("flights", 1)
+        run_id = coordinator.http.post("/runs", json=run_body()).json()["runId"]
+        coordinator.process.kill()
+    with running(tmp_path) as coordinator:
+        assert coordinator.http.get(f"/runs/{run_id}").json()["state"] == "CREATED"
+
+
+def test_head_and_a_large_body_work_over_a_socket(tmp_path: Path) -> None:
+    with running(tmp_path) as coordinator:
+        assert coordinator.http.head("/readyz").status_code == 200
+        assert coordinator.http.post("/runs", content=(b" " * 1_000_000 for _ in range(20))).status_code == 413
+        assert coordinator.http.get("/livez").text == "ok"
+
+
+def test_a_request_line_with_raw_bytes_is_answered(tmp_path: Path) -> None:
+    with running(tmp_path) as coordinator, socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS) as connection:
+        connection.sendall(b"GET /jobModel?job=\xff HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n")
+        answer = connection.recv(65536)
+        assert answer.split(b" ")[1] in (b"400", b"404")
+
+
+def test_it_does_not_listen_beyond_loopback_without_being_told_so(tmp_path: Path) -> None:
+    told = refused("--host", "0.0.0.0", "--home", str(tmp_path))
+    assert "0.0.0.0 is not loopback" in told
+    assert "--insecure" in told
+
+
+def test_it_listens_anywhere_when_told_so(tmp_path: Path) -> None:
+    with running(tmp_path, "--host", "0.0.0.0", "--insecure") as coordinator:
+        assert httpx.get(f"http://127.0.0.1:{coordinator.port}/livez").text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--lease-seconds", "10", "--heartbeat-seconds", "5"], "lease >= 2 * interval + margin fails"),
+        (["--margin-seconds", "0.1", "--grace-seconds", "0.1"], "margin + grace >= kill time + drift fails"),
+        (["--lease-seconds", "nan"], ""),
+        (["--grace-seconds", "inf"], ""),
+        (["--lease-seconds", "-1"], "must be positive"),
+        (["--port", "70000"], "port"),
+    ],
+)
+def test_unsafe_settings_are_refused_by_name(tmp_path: Path, flags: list[str], named: str) -> None:
+    assert named in refused(*flags, "--home", str(tmp_path))
+
+
+def test_a_home_that_cannot_be_written_is_named() -> None:
+    assert "/proc/sluice" in refused("--home", "/proc/sluice/home", "--port", "0")
+
+
+def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    assert str(tmp_path / "home") in refused("--home", str(tmp_path / "home"), "--port", "0")
+
+
+def test_a_database_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "coordinator.db").write_bytes(b"not a database, whatever its name says" * 100)
+    assert "coordinator.db" in refused("--home", str(tmp_path), "--port", "0")
+
+
+def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "/lost.toml" in refused("--home", str(tmp_path), SLUICE_CONFIG="/lost.toml")
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = refused("--home", str(tmp_path), "--port", str(port))
+    assert f"127.0.0.1, port {port}: Address already in use" in told
+
+
+def test_a_home_has_one_coordinator(tmp_path: Path) -> None:
+    elsewhere = f"sqlite+aiosqlite:///{tmp_path / 'elsewhere.db'}"
+    with running(tmp_path):
+        told = refused("--home", str(tmp_path), "--port", "0", "--database-url", elsewhere)
+    assert f"{tmp_path} is another coordinator's: stop that one, or name another --home" in told
+
+
+def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}"
+    with running(tmp_path / "one", "--database-url", url):
+        told = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
+    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is another coordinator's" in told

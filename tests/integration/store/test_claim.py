@@ -1,0 +1,194 @@
+"""One coordinator per database: the claim on SQLite's file and on a PostgreSQL, lost, taken again, or lost for good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinator.store.claim import SessionClaim
+from coordinator.store.migrate import upgrade
+from coordinator.store.sql import SqlStore, open_store
+from sluice.core.errors import DatabaseInUse, StoreUnavailable
+from sluice.core.ids import RunId
+from tests.contracts.rows import run_row
+from tests.support.databases import Other, another_client
+from tests.support.servers import Postgres
+
+# --- a file ---
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[SqlStore]:
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_a_file_has_one_coordinator_until_that_one_closes_it(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}"
+    async with opened(url) as second:
+        async with opened(url) as first:
+            await first.claim()
+            with pytest.raises(DatabaseInUse, match=f"{tmp_path / 'coordinator.db'} is another coordinator's: stop that one"):
+                await second.claim()
+            assert (first.claimed, second.claimed) == (True, False)
+        await second.claim()
+        assert second.claimed
+
+
+async def test_a_link_to_the_file_is_the_same_database(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "coordinator.db")
+    first_url, second_url = (f"sqlite+aiosqlite:///{tmp_path / name}" for name in ("coordinator.db", "link.db"))
+    async with opened(first_url) as first, opened(second_url) as second:
+        await first.claim()
+        with pytest.raises(DatabaseInUse):
+            await second.claim()
+
+
+async def test_a_directory_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:
+    async with opened(f"sqlite+aiosqlite:///{tmp_path / 'lost' / 'coordinator.db'}") as store:
+        with pytest.raises(StoreUnavailable, match=r"lost/coordinator\.db\.lock"):
+            await store.claim()
+
+
+@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"])
+async def test_a_database_in_memory_is_nobody_elses(url: str) -> None:
+    async with opened(url) as store:
+        await store.claim()
+        assert store.claimed
+
+
+# --- a PostgreSQL ---
+
+
+@pytest.fixture
+def url(postgres_server: Postgres) -> str:
+    return postgres_server.new_database()
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[Other]:
+    async with another_client(url) as made:
+        yield made
+
+
+@asynccontextmanager
+async def claimed(url: str) -> AsyncIterator[SqlStore]:
+    """A store as a coordinator opens it."""
+    async with opened(url) as store:
+        await store.claim()
+        await upgrade(store)
+        await store.claim()
+        yield store
+
+
+async def write(store: SqlStore, run_id: str = "r1") -> None:
+    async with store.begin() as tx:
+        await tx.put_run(run_row(run_id))
+
+
+async def test_a_database_has_one_coordinator_until_that_one_closes_it(url: str) -> None:
+    async with opened(url) as second:
+        async with claimed(url) as first:
+            with pytest.raises(DatabaseInUse, match=r"is another coordinator's \(sluice: .* pid \d+ .*, since 20.*\): stop that one"):
+                await second.claim()
+            assert (first.claimed, second.claimed) == (True, False)
+        await second.claim()
+        assert second.claimed
+
+
+async def test_databases_of_one_server_are_each_a_coordinators_own(url: str, postgres_server: Postgres) -> None:
+    async with claimed(url), claimed(postgres_server.new_database()) as second:
+        assert second.claimed
+
+
+async def test_who_could_not_have_the_database_writes_nothing_to_it(url: str) -> None:
+    async with claimed(url), opened(url) as second:
+        with pytest.raises(DatabaseInUse):
+            await second.claim()
+        with pytest.raises(StoreUnavailable, match="another coordinator's"):
+            await write(second)
+        async with second.read() as tx:
+            assert await tx.run(RunId("r1")) is None
+
+
+async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url: str, other: Other) -> None:
+    async with claimed(url) as store:
+        first = await other.holder()
+        await other.end(first)
+        await lost(store)
+        await write(store)
+        assert store.claimed
+        assert await other.holder() not in (None, first)
+
+
+async def lost(store: SqlStore) -> None:
+    """The driver hears by itself that the session is gone."""
+    while store.claimed:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def test_a_transaction_whose_session_ends_writes_nothing(url: str, other: Other) -> None:
+    async with claimed(url) as store:
+        with pytest.raises(StoreUnavailable):
+            await write_and_lose(store, other)
+        async with store.read() as tx:
+            assert await tx.run(RunId("r1")) is None
+        await write(store, "r2")
+        async with store.read() as tx:
+            assert await tx.run(RunId("r2")) is not None
+
+
+async def write_and_lose(store: SqlStore, other: Other) -> None:
+    async with store.begin() as tx:
+        await tx.put_run(run_row())
+        await other.end(await other.holder())
+
+
+async def test_a_claim_that_another_has_got_is_lost_for_good(url: str, other: Other) -> None:
+    async with claimed(url) as store:
+        await other.take_over()
+        await lost(store)
+        with pytest.raises(StoreUnavailable, match="This coordinator ends"):
+            await write(store)
+        with pytest.raises(DatabaseInUse, match="is another coordinator's"):
+            await store.claim()
+        assert not store.claimed
+
+
+async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, other: Other) -> None:
+    async with claimed(url) as store:
+        await other.take_over()
+        await other.ask("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")
+        await other.ask("SELECT pg_advisory_unlock(7355609)")
+        for _ in range(2):
+            with pytest.raises(DatabaseInUse, match=r"another coordinator's meanwhile \(elsewhere pid 7\): what we knew is out of date"):
+                await store.claim()
+        assert await other.holder() is None
+        with pytest.raises(StoreUnavailable):
+            await write(store)
+
+
+async def test_a_session_that_hangs_is_given_up_and_ended_before_the_claim_is_taken_again(url: str, other: Other) -> None:
+    async with opened(url) as store:
+        await upgrade(store)
+        claim = SessionClaim(store.engine, answer_within=0.2)
+        await claim.take()
+        first = await other.holder() or 0
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(StoreUnavailable, match="our former session is only just ending"):
+            await claim.take()
+        assert not claim.held
+        os.kill(first, signal.SIGCONT)
+        await other.end(first)
+        await claim.take()
+        assert await other.holder() not in (None, first)
+        await claim.release()

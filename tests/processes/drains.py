@@ -1,0 +1,61 @@
+"""A drain with real processes and real Spark: everything in flight comes out, and the next run goes on from exactly there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+from tests.processes.stage import Stage
+
+WINDOWS = """
+from containers import Job
+from pyspark.sql import functions as F
+
+job = Job("toy")
+numbers = job.input("numbers")
+middle = job.intermediate("middle", partitions=2)
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=middle)
+def first(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+
+
+@job.stage(reads=middle, writes=out)
+def by_hour(task):
+    rows = task.read(middle).selectExpr("timestamp_seconds(cast(cast(value as string) as int) * 60) at")
+    hours = rows.withWatermark("at", "100 days").groupBy(F.window("at", "1 hour")).count()
+    return task.write(hours.selectExpr("unix_seconds(window.start) as hour", "count as n"), out, key="hour")
+"""
+"""Number n is minute n; every window stays open until somebody drains."""
+
+
+def counted(scene: Stage) -> Counter[int]:
+    """Rows by hour over all that is in the output: a window that was drained in the middle comes twice, with parts of its count."""
+    found: Counter[int] = Counter()
+    for rows in scene.log.read("out", 0, 0, 10**9):
+        for row in rows:
+            value = json.loads(row[3] or b"")
+            found[value["hour"]] += value["n"]
+    return found
+
+
+def by_hour(count: int) -> Counter[int]:
+    return Counter(number // 60 * 3600 for number in range(count))
+
+
+def drain(scene: Stage) -> str:
+    answer = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": "DEFAULT"})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["uuid"])
+
+
+def phase(scene: Stage, uuid: str) -> str:
+    return str(scene.http.get(f"/drain/{uuid}").json()["phase"])
+
+
+HALVES = WINDOWS.replace('F.window("at", "1 hour")', 'F.window("at", "30 minutes")').replace(
+    "unix_seconds(window.start) as hour", "unix_seconds(window.start) div 3600 * 3600 as hour"
+)
+"""The same sums from windows of another size, whose state the other version could not read."""

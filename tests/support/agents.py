@@ -1,0 +1,220 @@
+"""Real agents against the real coordinator in one process: only Spark, the sockets and, where a test says so, the clocks are not real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from containers import Job
+from containers.agent.agent import Agent
+from containers.agent.lifecycle import Ending
+from containers.settings import ContainerSettings
+from coordinator.app import build
+from coordinator.settings import read_settings
+from sluice.blobs.port import BlobStore
+from sluice.client import Coordinator
+from sluice.clock import Clock, SystemClock
+from sluice.core.ids import Instant, RunId
+from sluice.deploy import deploy_request
+from sluice.streams.log import Log
+from sluice.wire import runs as wire_runs
+from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.fakes import FakeClock
+
+
+def two_stages(name: str = "delays", *, last: str = "second", streams: tuple[str, str, str] = ("in", "mid", "out")) -> Job:
+    """in -> first -> mid -> second -> out, declared against the order of the chain."""
+    job = Job(name)
+    read, mid, out = job.input(streams[0]), job.intermediate(streams[1], partitions=2), job.output(streams[2])
+    job.stage(reads=mid, writes=out, name=last)(lambda task: None)  # type: ignore[arg-type, return-value]
+    job.stage(reads=read, writes=mid, name="first")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+@dataclass
+class Wire(httpx.AsyncBaseTransport):
+    """The way to the coordinator. It can be cut, can hold back an answer, lose it or give one of its own, and tells what was answered."""
+
+    to: httpx.AsyncBaseTransport
+    cut: bool = False
+    on_cut: Callable[[], None] = lambda: None
+    holding: dict[str, asyncio.Event] = field(default_factory=dict)
+    losing: set[str] = field(default_factory=set)
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: Counter[str] = field(default_factory=Counter)
+    foreign: dict[str, list[httpx.Response]] = field(default_factory=dict)
+    """Answers that stand in for the coordinator's, one each, by the end of the path."""
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.cut:
+            await self._count("unreachable")
+            self.on_cut()
+            raise httpx.ConnectError("cut", request=request)
+        for end, answers in self.foreign.items():
+            if request.url.path.endswith(end) and answers:
+                await self._count("foreign")
+                return answers.pop(0)
+        answer = await self.to.handle_async_request(request)
+        for end, go_on in list(self.holding.items()):
+            if request.url.path.endswith(end):
+                self.held.set()
+                await go_on.wait()
+        for end in [each for each in self.losing if request.url.path.endswith(each)]:
+            self.losing.discard(end)
+            self.held.set()
+            await asyncio.Event().wait()
+        await self._count(request.url.path.rpartition("/")[2])
+        return answer
+
+    async def _count(self, what: str) -> None:
+        async with self._news:
+            self.answered[what] += 1
+            self._news.notify_all()
+
+    def hold(self, end: str) -> asyncio.Event:
+        """Hold back answers of paths that end so, until the event is set; the coordinator has done what they tell of."""
+        self.holding[end] = asyncio.Event()
+        return self.holding[end]
+
+    def lose(self, end: str) -> None:
+        """The next answer of a path that ends so never comes; the coordinator has done what it tells of."""
+        self.losing.add(end)
+
+    async def after(self, what: str, times: int = 1) -> None:
+        """Wait until so many were answered, from the start."""
+
+        async def there() -> None:
+            async with self._news:
+                await self._news.wait_for(lambda: self.answered[what] >= times)
+
+        await soon(there())
+
+
+@dataclass
+class Incarnation:
+    agent: Agent
+    engine: FakeEngine
+    wire: Wire
+    life: asyncio.Task[Ending]
+    lost: list[str]
+    renewed: list[Instant]
+
+    async def ending(self) -> Ending:
+        return await soon(asyncio.shield(self.life))
+
+
+@dataclass
+class Place:
+    """A coordinator, its log, and what was started against it."""
+
+    home: Path
+    app: httpx.ASGITransport
+    client: Coordinator
+    clock: FakeClock
+    log: Log
+    system: str = "log"
+    """Of the streams of the jobs that are deployed."""
+    incarnations: list[Incarnation] = field(default_factory=list)
+
+    async def deploy(
+        self, containers: int = 1, job: Job | None = None, start: str = "checkpoint", config: dict[str, str] | None = None
+    ) -> RunId:
+        reply = await self.client.deploy(deploy_request(job or two_stages(), containers, self.system, start, config or {}))
+        return RunId(reply.run_id)
+
+    async def run(self, run_id: RunId) -> wire_runs.RunDetail:
+        return await self.client.run(run_id)
+
+    async def state(self, run_id: RunId) -> str:
+        return (await self.run(run_id)).state.value
+
+    async def holders(self, run_id: RunId) -> dict[str, str | None]:
+        return {task.task: task.holder for task in (await self.run(run_id)).tasks}
+
+    def new_wire(self) -> Wire:
+        return Wire(self.app)
+
+    def start(
+        self,
+        run_id: RunId,
+        name: str,
+        slot: str = "0",
+        *,
+        engine: FakeEngine | None = None,
+        job: Job | None = None,
+        wire: Wire | None = None,
+        clock: Clock | None = None,
+        open_blobs: Callable[[str], BlobStore] | None = None,
+        **settings: Any,
+    ) -> Incarnation:
+        """Start a container's agent."""
+        there = wire or self.new_wire()
+        given = {
+            "run_id": run_id,
+            "processor_id": slot,
+            "EXECUTION_ENV_CONTAINER_ID": name,
+            "restart_delay_seconds": 0.0,
+            "report_seconds": 0.001,
+            "home": self.home,
+            **settings,
+        }
+        made = engine or FakeEngine()
+        lost: list[str] = []
+        renewed: list[Instant] = []
+        agent = Agent(
+            job or two_stages(),
+            ContainerSettings(**given),
+            Coordinator("http://c", there),
+            clock or SystemClock(),
+            lambda run: made,
+            renewed.append,
+            lost.append,
+            open_blobs,
+        )
+        self.incarnations.append(Incarnation(agent, made, there, asyncio.create_task(agent.run()), lost, renewed))
+        return self.incarnations[-1]
+
+
+@asynccontextmanager
+async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
+    """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so, and no slot that fails often is held
+    back. Containers beat all the time."""
+    clock = FakeClock()
+    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "hold_back_seconds": 0}
+    no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
+    coordinator = build(read_settings(home=home, **{**terms, **no_backups, **settings}), clock=clock)
+    app = httpx.ASGITransport(coordinator.asgi)
+    async with coordinator.api.router.lifespan_context(coordinator.api):
+        log = Log(home / "log")
+        log.create("in", 2)
+        made = Place(home, app, Coordinator("http://c", app), clock, log)
+        try:
+            yield made
+        finally:
+            lives = [each.life for each in made.incarnations]
+            for life in lives:
+                life.cancel()
+            await asyncio.gather(*lives, return_exceptions=True)
+
+
+def counting(inputs: int = 1) -> Job:
+    """One stage for each input, each with state: in -> hourly, and with a second input other -> daily."""
+    job = Job("delays")
+    for name, stage in (("in", "hourly"), ("other", "daily"))[:inputs]:
+        job.stage(reads=job.input(name), writes=job.output(f"{stage}-out"), name=stage)(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+async def acting(engine: FakeEngine, number: int) -> Mapping[str, FakeQuery]:
+    """The next queries that start, and which nobody has stopped since."""
+    found = await engine.all_started(number)
+    assert not any(query.stopped for query in found.values())
+    return found

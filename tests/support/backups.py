@@ -1,0 +1,281 @@
+"""A job of one task whose container commits, loses its disk and restores, beside the coordinator's own chores, all in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+from containers import Job
+from containers.agent.lifecycle import EXIT_OK
+from coordinator.blobpool import Backup, BlobStores
+from coordinator.fleet.notices import Notices
+from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
+from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.reports import Marked, Reported, Snapshots
+from coordinator.store.memory import MemoryStore
+from coordinator.store.port import StoreRow
+from coordinator.store.snapshots import MarkerRow, StoreKey
+from sluice.blobs.memory import MemoryBlobs
+from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.core.grouping import Previous
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.indexjson import decoded, encoded
+from sluice.core.lifecycle import RunState
+from sluice.core.retention import Retention
+from sluice.core.snapshot import (
+    BlobId,
+    BlobStoreName,
+    CheckpointId,
+    DirIndex,
+    FileBlob,
+    FileIndex,
+    FileMetadata,
+    Kind,
+    SnapshotIndex,
+    SnapshotMetadata,
+    fresh_blob_id,
+    offsets_blob_id,
+)
+from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row
+from tests.support.agents import Incarnation, Place
+from tests.support.engines import DiskEngine, FakeQuery
+from tests.support.fakes import FakeClock
+
+TASK, STAGE, RUN = TaskName("Partition 0"), StageName("s"), RunId("r1")
+KEY = StoreKey(JOB, TASK, STAGE)
+LOCAL = BlobStoreName("local")
+TTL = timedelta(days=30)
+GRACE = timedelta(hours=24)
+ABOUT = About(Purpose.DATA)
+
+Files = Mapping[str, bytes]
+
+
+@dataclass(slots=True)
+class Agent:
+    """Holds the task under a generation, with a directory on its disk. Its clock may be hours off."""
+
+    generation: Generation
+    lineage: Lineage
+    files: dict[str, bytes]
+    batch: int
+    previous: BlobId | None
+    known: dict[str, FileIndex] = field(default_factory=dict)
+    skew_hours: float = 0.0
+
+
+@dataclass(slots=True)
+class World:
+    """`kept` are the contents of what was reported, by checkpoint."""
+
+    blobs: BlobStore
+    clock: FakeClock
+    store: MemoryStore
+    retention: Retention
+    number: count[int] = field(default_factory=lambda: count(1))
+    kept: dict[CheckpointId, Files] = field(default_factory=dict)
+    blob_stores: BlobStores = field(init=False)
+    snapshots: Snapshots = field(init=False)
+    clean_up: CleanUp = field(init=False)
+    collection: Collection = field(init=False)
+    registry: Registry = field(init=False)
+    sweep: SweepExpired = field(init=False)
+    retire: RetireStores = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wire(self.blobs)
+
+    def wire(self, blobs: BlobStore) -> None:
+        """Start the coordinator anew, with this blob store: what was in memory is gone."""
+
+        async def greet(name: BlobStoreName, opened: BlobStore) -> object:
+            return await is_ours(self.store, name, opened)
+
+        stores = BlobStores({"local": "memory://"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
+        self.blobs = blobs
+        self.blob_stores = stores
+        self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"))
+        self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL)
+        self.collection = Collection(
+            self.store, stores, self.clock, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
+        )
+        self.registry = Registry(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
+        self.sweep = SweepExpired(stores, self.clean_up, self.clock)
+        self.retire = RetireStores(self.store, self.clock, timedelta(days=7), self.retention)
+
+    async def begin(self) -> None:
+        await self.blob_stores.opened(LOCAL)
+        stages = [{"name": STAGE, "reads": ["in"]}]
+        async with self.store.begin() as tx:
+            await tx.put_run(run_row(RUN, state=RunState.RUNNING, spec={"job": JOB, "stages": stages, "containers": 1}))
+            await tx.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
+
+    # --- the agent ---
+
+    async def acquired(self, skew_hours: float = 0.0) -> Agent:
+        """A new holder of the task: it restores the head of the store, as a container without a local directory does."""
+        async with self.store.begin() as tx:
+            held = await tx.hold(JOB, TASK)
+            generation = Generation(1 if held is None else held.hold.generation + 1)
+            await tx.put_hold(replace(hold_row(TASK, generation, f"c{generation}"), run_id=RUN))
+            rows = await tx.stores(JOB, TASK)
+            row = rows[0] if rows else StoreRow(JOB, TASK, STAGE, Lineage(f"l{next(self.number)}"))
+            await tx.put_store(row)
+            head = None if row.head is None else await tx.snapshot(KEY, row.head)
+        agent = Agent(generation, row.lineage, {}, -1, None, skew_hours=skew_hours)
+        if row.chosen:
+            agent.lineage = await self.snapshots.new_lineage(RUN, TASK, STAGE, generation, row.lineage, "chosen")
+        if head is not None:
+            index = await self.index_of(head.markers[LOCAL].index)
+            agent.files = dict(await self.contents(index))
+            agent.known = dict(index.root.walk())
+            agent.previous = head.markers[LOCAL].index
+            agent.batch = -1 if head.batch_id is None else head.batch_id
+        return agent
+
+    async def released(self) -> None:
+        async with self.store.begin() as tx:
+            row = await tx.hold(JOB, TASK)
+            if row is not None:
+                await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+
+    def fresh(self, kind: Kind, agent: Agent) -> BlobId:
+        millis = int((self.clock.now().timestamp() + agent.skew_hours * 3600) * 1000)
+        return fresh_blob_id(JOB, TASK, STAGE, kind, millis, f"{next(self.number):016x}")
+
+    async def run_batch(self, agent: Agent, changes: Files) -> None:
+        """A batch with its plan, durable before."""
+        agent.batch += 1
+        await self.blobs.put_if_absent(offsets_blob_id(JOB, TASK, STAGE, agent.lineage, agent.batch), b"plan", ABOUT)
+        agent.files |= changes
+        for name in [name for name, body in changes.items() if not body]:
+            agent.files.pop(name, None)
+
+    async def upload(self, agent: Agent) -> tuple[BlobId, SnapshotIndex]:
+        """New files, then the index: what a commit does before its report."""
+        known = {}
+        for name, body in sorted(agent.files.items()):
+            former = agent.known.get(name)
+            if former is not None and former.digest == hashlib.sha256(body).hexdigest():
+                known[name] = former
+                continue
+            blob = self.fresh(Kind.DATA, agent)
+            await self.blobs.put(blob, body, ABOUT, ttl=TTL)
+            metadata = FileMetadata(0, 0, len(body), "o", "g", 0o644)
+            known[name] = FileIndex(name, (FileBlob(blob, 0),), metadata, zlib.crc32(body), hashlib.sha256(body).hexdigest())
+        checkpoint = CheckpointId(f"{1_700_000_000_000 + next(self.number)}-123456")
+        root = DirIndex("", tuple(known[name] for name in sorted(known)))
+        metadata_of = SnapshotMetadata(checkpoint, JOB, TASK, STAGE)
+        index = SnapshotIndex(0, metadata_of, root, agent.previous, agent.generation, agent.lineage, agent.batch)
+        blob = self.fresh(Kind.SNAPSHOTS, agent)
+        await self.blobs.put(blob, encoded(index), ABOUT, ttl=TTL)
+        return blob, index
+
+    async def report(self, agent: Agent, blob: BlobId, index: SnapshotIndex) -> None:
+        """Raises LeaseLost, SnapshotConflict."""
+        marked = {LOCAL: Marked(MarkerRow(blob), agent.previous)}
+        told = Reported(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
+        await self.snapshots.report(RUN, TASK, STAGE, told)
+        self.kept[index.metadata.checkpoint] = dict(agent.files)
+        agent.previous, agent.known = blob, dict(index.root.walk())
+
+    async def commit(self, agent: Agent) -> CheckpointId:
+        blob, index = await self.upload(agent)
+        await self.report(agent, blob, index)
+        return index.metadata.checkpoint
+
+    # --- looking ---
+
+    async def index_of(self, blob: BlobId) -> SnapshotIndex:
+        body = BytesIO()
+        await self.blobs.get(blob, body, ABOUT)
+        return decoded(body.getvalue(), blob)
+
+    async def contents(self, index: SnapshotIndex) -> Files:
+        found = {}
+        for name, file in index.root.walk():
+            body = BytesIO()
+            await self.blobs.get(file.blobs[0].blob, body, ABOUT)
+            assert hashlib.sha256(body.getvalue()).hexdigest() == file.digest
+            found[name] = body.getvalue()
+        return found
+
+    async def retained(self) -> Mapping[CheckpointId, BlobId]:
+        async with self.store.read() as tx:
+            return {row.checkpoint: row.markers[LOCAL].index for row in await tx.snapshots_of(KEY)}
+
+    async def check_retained(self) -> None:
+        """Every retained snapshot restores byte for byte."""
+        for checkpoint, blob in (await self.retained()).items():
+            assert await self.contents(await self.index_of(blob)) == self.kept[checkpoint]
+
+    async def listed(self) -> set[BlobId]:
+        return {each.blob async for page in self.blobs.list("jobs/", ABOUT) for each in page}
+
+    async def needed(self) -> set[BlobId]:
+        """What the retained snapshots refer to, and the plans that may have to run again."""
+        found: set[BlobId] = set()
+        for blob in (await self.retained()).values():
+            found |= {blob, *(await self.index_of(blob)).blobs}
+        return found
+
+    # --- the coordinator ---
+
+    async def tidy(self) -> None:
+        """The chores until there is nothing left to do, and hours going by."""
+        for _ in range(4):
+            self.clock.advance(601)
+            await self.clean_up.run_once()
+        await self.collection.run_once()
+        self.clock.advance(GRACE.total_seconds() + 1)
+        await self.clean_up.run_once()
+        await self.collection.run_once()
+
+
+async def _no_pause(seconds: float) -> None:
+    """Nobody waits."""
+
+
+def new_world(retention: Retention | None = None) -> World:
+    clock = FakeClock(start=NOON)
+    return World(MemoryBlobs(clock), clock, MemoryStore(), retention or Retention(2))
+
+
+BACKED_UP = {"backup_stores": None, "restore_from": None}
+EVERY_BATCH = {"commit_interval_seconds": 0}
+NEVER = {"commit_interval_seconds": 3600, "max_replay": 1000}
+
+
+def one_stage() -> Job:
+    job = Job("delays", max_tasks=1)
+    read, out = job.input("in"), job.output("out")
+    job.stage(reads=read, writes=out, name="only")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return job
+
+
+def start(there: Place, run_id: RunId, name: str, disk: str, **settings: Any) -> Incarnation:
+    """A container with a disk of its own."""
+    root = there.home.parent / disk
+    return there.start(run_id, name, engine=DiskEngine(root=root), job=one_stage(), state_dir=root, **settings)
+
+
+def disk_of(container: Incarnation) -> DiskEngine:
+    assert isinstance(container.engine, DiskEngine)
+    return container.engine
+
+
+async def began(container: Incarnation) -> tuple[DiskEngine, FakeQuery]:
+    return disk_of(container), await container.engine.started()
+
+
+async def stopped(container: Incarnation) -> None:
+    container.agent.stop_requested()
+    assert (await container.ending()).exit_code == EXIT_OK

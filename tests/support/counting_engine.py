@@ -1,0 +1,414 @@
+"""An engine without Spark that reads and writes the embedded log, or Kafka, for real. Two stages: one sums up the records of each batch by
+key, keeps the sums until its next batch, and writes them then into a stream between the two, where equal keys meet; one counts, and writes
+its counts out when a flush empties its store. So both have state, and both write under a drain.
+
+A batch's plan says where it ends; it begins where the one before ended. A store's state is what each batch added, a file a batch, beside
+the plans. Records are written as `containers/spark/systems/log.py` does, and read as `containers/spark/task.py` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from containers.engine import Batch, Emptied, Start
+from containers.errors import StateElsewhere
+from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from containers.state.offsetlog import advance
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import Lineage, Ssp
+from sluice.streams.log import Headers, Log, Record, Writer
+from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
+from tests.support.agents import Wire
+from tests.support.engines import DEADLINE, DiskEngine, FakeEngine, FakeQuery, plan
+from tests.support.streams import TopicLog
+
+COUNTS = "second"
+"""The stage that counts."""
+
+AT_ONCE = 10
+"""Records of a batch that a drain plans."""
+
+Ends = dict[int, int]
+
+
+class Killed(Exception):
+    """The process is no more: what its threads were about to do does not happen."""
+
+
+class Trap:
+    """Whoever takes the `after`-th step from now on waits in it until `release`. Made on the event loop of the test."""
+
+    def __init__(self, after: int) -> None:
+        self.sprung = asyncio.Event()
+        self._left = after
+        self._go = threading.Event()
+        self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    def step(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left != 0:
+                return
+        self._loop.call_soon_threadsafe(self.sprung.set)
+        assert self._go.wait(DEADLINE), "nobody opened the trap"
+
+    def release(self) -> None:
+        """It never springs again."""
+        with self._lock:
+            self._left = 0
+        self._go.set()
+
+
+@dataclass
+class TrappedWire(Wire):
+    """Answers to steps of drains and to reports of snapshots are steps: what they tell of is done."""
+
+    trap: Trap | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await super().handle_async_request(request)
+        if self.trap is not None and request.method == "POST" and request.url.path.endswith(("/drain", "/snapshots")):
+            await asyncio.to_thread(self.trap.step)
+        return answer
+
+
+@dataclass
+class Ledger:
+    """What all engines of a history have seen. `mid` is the stream between the two stages; `read`: what each batch of a lineage has read;
+    `faults`: what must never be."""
+
+    log: Log | TopicLog
+    mid: str = "mid"
+    read: dict[tuple[Lineage, int], tuple[Ends, Ends]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, what: str) -> AssertionError:
+        """To be raised; where it is raised, it may be taken for a failure that a restart mends."""
+        self.faults.append(what)
+        return AssertionError(what)
+
+    def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
+        """No batch reads what another one of its lineage has read, or leaves something out, and the same batch again reads the same."""
+        if self.read.setdefault((lineage, batch), (begin, end)) != (begin, end):
+            raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(begin, end)}")
+        if (lineage, batch - 1) in self.read and self.read[lineage, batch - 1][1] != begin:
+            raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before is {self.read[lineage, batch - 1]}")
+
+
+def summed(
+    log: Log | TopicLog, stream: str, begin: Mapping[int, int], end: Mapping[int, int], has: Callable[[Headers], bool]
+) -> Counter[str]:
+    """The values of records from `begin` to `end`, by key, of those with such headers."""
+    rows = [row for each, upto in end.items() for chunk in log.read(stream, each, begin.get(each, 0), upto) for row in chunk]
+    headers = {number: has(found) for number, found in log.headers(stream).items()}
+    found: Counter[str] = Counter()
+    for _, _, key, value, number in rows:
+        if headers[number]:
+            assert key is not None
+            assert value is not None
+            found[key.decode()] += int(value)
+    return +found
+
+
+def of_history(origin: str, failed: Collection[str]) -> Callable[[Headers], bool]:
+    """Whether a reader of a stream between stages takes such records."""
+    return lambda headers: (
+        headers.get(RUN_RECORD_HEADER) == origin and CONTROL_RECORD_HEADER not in headers and headers.get(DRAIN_RECORD_HEADER) not in failed
+    )
+
+
+@dataclass(kw_only=True)
+class CountingEngine(DiskEngine):
+    """`version` is that of the job, which spells its state in its own way. `holds`: whether queries can be held, or are stopped."""
+
+    ledger: Ledger
+    version: str
+    holds: bool = True
+    trap: Trap | None = None
+    dead: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._works = 0
+        self._lock = threading.Lock()
+        self._quiet = threading.Event()
+        self._quiet.set()
+        self._locks: dict[str, threading.Lock] = {}
+        self._emptied: set[str] = set()
+        self._news = asyncio.Event()
+
+    # --- what a test does with it ----------------------------------------------------------------------------------
+
+    async def dies(self) -> None:
+        """Once its agent is gone: nothing more is done, and what was being done has ended."""
+        self.dead = True
+        if self.trap is not None:
+            self.trap.release()
+        assert await asyncio.to_thread(self._quiet.wait, DEADLINE), "a dead engine is at work"
+
+    async def all_acting(self, number: int) -> None:
+        """Wait until so many queries run, none held."""
+        while len(self.running) != number:
+            self._news.clear()
+            await self._news.wait()
+
+    @property
+    def running(self) -> Sequence[FakeQuery]:
+        return [query for query in self.queries if not query.stopped and not query.held]
+
+    async def reads_on(self, query: FakeQuery, records: int) -> bool:
+        """A batch of at most so many records; False if there is nothing to read, or the query does not run."""
+        return await asyncio.to_thread(self._reads_on, query, records)
+
+    # --- what an agent does with it --------------------------------------------------------------------------------
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        with self._at_work():
+            check_not_emptied(self._prepared(start))
+            appended = self._fence(start)
+            found = inspect(self.directory(start))
+            assert found is not None
+            if max([found.planned, *start.replay]) < appended:
+                raise self.ledger.fault(f"{start.query} has written batch {appended}, and its store ends at batch {found.planned}")
+            self._replay(start)
+            self._finish(start)
+            self._step()
+            started = FakeEngine.start(self, start)
+            self._tell()
+            return started
+
+    def hold(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        with self._at_work(), self._between_batches(query):
+            self._step()
+            query.held = self.holds
+            return self.holds
+
+    def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        with self._at_work(), self._between_batches(query):
+            return super().stop(query, deadline, forced)
+
+    def release(self, query: FakeQuery) -> None:
+        self._step()
+        query.held = False
+        if query.start.query in self._emptied:
+            query.stopped = True
+            query.callbacks.on_end(query.token, None)
+        self._tell()
+
+    def finish(self, start: Start) -> None:
+        with self._at_work():
+            if not self._is_held(start):
+                self._made_ready(start)
+                self._finish(start)
+
+    def ends(self, start: Start) -> Mapping[Ssp, int]:
+        with self._at_work():
+            (stream,) = start.declared.stage.reads
+            now = self.ledger.log.latest(stream)
+            return {ssp: now[ssp.partition] for ssp in start.starts} if stream == self.ledger.mid else {}
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        with self._at_work():
+            self._emptied.add(start.query)
+            if not self._is_held(start):
+                self._made_ready(start)
+            directory = self.directory(start)
+            found = inspect(directory)
+            assert found is not None
+            self._step()
+            mark_emptied(directory, start.drain, found.committed)
+            self._finish(start)
+            batch, (_, read) = self._last(start)
+            (stream,) = start.declared.stage.reads
+            upto = read | {ssp.partition: end for ssp, end in ends.items() if end > read[ssp.partition]}
+            while read != upto:
+                batch, read = batch + 1, advance(read, upto, AT_ONCE)
+                self._run(start, batch, plan(read, stream, f"{start.drain} rest"))
+            if batch >= 0:
+                batch += 1
+                self._run(start, batch, plan(read, stream, f"{start.drain} flush"))
+            return Emptied(batch)
+
+    # --- batches ---------------------------------------------------------------------------------------------------
+
+    def _reads_on(self, query: FakeQuery, records: int) -> bool:
+        start = query.start
+        (stream,) = start.declared.stage.reads
+        with self._at_work(), self._between_batches(query):
+            if query.held or query.stopped:
+                return False
+            batch, (_, read) = self._last(start)
+            end = advance(read, self.ledger.log.latest(stream), records)
+            if end == read:
+                return False
+            self._run(start, batch + 1, plan(end, stream))
+            return True
+
+    def _run(self, start: Start, batch: int, text: str | None) -> None:
+        """As Spark does: plan, compute, write, keep the state, commit. May be interrupted anywhere and run again."""
+        directory = self.directory(start)
+        for part in ("offsets", "state", "commits"):
+            (directory / part).mkdir(exist_ok=True)
+        self._step()
+        if text is not None:
+            write_plan(directory, batch, text)
+        for each in start.around:
+            each.begins(batch)
+        self._step()
+        begin, end = self._range(start, batch)
+        drain, _, what = self._note(directory, batch).partition(" ")
+        if drain != start.drain and what:
+            raise self.ledger.fault(f"batch {batch} of {start.query} was planned by drain {drain}, and runs under {start.drain!r}")
+        before = self._counts(start, batch)
+        (stream,) = start.declared.stage.reads
+        takes = of_history(start.origin, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
+        added = summed(self.ledger.log, stream, begin, end, takes)
+        out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
+        for each in start.around:
+            each.writes(batch)
+        self.ledger.reads(start.lineage, batch, begin, end)
+        self._step()
+        self._append(start, batch, out)
+        self._step()
+        changed = Counter({key: -amount for key, amount in out.items()})
+        changed.update(added)
+        _write(directory / "state" / f"{batch}.changelog", json.dumps({"version": self.version, "added": changed}))
+        self._step()
+        _write(directory / "commits" / str(batch), 'v1\n{"nextBatchWatermarkMs":0}')
+        self._step()
+        assert self._callbacks is not None
+        self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
+
+    def _append(self, start: Start, batch: int, out: Mapping[str, int]) -> None:
+        (stream,) = start.declared.stage.writes
+        headers = {RUN_RECORD_HEADER: str(start.origin)} if stream == self.ledger.mid else {}
+        headers |= {DRAIN_RECORD_HEADER: start.drain} if start.drain else {}
+        records = [Record(str(amount).encode(), key.encode()) for key, amount in sorted(out.items())]
+        writer = Writer(start.lineage, f"{self.job}/{start.task}", start.generation)
+        self.ledger.log.append(stream, records, writer=writer, batch=batch, headers=headers, now_micros=0)
+
+    # --- stores ----------------------------------------------------------------------------------------------------
+
+    def _prepared(self, start: Start) -> Path:
+        self._step()
+        reported = None if start.restored else start.reported
+        return Stores(self.root, self.job).prepare(start.task, start.declared.stage.name, start.lineage, reported)
+
+    def _made_ready(self, start: Start) -> None:
+        self._fence(start)
+        check_not_emptied(self._prepared(start), start.drain)
+        self._replay(start)
+
+    def _fence(self, start: Start) -> int:
+        (stream,) = start.declared.stage.writes
+        self.ledger.log.fence(stream, f"{self.job}/{start.task}", start.generation)
+        appended = self.ledger.log.last_batch(stream, start.lineage)
+        return -1 if appended is None else appended
+
+    def _replay(self, start: Start) -> None:
+        for batch, text in sorted(start.replay.items()):
+            found = inspect(self.directory(start))
+            assert found is not None
+            if batch > found.committed:
+                self._run(start, batch, text)
+
+    def _finish(self, start: Start) -> None:
+        found = inspect(self.directory(start))
+        assert found is not None
+        if found.planned > found.committed:
+            self._run(start, found.planned, None)
+
+    def _last(self, start: Start) -> tuple[int, tuple[Ends, Ends]]:
+        """The last batch, -1 for none, and what it has read."""
+        found = inspect(self.directory(start))
+        assert found is not None
+        assert found.planned == found.committed
+        return found.committed, self._range(start, found.committed)
+
+    def _range(self, start: Start, batch: int) -> tuple[Ends, Ends]:
+        directory, (stream,) = self.directory(start), start.declared.stage.reads
+        first = {ssp.partition: offset for ssp, offset in start.starts.items()}
+
+        def end(batch: int) -> Ends:
+            told = json.loads(read_plan(directory, batch).splitlines()[2])[stream] if batch >= 0 else {}
+            return first | {int(partition): offset for partition, offset in told.items()}
+
+        return end(batch - 1), end(batch)
+
+    def _note(self, directory: Path, batch: int) -> str:
+        return str(json.loads(read_plan(directory, batch).splitlines()[1])["note"])
+
+    def _counts(self, start: Start, before: int) -> Counter[str]:
+        """The state before that batch. Raises for that of another version of the job, and for state with holes."""
+        found: Counter[str] = Counter()
+        for batch in range(before):
+            file = self.directory(start) / "state" / f"{batch}.changelog"
+            if not file.exists():
+                raise self.ledger.fault(f"{start.query} has state up to batch {before - 1}, but not that of batch {batch}")
+            told = json.loads(file.read_text())
+            if told["version"] != self.version:
+                raise self.ledger.fault(f"{start.query} of version {self.version} reads state of version {told['version']}")
+            found.update(told["added"])
+        return +found
+
+    # --- threads ---------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Between any two things that last: here a process may be killed."""
+        if self.trap is not None and not self.dead:
+            self.trap.step()
+        if self.dead:
+            raise Killed
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with self._lock:
+            self._works += 1
+            self._quiet.clear()
+        try:
+            if self.dead:
+                raise Killed
+            yield
+        except StateElsewhere as error:
+            raise self.ledger.fault(str(error)) from error
+        except LeaseLost as lost:
+            if not self.dead:
+                self.ledger.fault(str(lost))
+            raise
+        finally:
+            with self._lock:
+                self._works -= 1
+                if not self._works:
+                    self._quiet.set()
+
+    @contextmanager
+    def _between_batches(self, query: FakeQuery) -> Iterator[None]:
+        with self._lock:
+            lock = self._locks.setdefault(query.token, threading.Lock())
+        with lock:
+            yield
+
+    def _is_held(self, start: Start) -> bool:
+        return any(query.held for query in self.queries if query.start.query == start.query)
+
+    def _tell(self) -> None:
+        self._loop.call_soon_threadsafe(self._news.set)
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all, as Spark does."""
+    draft = file.with_name(f".{file.name}.tmp")
+    draft.write_text(text)
+    draft.replace(file)

@@ -1,0 +1,119 @@
+"""The files that deploy Sluice, read for tests: what each launches, with which environment, and where its files come from."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+_SHELL = re.compile(r"(?:^|\$\$?\(|\bexec )\s*(?:/opt/sluice/bin/)?(sluice [^\n)|>]*)", re.MULTILINE)
+_EXPORT = re.compile(r"\bexport (\w+)=(\S+)")
+_DEFAULT = re.compile(r"\$\{\w+:-(\w[\w-]*)\}")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A process of ours that a file starts. `stops_within`: seconds between SIGTERM and SIGKILL. Values that only the place where it runs
+    knows are "1"."""
+
+    file: str
+    name: str
+    commands: Sequence[Sequence[str]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stops_within: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.name}"
+
+    @property
+    def is_container(self) -> bool:
+        return any(command[:2] == ["sluice", "container"] for command in self.commands)
+
+    @property
+    def is_coordinator(self) -> bool:
+        return any(command[:2] == ["sluice", "coordinator"] for command in self.commands)
+
+
+def launches() -> Sequence[Launch]:
+    return [*_of_compose(), *_of_kubernetes(), *_of_systemd(), *_of_yarn()]
+
+
+def compose() -> dict[str, Any]:
+    """docker-compose.yml, with the defaults of its variables."""
+    return dict(yaml.safe_load(_DEFAULT.sub(r"\1", (ROOT / "docker-compose.yml").read_text())))
+
+
+def manifests() -> Sequence[tuple[Path, dict[str, Any]]]:
+    return [(file, each) for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())]
+
+
+def dockerfile() -> Sequence[tuple[str, str]]:
+    """Its instructions, in order."""
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+def image_environment() -> dict[str, str]:
+    return dict(pair.split("=", 1) for word, rest in dockerfile() if word == "ENV" for pair in shlex.split(rest))
+
+
+def health_command() -> list[str]:
+    """What the image's HEALTHCHECK runs."""
+    said = next(rest for word, rest in dockerfile() if word == "HEALTHCHECK")
+    return list(json.loads(said[said.index("[") :]))
+
+
+def entrypoint() -> list[str]:
+    return list(json.loads(next(rest for word, rest in dockerfile() if word == "ENTRYPOINT")))
+
+
+def _of_compose() -> Iterator[Launch]:
+    for name, each in compose()["services"].items():
+        if each["image"] == "sluice" and each.get("entrypoint", [""])[0] != "python":  # else it only borrows the image's Python
+            words = [*each.get("entrypoint", entrypoint()), *each["command"]]
+            yield _launch("docker-compose.yml", name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
+
+
+def _of_kubernetes() -> Iterator[Launch]:
+    for file, manifest in manifests():
+        pod = manifest["spec"].get("template", {}).get("spec", {})
+        for each in pod.get("containers", []):
+            words = [*each.get("command", entrypoint()), *each["args"]]
+            environment = {variable["name"]: variable.get("value", "1") for variable in each["env"]}
+            yield _launch(file.name, manifest["metadata"]["name"], words, environment, pod["terminationGracePeriodSeconds"])
+
+
+def _of_systemd() -> Iterator[Launch]:
+    for file in sorted((ROOT / "deploy/systemd").glob("*.service")):
+        said = dict(re.findall(r"^(\w+)=(.*)$", file.read_text(), re.MULTILINE))
+        environment = dict(re.findall(r"(\w+)=(\S+)", " ".join(re.findall(r"^Environment=(.*)$", file.read_text(), re.MULTILINE))))
+        by_file = {"SLUICE_RUN_ID": "1"} if "RUN_ID" in file.read_text() else {}
+        words = ["sh", "-ec", said["ExecStart"]]
+        yield _launch(file.name, file.stem, words, {**environment, **by_file}, float(said["TimeoutStopSec"]))
+
+
+def _of_yarn() -> Iterator[Launch]:
+    for file in sorted((ROOT / "deploy/yarn").glob("*.json")):
+        for each in json.loads(file.read_text())["components"]:
+            environment = {name: re.sub(r"\$\{\w+\}", "1", value) for name, value in each["configuration"]["env"].items()}
+            yield _launch(file.name, each["name"], ["sh", "-ec", each["launch_command"]], environment, None)
+
+
+def _launch(file: str, name: str, words: Sequence[str], environment: Mapping[str, str], stops_within: float | None) -> Launch:
+    shell = "sh" in words
+    commands = [shlex.split(found) for found in _SHELL.findall(words[-1])] if shell else [words[list(words).index("sluice") :]]
+    exported = {variable: "1" for variable, _ in _EXPORT.findall(words[-1])} if shell else {}
+    return Launch(file, name, commands, {**environment, **exported}, stops_within)
+
+
+def _seconds(said: str) -> float:
+    assert said.endswith("s")
+    return float(said[:-1])

@@ -1,0 +1,230 @@
+"""An engine without Spark: it keeps the promises of `containers/engine.py`, and its queries do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from containers.engine import Batch, Callbacks, Emptied, Start
+from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import Ssp
+
+T = TypeVar("T")
+
+DEADLINE = 20
+"""Seconds that a test waits for what must happen; it happens within milliseconds."""
+
+_tokens = count(1)
+
+
+async def soon(what: Awaitable[T]) -> T:
+    """The result of what must happen, or a TimeoutError that fails the test."""
+    return await asyncio.wait_for(what, DEADLINE)
+
+
+@dataclass
+class FakeQuery:
+    """A query that has started. It tells of itself on threads of its own, as Spark does."""
+
+    start: Start
+    token: str
+    callbacks: Callbacks
+    stopped: bool = False
+    held: bool = False
+
+    async def commits(self, batch: int, offsets: Mapping[Ssp, int] | None = None) -> None:
+        told = Batch(self.start.query, batch, 10, 5, offsets or {})
+        await asyncio.to_thread(self.callbacks.on_batch, told)
+
+    async def ends(self, error: str | None) -> None:
+        await asyncio.to_thread(self.callbacks.on_end, self.token, error)
+
+    async def is_fenced_off(self, why: str) -> None:
+        await asyncio.to_thread(self.callbacks.on_lease_lost, LeaseLost(why))
+
+
+@dataclass
+class FakeEngine:
+    """Made on the event loop of the test. `on_open`, `on_start`, `on_hold` and `on_stop` run on the engine's threads, and may block or
+    raise."""
+
+    on_open: Callable[[], None] = lambda: None
+    on_start: Callable[[Start], None] = lambda start: None
+    on_stop: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
+    on_hold: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
+    on_check: Callable[[], None] = lambda: None
+    ends_told_early: bool = False
+    opened: int = 0
+    tries: list[Start] = field(default_factory=list)
+    queries: list[FakeQuery] = field(default_factory=list)
+    stops: list[tuple[str, timedelta]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Queue[FakeQuery] = asyncio.Queue()
+        self._released: asyncio.Queue[FakeQuery] = asyncio.Queue()
+        self._callbacks: Callbacks | None = None
+
+    def open(self, callbacks: Callbacks) -> None:
+        self.opened += 1
+        self._callbacks = callbacks
+        self.on_open()
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        assert self._callbacks is not None, "not opened"
+        self.tries.append(start)
+        self.on_start(start)
+        query = FakeQuery(start, f"token-{next(_tokens)}", self._callbacks)
+        self.queries.append(query)
+        if self.ends_told_early:
+            self._callbacks.on_end(query.token, "it ended before anybody knew its token")
+        self._loop.call_soon_threadsafe(self._started.put_nowait, query)
+        return query.token, query
+
+    def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        self.stops.append((query.start.query, deadline))
+        orderly = self.on_stop(query, forced)
+        query.stopped, query.held = True, False
+        query.callbacks.on_end(query.token, None)
+        return orderly
+
+    def hold(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        if self.on_hold(query, forced):
+            query.held = True
+        return query.held
+
+    def release(self, query: FakeQuery) -> None:
+        query.held = False
+        self._loop.call_soon_threadsafe(self._released.put_nowait, query)
+
+    def finish(self, start: Start) -> None: ...
+
+    def ends(self, start: Start) -> Mapping[Ssp, int]:
+        return {}
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        return Emptied(-1)
+
+    def check(self) -> None:
+        self.on_check()
+
+    def close(self) -> None: ...
+
+    async def started(self) -> FakeQuery:
+        """The next query that starts."""
+        return await soon(self._started.get())
+
+    async def released(self) -> FakeQuery:
+        """The next query that goes on after it was held."""
+        return await soon(self._released.get())
+
+    async def all_started(self, number: int) -> dict[str, FakeQuery]:
+        """The next queries that start, by name."""
+        return {query.start.query: query for query in [await self.started() for _ in range(number)]}
+
+    @property
+    def acting(self) -> list[str]:
+        """Queries that started and were not stopped."""
+        return sorted(query.start.query for query in self.queries if not query.stopped)
+
+
+def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
+    """A batch's plan that ends at these offsets, as Spark spells it; plans with different notes differ."""
+    return f"v1\n{json.dumps({'batchWatermarkMs': 0, 'note': note})}\n{json.dumps({stream: {str(p): end for p, end in ends.items()}})}"
+
+
+@dataclass
+class DiskEngine(FakeEngine):
+    """`outputs` are what batches wrote, by query, in order: (batch, plan). `on_empty` runs on the engine's threads before a store is
+    emptied, `on_emptying` after each batch of that. A directory's state is the plans of all its batches."""
+
+    root: Path = Path()
+    job: str = "delays"
+    outputs: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    on_empty: Callable[[Start], None] = lambda start: None
+    on_emptying: Callable[[], None] = lambda: None
+
+    def start(self, start: Start) -> tuple[str, Any]:
+        directory = self.directory(start)
+        Stores(self.root, self.job).prepare(
+            start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
+        )
+        check_not_emptied(directory)
+        for batch, text in sorted(start.replay.items()):
+            found = inspect(directory)
+            assert found is not None
+            if batch > found.committed:
+                write_plan(directory, batch, text)
+                self._run(start, batch, None)
+        return super().start(start)
+
+    def directory(self, start: Start) -> Path:
+        return Stores(self.root, self.job).directory(start.task, start.declared.stage.name)
+
+    def state(self, start: Start) -> dict[int, str]:
+        """What the stage knows: batch -> plan."""
+        return {int(file.name.split(".")[0]): file.read_text() for file in (self.directory(start) / "state").glob("*.changelog")}
+
+    def finish(self, start: Start) -> None:
+        found = inspect(self.directory(start))
+        if found is not None and found.planned > found.committed:
+            self._run(start, found.planned, None)
+
+    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+        """A batch up to the ends, if they are further than the last, and one that flushes. Their plans say under which drain."""
+        self.on_empty(start)
+        directory = self.directory(start)
+        check_not_emptied(directory, start.drain)
+        self.finish(start)
+        found = inspect(directory)
+        assert found is not None
+        mark_emptied(directory, start.drain, found.committed)
+        if found.committed < 0:
+            return Emptied(-1)
+        batch, last = found.committed, read_plan(directory, found.committed)
+        (stream,) = start.declared.stage.reads
+        read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
+        rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
+        for note, upto in (("rest", rest), ("flush", rest)) if rest != read else (("flush", read),):
+            batch += 1
+            self._run(start, batch, plan(upto, stream, f"{start.drain} {note}"))
+            assert self._callbacks is not None
+            self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {}))
+            self.on_emptying()
+        return Emptied(batch)
+
+    async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
+        """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""
+        text = plan(ends, query.start.declared.stage.reads[0], note)
+        await asyncio.to_thread(self._run, query.start, batch, text)
+        offsets = {ssp: ends[ssp.partition] for ssp in query.start.starts if ssp.partition in ends}
+        await query.commits(batch, offsets)
+
+    async def runs_unseen(self, query: FakeQuery, batch: int, ends: Mapping[int, int]) -> None:
+        """A batch of a sink that is not written through the task."""
+        text = plan(ends, query.start.declared.stage.reads[0])
+        await asyncio.to_thread(self._run, replace(query.start, around=()), batch, text)
+        await query.commits(batch)
+
+    def _run(self, start: Start, batch: int, text: str | None) -> None:
+        directory = self.directory(start)
+        for part in ("offsets", "state", "commits"):
+            (directory / part).mkdir(exist_ok=True)
+        if text is not None and not (directory / "offsets" / str(batch)).exists():
+            write_plan(directory, batch, text)
+        for each in start.around:
+            each.begins(batch)
+        for each in start.around:
+            each.writes(batch)
+        planned = (directory / "offsets" / str(batch)).read_text()
+        self.outputs.setdefault(start.query, []).append((batch, planned))
+        (directory / "state" / f"{batch}.changelog").write_text(planned)
+        (directory / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')

@@ -1,0 +1,64 @@
+"""A system whose streams are all there, have two partitions, and are empty."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from uuid import uuid4
+
+from examples.playing.topics import Topics
+from sluice.core.ids import Generation
+from sluice.streams.log import Headers, Record, Writer
+from sluice.streams.port import Offsets
+
+
+class TwoPartitions:
+    async def partitions(self, stream: str) -> int:
+        return 2
+
+    async def identity(self, stream: str) -> str | None:
+        return None
+
+    async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
+        """It is there."""
+
+    async def earliest(self, stream: str) -> Offsets:
+        return {0: 0, 1: 0}
+
+    async def latest(self, stream: str) -> Offsets:
+        return {0: 0, 1: 0}
+
+    async def at_time(self, stream: str, when: datetime) -> Offsets:
+        return {0: 0, 1: 0}
+
+    async def trim(self, stream: str, before: Offsets) -> int:
+        return 0
+
+    def connection(self) -> Mapping[str, str]:
+        return {}
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+BATCH, APPEND = "test-batch", "test-append"
+"""Headers: the batch that a record is of, by its lineage, and the append that it came with."""
+
+
+class TopicLog(Topics):
+    def append(
+        self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
+    ) -> bool:
+        """At the time of day: a broker drops what is a week old."""
+        marked = {**(headers or {}), BATCH: f"{stream} {writer.lineage} {batch}", APPEND: uuid4().hex}
+        return super().append(stream, records, writer=writer, batch=batch, headers=marked, now_micros=time.time_ns() // 1000)
+
+    def fence(self, stream: str, owner: str, generation: Generation) -> None:
+        """Kafka keeps nobody out."""
+
+
+def once(has: Callable[[Headers], bool]) -> Callable[[Headers], bool]:
+    """Of the records that `has` takes, those of one append for each batch. For one look at a stream."""
+    taken: dict[str, str] = {}
+    return lambda headers: has(headers) and taken.setdefault(headers[BATCH], headers[APPEND]) == headers[APPEND]

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from containers.agent.alignment import Pacer
+from containers.engine import Start
+from sluice.client import Coordinator
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.graph import Stage
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.job import DeclaredStage
+from sluice.wire import agents as wire_agents
+from tests.support.engines import soon
+
+START = Start(
+    DeclaredStage(Stage(StageName("route"), ("in",), ("mid",)), cast("Any", None)),
+    TaskName("Partition 0"),
+    Generation(1),
+    Lineage("l"),
+    None,
+    {},
+    RunId("r"),
+)
+MARCH = datetime(2013, 3, 1, tzinfo=UTC)
+APRIL = datetime(2013, 4, 1, tzinfo=UTC)
+
+
+@dataclass
+class SaysAsTold:
+    """A coordinator that answers what a test puts there, and remembers what it was told."""
+
+    hold: bool = True
+    trouble: Exception | None = None
+    told: list[datetime | None] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pace(
+        self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
+    ) -> wire_agents.PaceReply:
+        self.told.append(event_time)
+        self.asked.set()
+        if self.trouble is not None:
+            raise self.trouble
+        return wire_agents.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
+
+    async def next(self) -> None:
+        """Until it is asked once more."""
+        self.asked.clear()
+        await soon(self.asked.wait())
+
+
+@pytest.fixture
+def says() -> SaysAsTold:
+    return SaysAsTold()
+
+
+@pytest.fixture
+async def pacer(says: SaysAsTold) -> Pacer:
+    return Pacer(cast("Coordinator", says), RunId("r"), START, ask_again=timedelta(milliseconds=10))
+
+
+def passes(pacer: Pacer, batch: int) -> asyncio.Task[None]:
+    return asyncio.create_task(asyncio.to_thread(pacer.begins, batch))
+
+
+async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Pacer, says: SaysAsTold) -> None:
+    says.hold = False
+    first = passes(pacer, 0)
+    await asyncio.sleep(0)
+    assert not first.done()
+    run = asyncio.create_task(pacer.run())
+    await soon(first)
+    run.cancel()
+
+
+async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Pacer, says: SaysAsTold) -> None:
+    run = asyncio.create_task(pacer.run())
+    first = passes(pacer, 0)
+    await says.next()
+    await says.next()
+    assert not first.done()
+    says.hold = False
+    await soon(first)
+    run.cancel()
+
+
+async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Pacer, says: SaysAsTold) -> None:
+    says.hold = False
+    run = asyncio.create_task(pacer.run())
+    await soon(passes(pacer, 0))
+    second = passes(pacer, 1)
+    says.hold = True
+    pacer.committed(0, MARCH)
+    await says.next()
+    assert not second.done()
+    assert says.told[-1] == MARCH
+    says.hold = False
+    await soon(second)
+    run.cancel()
+
+
+async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Pacer, says: SaysAsTold) -> None:
+    says.hold = False
+    run = asyncio.create_task(pacer.run())
+    await soon(passes(pacer, 7))
+    await soon(passes(pacer, 7))
+    run.cancel()
+
+
+async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Pacer, says: SaysAsTold) -> None:
+    says.hold = False
+    pacer.committed(0, APRIL)
+    pacer.committed(1, MARCH)
+    pacer.committed(2, None)
+    run = asyncio.create_task(pacer.run())
+    await says.next()
+    assert says.told == [APRIL]
+    run.cancel()
+
+
+async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Pacer, says: SaysAsTold) -> None:
+    run = asyncio.create_task(pacer.run())
+    first = passes(pacer, 0)
+    await says.next()
+    says.trouble = CoordinatorUnreachable("away")
+    says.hold = False
+    await says.next()
+    assert not first.done()
+    says.trouble = None
+    await soon(first)
+    run.cancel()
+
+
+async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Pacer, says: SaysAsTold) -> None:
+    run = asyncio.create_task(pacer.run())
+    first = passes(pacer, 0)
+    await says.next()
+    pacer.open()
+    await soon(first)
+    run.cancel()
+
+
+async def test_a_lost_lease_ends_it(pacer: Pacer, says: SaysAsTold) -> None:
+    says.trouble = LeaseLost("another holds it")
+    with pytest.raises(LeaseLost):
+        await soon(asyncio.ensure_future(pacer.run()))

@@ -1,0 +1,101 @@
+"""Spark's sign of life, with answers that come, do not come, or come after a jump of the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from containers.agent.liveness import TURNS, Pulse
+from containers.errors import SparkGone
+from tests.support.engines import soon
+
+SHORT = timedelta(seconds=0.05)
+NEVER = timedelta(hours=1)
+AT_ONCE = timedelta(0)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock can jump, as that of a process that was stopped or of a machine that slept."""
+
+    jumped = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.jumped
+
+
+def on_a_jumping_loop(test: Callable[[JumpingLoop], object]) -> None:
+    loop = JumpingLoop()
+    try:
+        loop.run_until_complete(test(loop))  # type: ignore[arg-type]
+    finally:
+        loop.close()
+
+
+async def test_spark_is_asked_again_and_again_while_it_answers() -> None:
+    asked = 0
+
+    async def answers() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            raise SparkGone("it was ended by SIGKILL")
+
+    assert await soon(Pulse(answers, NEVER, AT_ONCE).run()) == "it was ended by SIGKILL"
+    assert asked == 5
+
+
+async def test_a_question_that_stays_unanswered_is_the_end() -> None:
+    assert await soon(Pulse(asyncio.Event().wait, SHORT).run()) == "Spark's JVM has not answered for 0.05 s"  # type: ignore[arg-type]
+
+
+async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
+    asked = 0
+
+    async def answers_late() -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.2)
+        if asked == 3:
+            raise SparkGone("enough")
+
+    assert await soon(Pulse(answers_late, timedelta(seconds=10), AT_ONCE).run()) == "enough"
+
+
+def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited() -> None:
+    async def test(loop: JumpingLoop) -> None:
+        answered = loop.create_future()
+        pulse = asyncio.create_task(Pulse(lambda: answered, timedelta(hours=2), NEVER).run())
+        for _ in range(TURNS - 1):
+            await asyncio.sleep(0.01)
+            loop.jumped += 24 * 3600
+        await asyncio.sleep(0.01)
+        assert not pulse.done()
+        answered.set_result(None)
+        await asyncio.sleep(0.01)
+        assert not pulse.done()
+        pulse.cancel()
+
+    on_a_jumping_loop(test)
+
+
+def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
+    async def test(loop: JumpingLoop) -> None:
+        pulse = asyncio.create_task(Pulse(loop.create_future, timedelta(hours=2), NEVER).run())
+        for _ in range(TURNS):
+            assert not pulse.done()
+            await asyncio.sleep(0.01)
+            loop.jumped += 24 * 3600
+        assert await pulse == "Spark's JVM has not answered for 7200 s"
+
+    on_a_jumping_loop(test)
+
+
+async def test_a_pulse_that_is_not_felt_any_more_leaves_nothing_running() -> None:
+    pulse = asyncio.create_task(Pulse(asyncio.Event().wait, NEVER).run())  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    pulse.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pulse

@@ -1,0 +1,326 @@
+"""The queries of a container, with an engine and backups that are not real."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, cast
+
+from containers import Job
+from containers.agent.alignment import Pacer
+from containers.agent.metrics import Meters
+from containers.agent.progress import Reports
+from containers.agent.queries import Queries
+from containers.agent.stage import RestartPolicy
+from containers.engine import Start
+from containers.state.backup import Backup
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from tests.support.engines import FakeEngine, FakeQuery, soon
+from tests.support.fakes import FakeClock
+
+LONG = timedelta(seconds=60)
+
+
+class NoReports:
+    def put(self, report: object) -> None: ...
+
+
+@dataclass
+class SlowBackup:
+    """Of a store that takes until `go` to be made ready."""
+
+    start: Start
+    preparing: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    abandoned: bool = False
+    finished: int = 0
+    forgotten: bool = False
+
+    async def prepare(self) -> Start:
+        self.preparing.set()
+        await self.go.wait()
+        return replace(self.start, restored=True)
+
+    @property
+    def ready(self) -> Start:
+        return replace(self.start, restored=True)
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def finish(self) -> None:
+        self.finished += 1
+
+    def forget(self) -> None:
+        self.forgotten = True
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def revive(self) -> None:
+        self.abandoned = False
+
+
+@dataclass
+class FakePacer:
+    opened: bool = False
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def open(self) -> None:
+        self.opened = True
+
+    def close(self) -> None:
+        self.opened = False
+
+
+def two_starts() -> tuple[Start, Start]:
+    job = Job("j")
+    read = job.input("in")
+    for name in ("quick", "slow"):
+        job.stage(reads=read, name=name)(lambda task: None)  # type: ignore[arg-type, return-value]
+    first, second = (
+        Start(declared, TaskName("Partition 0"), Generation(1), Lineage(declared.stage.name), None, {}, RunId("r"))
+        for declared in job.stages
+    )
+    return first, second
+
+
+async def opened(
+    engine: FakeEngine,
+    backup_of: Callable[[Start], SlowBackup | None] = lambda start: None,
+    pacer_of: Callable[[Start], FakePacer | None] = lambda start: None,
+) -> Queries:
+    clock = FakeClock()
+    made = Queries(
+        engine,
+        RestartPolicy(0, timedelta()),
+        clock,
+        cast(Reports, NoReports()),
+        lambda lost: None,
+        cast("Callable[[Start], Pacer | None]", pacer_of),
+        cast("Callable[[Start], Backup | None]", backup_of),
+        Meters(timedelta(seconds=1), clock),
+    )
+    await made.open()
+    return made
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    await soon(asyncio.shield(task))
+
+
+async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_others_go_on() -> None:
+    quick, slow = two_starts()
+    engine, backup = FakeEngine(), SlowBackup(slow)
+    queries = await opened(engine, lambda start: backup if start == slow else None)
+    running = asyncio.create_task(queries.run([quick, slow]))
+    first = await engine.started()
+    await soon(backup.preparing.wait())
+    await soon(queries.pause(LONG))
+    backup.go.set()
+    await ended(running)
+    assert (first.held, len(engine.queries)) == (True, 1)
+    running = asyncio.create_task(queries.run([quick, slow]))
+    assert await engine.released() is first
+    assert (await engine.started()).start.query == slow.query
+    await soon(queries.stop(LONG))
+    await ended(running)
+    assert engine.acting == []
+
+
+async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None:
+    quick, _ = two_starts()
+    engine = FakeEngine(on_hold=lambda query, forced: False)
+    queries = await opened(engine)
+    running = asyncio.create_task(queries.run([quick]))
+    first = await engine.started()
+    await soon(queries.pause(LONG))
+    await ended(running)
+    assert first.stopped
+    running = asyncio.create_task(queries.run([quick]))
+    assert await engine.started() is not first
+    await soon(queries.stop(LONG))
+    await ended(running)
+
+
+async def test_a_held_query_that_is_stopped_does_not_go_on() -> None:
+    quick, _ = two_starts()
+    engine = FakeEngine()
+    queries = await opened(engine)
+    running = asyncio.create_task(queries.run([quick]))
+    query = await engine.started()
+    await soon(queries.pause(LONG))
+    await ended(running)
+    assert await soon(queries.stop(LONG)) == set()
+    assert (query.stopped, query.held) == (True, False)
+
+
+async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goes_on() -> None:
+    quick, _ = two_starts()
+    engine, pacers = FakeEngine(), list[FakePacer]()
+
+    def pacer_of(start: Start) -> FakePacer:
+        pacers.append(FakePacer())
+        return pacers[-1]
+
+    queries = await opened(engine, pacer_of=pacer_of)
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.started()
+    await soon(queries.pause(LONG))
+    await ended(running)
+    (pacer,) = pacers
+    assert pacer.opened
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.released()
+    assert (pacer.opened, len(pacers)) == (False, 1)
+    await soon(queries.stop(LONG))
+    await ended(running)
+
+
+# --- some of them ----------------------------------------------------------------------------------------------------
+
+
+async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_others_go_on() -> None:
+    quick, slow = two_starts()
+    engine = FakeEngine()
+    queries = await opened(engine)
+    others, running = asyncio.create_task(queries.run([quick])), asyncio.create_task(queries.run([slow]))
+    await engine.all_started(2)
+    assert await soon(queries.stop_some([slow.query], LONG)) == []
+    await ended(running)
+    assert engine.acting == [quick.query]
+    longer = replace(slow, starts={Ssp("log", "in", 0): 0, Ssp("log", "in", 1): 7})
+    begun = asyncio.create_task(queries.begun([slow.query]))
+    running = asyncio.create_task(queries.run([longer]))
+    assert (await engine.started()).start == longer
+    await ended(begun)
+    await soon(queries.stop(LONG))
+    await ended(running)
+    await ended(others)
+
+
+async def test_a_query_whose_store_was_made_ready_before_starts_again_with_more_to_read() -> None:
+    quick, _ = two_starts()
+    engine, backup = FakeEngine(), SlowBackup(quick)
+    backup.go.set()
+    queries = await opened(engine, lambda start: backup)
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.started()
+    await soon(queries.stop_some([quick.query], LONG))
+    await ended(running)
+    longer = replace(quick, starts={Ssp("log", "in", 0): 0})
+    running = asyncio.create_task(queries.run([longer]))
+    again = (await engine.started()).start
+    assert (again.starts, again.restored) == (longer.starts, True)
+    await soon(queries.stop(LONG))
+    await ended(running)
+
+
+async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_start() -> None:
+    _, slow = two_starts()
+    engine, backup = FakeEngine(), SlowBackup(slow)
+    queries = await opened(engine, lambda start: backup)
+    running = asyncio.create_task(queries.run([slow]))
+    await soon(backup.preparing.wait())
+    await soon(queries.stop_some([slow.query], LONG))
+    await ended(running)
+    assert engine.queries == []
+
+
+async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
+    def mad(query: FakeQuery, forced: threading.Event) -> bool:
+        raise RuntimeError("Py4J has gone mad")
+
+    quick, _ = two_starts()
+    engine = FakeEngine(on_stop=mad)
+    queries = await opened(engine)
+    running = asyncio.create_task(queries.run([quick]))
+    await engine.started()
+    assert await soon(queries.stop_some([quick.query], LONG)) == [quick.query]
+    assert await soon(queries.stop(LONG)) == {quick.task}
+    running.cancel()
+
+
+async def test_what_is_given_up_is_committed_and_begins_anew_when_it_comes_back() -> None:
+    quick, _ = two_starts()
+    engine, made = FakeEngine(), list[SlowBackup]()
+
+    def backup_of(start: Start) -> SlowBackup:
+        made.append(SlowBackup(start))
+        made[-1].go.set()
+        return made[-1]
+
+    queries = await opened(engine, backup_of)
+    for _ in range(2):
+        running = asyncio.create_task(queries.run([quick]))
+        await engine.started()
+        await soon(queries.stop_some([quick.query], LONG))
+        await ended(running)
+        await soon(queries.give_up([quick.query], LONG))
+    assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
+
+
+async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins_its_work() -> None:
+    quick, _ = two_starts()
+    backup = SlowBackup(quick)
+    backup.go.set()
+    queries = await opened(FakeEngine(), lambda start: backup)
+    prepared = await queries.prepare([quick])
+    assert prepared is not None
+
+    async def abandoned() -> bool:
+        return backup.abandoned
+
+    backup.abandon()
+    assert not await queries.beside_backups(prepared, abandoned())
+    queries.hurry()
+    assert await queries.beside_backups(prepared, abandoned())
+
+
+async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
+    """Its end is told to several, one after the other, in turns of the event loop: a stop may look at any time in between."""
+    start = replace(two_starts()[0], reported=7)
+    for turns in range(8):
+        queries = await opened(FakeEngine())
+        begun, go, gone = threading.Event(), threading.Event(), threading.Event()
+
+        def work(_: Any, begun: threading.Event = begun, go: threading.Event = go, gone: threading.Event = gone) -> None:
+            begun.set()
+            assert go.wait(20)
+            threading.Timer(0.02, gone.set).start()  # by then the thread that works has told its end
+
+        working = asyncio.create_task(queries.on_engine(start, work))
+        await asyncio.to_thread(begun.wait)
+        go.set()
+        assert gone.wait(20), "the event loop stands still until then"
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await soon(queries.stop(LONG)) == set(), f"{turns} turns later"
+        await soon(working)
+
+
+async def test_of_work_that_fails_when_nobody_waits_for_it_any_more_nothing_is_said() -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    queries, begun, go = await opened(FakeEngine()), threading.Event(), threading.Event()
+
+    def work(_: Any) -> None:
+        begun.set()
+        assert go.wait(20)
+        raise ValueError("the run is over")
+
+    working = asyncio.create_task(queries.on_engine(two_starts()[0], work))
+    await asyncio.to_thread(begun.wait)
+    working.cancel()
+    await asyncio.wait({working})
+    go.set()
+    assert await soon(queries.stop(LONG)) == set()
+    del working
+    gc.collect()
+    assert complaints == []

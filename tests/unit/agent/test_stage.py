@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+import pytest
+
+from containers.agent.stage import RestartPolicy, StageFailed, StageRunner
+from containers.engine import Batch, Callbacks, Start
+from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere
+from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
+from sluice.core.graph import Stage
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.job import DeclaredStage
+from tests.support.engines import FakeEngine, soon
+from tests.support.fakes import FakeClock
+
+T = TypeVar("T")
+
+TINY = timedelta(milliseconds=1)
+LONG = timedelta(seconds=60)
+
+
+def nothing(task: object) -> object: ...
+
+
+START = Start(
+    declared=DeclaredStage(Stage(StageName("hourly"), ("in",), ("out",)), nothing),  # type: ignore[arg-type]
+    task=TaskName("Partition 0"),
+    generation=Generation(3),
+    lineage=Lineage("l"),
+    reported=None,
+    starts={},
+    origin=RunId("r"),
+)
+
+
+class Bench:
+    """What a runner has around it: an engine, threads, a clock, and the ends of queries."""
+
+    def __init__(self, policy: RestartPolicy, engine: FakeEngine | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = FakeClock()
+        self.engine = engine or FakeEngine()
+        self.ends: dict[str, asyncio.Future[str | None]] = {}
+        self.engine.open(Callbacks(self.on_batch, self.on_end, self.on_lease_lost, self.on_idle))
+        self.runner = StageRunner(self.engine, START, policy, self.clock, self.call, self.end_of)
+        self.forced = threading.Event()
+
+    def on_batch(self, batch: Batch) -> None: ...
+
+    def on_idle(self, query: str) -> None: ...
+
+    def on_lease_lost(self, lost: LeaseLost) -> None: ...
+
+    def on_end(self, token: str, error: str | None) -> None:
+        def tell() -> None:
+            if not self.end_of(token).done():
+                self.end_of(token).set_result(error)
+
+        self.loop.call_soon_threadsafe(tell)
+
+    def end_of(self, token: str) -> asyncio.Future[str | None]:
+        return self.ends.setdefault(token, self.loop.create_future())
+
+    async def call(self, blocking: Callable[[], T]) -> T:
+        return await asyncio.to_thread(blocking)
+
+    def runs(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self.runner.run())
+
+    async def stop(self) -> bool:
+        return await soon(self.runner.stop(LONG, self.forced))
+
+    async def hold(self) -> bool:
+        return await soon(self.runner.hold(LONG, self.forced))
+
+
+async def fail_for_ever(engine: FakeEngine, before: Callable[[int], Awaitable[None]] | None = None) -> None:
+    number = 0
+    while True:
+        query = await engine.started()
+        number += 1
+        if before is not None:
+            await before(number)
+        await query.ends(f"failure {number}")
+
+
+# --- restarts --------------------------------------------------------------------------------------------------------
+
+
+def test_pauses_double_up_to_a_minute() -> None:
+    policy = RestartPolicy(10, timedelta(seconds=1))
+    assert [policy.pause_after(n).total_seconds() for n in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+async def test_a_query_that_fails_is_started_again_under_the_same_grant() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    await (await bench.engine.started()).ends("boom")
+    await bench.engine.started()
+    assert bench.engine.tries == [START, START]
+    await bench.stop()
+    await soon(run)
+
+
+@pytest.mark.parametrize("limit", [0, 3])
+async def test_a_query_that_fails_beyond_the_limit_is_given_up_with_its_last_error(limit: int) -> None:
+    bench = Bench(RestartPolicy(limit, TINY))
+    failing = asyncio.create_task(fail_for_ever(bench.engine))
+    with pytest.raises(StageFailed, match=f"Partition 0/hourly failed {limit + 1} times within .*; the last error: failure {limit + 1}"):
+        await soon(bench.runs())
+    failing.cancel()
+    assert len(bench.engine.tries) == limit + 1
+
+
+async def test_a_query_that_does_not_even_start_is_counted_and_told_alike() -> None:
+    def explodes(start: Start) -> None:
+        raise ValueError("no such column")
+
+    bench = Bench(RestartPolicy(2, TINY), FakeEngine(on_start=explodes))
+    with pytest.raises(StageFailed, match="the last error: ValueError: no such column"):
+        await soon(bench.runs())
+    assert len(bench.engine.tries) == 3
+
+
+async def test_a_query_that_ends_without_an_error_is_started_again_too() -> None:
+    bench = Bench(RestartPolicy(0, TINY))
+    run = bench.runs()
+    await (await bench.engine.started()).ends(None)
+    with pytest.raises(StageFailed, match="the query ended by itself"):
+        await soon(run)
+
+
+async def test_a_failure_now_and_then_is_restarted_for_ever() -> None:
+    bench = Bench(RestartPolicy(1, TINY))
+    run = bench.runs()
+    for _ in range(8):
+        query = await bench.engine.started()
+        bench.clock.advance(601)
+        await query.ends("boom")
+    await bench.engine.started()
+    await bench.stop()
+    await soon(run)
+
+
+async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+
+    async def quiet_before_the_fourth(number: int) -> None:
+        bench.clock.advance(1000 if number == 4 else 1)
+
+    failing = asyncio.create_task(fail_for_ever(bench.engine, quiet_before_the_fourth))
+    with caplog.at_level(logging.WARNING, "containers.agent.stage"), pytest.raises(StageFailed):
+        await soon(bench.runs())
+    failing.cancel()
+    pauses = [record.args[3] / TINY for record in caplog.records if record.args and len(record.args) == 5]  # type: ignore[index, operator]
+    assert pauses == [1, 2, 4, 1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize("error", [LeaseLost, StateElsewhere, BadJobFile, CheckpointUnreadable, OffsetsTrimmed])
+async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceError]) -> None:
+    def refuses(start: Start) -> None:
+        raise error("told")
+
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=refuses))
+    with pytest.raises(error, match="told"):
+        await soon(bench.runs())
+    assert len(bench.engine.tries) == 1
+
+
+async def test_an_end_that_is_told_before_the_start_has_returned_is_not_lost() -> None:
+    bench = Bench(RestartPolicy(0, TINY), FakeEngine(ends_told_early=True))
+    with pytest.raises(StageFailed, match="it ended before anybody knew its token"):
+        await soon(bench.runs())
+
+
+# --- stops -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_running_query_is_stopped_with_the_deadline_and_not_started_again() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    await bench.engine.started()
+    assert await bench.stop() is True
+    await soon(run)
+    assert bench.engine.stops == [("Partition 0/hourly", LONG)]
+    assert len(bench.engine.tries) == 1
+
+
+async def test_a_batch_that_had_to_be_interrupted_is_told() -> None:
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_stop=lambda query, forced: not forced.is_set()))
+    run = bench.runs()
+    await bench.engine.started()
+    bench.forced.set()
+    assert await bench.stop() is False
+    await soon(run)
+
+
+async def test_a_stop_returns_when_the_last_progress_has_been_told() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    await bench.stop()
+    assert bench.end_of(query.token).done()
+    await soon(run)
+
+
+async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() -> None:
+    starting, go_on = threading.Event(), threading.Event()
+
+    def slow(start: Start) -> None:
+        starting.set()
+        assert go_on.wait(20)
+
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
+    run = bench.runs()
+    await soon(asyncio.to_thread(starting.wait, 20))
+    stop = asyncio.create_task(bench.stop())
+    await asyncio.sleep(0)
+    assert bench.engine.stops == []
+    go_on.set()
+    assert await soon(stop) is True
+    await soon(run)
+    assert bench.engine.acting == []
+    assert len(bench.engine.queries) == 1
+
+
+async def test_a_stop_ends_the_pause_before_a_restart_and_starts_nothing_more() -> None:
+    bench = Bench(RestartPolicy(5, timedelta(minutes=1)))
+    run = bench.runs()
+    await (await bench.engine.started()).ends("boom")
+    await bench.stop()
+    await soon(run)
+    assert len(bench.engine.tries) == 1
+
+
+async def test_a_stop_after_a_restart_that_did_not_start_leaves_the_dead_query_alone() -> None:
+    def only_once(start: Start) -> None:
+        if len(bench.engine.tries) > 1:
+            failed.set()
+            raise ValueError("not again")
+
+    failed = threading.Event()
+    bench = Bench(RestartPolicy(5, timedelta(milliseconds=1)), FakeEngine(on_start=only_once))
+    run = bench.runs()
+    await (await bench.engine.started()).ends("boom")
+    await soon(asyncio.to_thread(failed.wait, 20))
+    await bench.stop()
+    await soon(run)
+    assert bench.engine.stops == []
+
+
+async def test_a_runner_that_is_stopped_before_it_ran_starts_nothing() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    assert await bench.stop() is True
+    await soon(bench.runner.run())
+    assert bench.engine.tries == []
+
+
+async def test_a_stop_may_be_asked_for_twice() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    await bench.engine.started()
+    assert [await bench.stop(), await bench.stop()] == [True, True]
+    await soon(run)
+    assert len(bench.engine.stops) == 1
+
+
+# --- holding ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    assert await bench.hold() is True
+    await soon(run)
+    assert (bench.runner.held, query.held) == (True, True)
+    run = bench.runs()
+    assert await bench.engine.released() is query
+    assert not bench.runner.held
+    await bench.stop()
+    await soon(run)
+    assert len(bench.engine.tries) == 1
+
+
+async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_to_go_on() -> None:
+    bench = Bench(RestartPolicy(1, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    await bench.hold()
+    await soon(run)
+    await query.ends("its state is gone")
+    run = bench.runs()
+    again = await bench.engine.started()
+    assert bench.runner.restarts == 1
+    await again.ends("boom")
+    with pytest.raises(StageFailed, match="boom"):
+        await soon(run)
+
+
+async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_hold=lambda query, forced: False))
+    run = bench.runs()
+    query = await bench.engine.started()
+    assert await bench.hold() is True
+    await soon(run)
+    assert (bench.runner.held, query.stopped) == (False, True)
+
+
+async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:
+    starting, go_on = threading.Event(), threading.Event()
+
+    def slow(start: Start) -> None:
+        starting.set()
+        assert go_on.wait(20)
+
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
+    run = bench.runs()
+    await soon(asyncio.to_thread(starting.wait, 20))
+    hold = asyncio.create_task(bench.hold())
+    await asyncio.sleep(0)
+    go_on.set()
+    await soon(hold)
+    await soon(run)
+    assert [query.held for query in bench.engine.queries] == [True]
+
+
+async def test_a_stop_that_comes_while_a_held_query_is_about_to_go_on_is_not_lost() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    query = await bench.engine.started()
+    await bench.hold()
+    await soon(run)
+    run, stop = bench.runs(), asyncio.create_task(bench.stop())
+    await soon(stop)
+    await soon(run)
+    assert query.stopped
+    assert len(bench.engine.tries) == 1

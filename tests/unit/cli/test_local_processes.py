@@ -1,0 +1,74 @@
+"""The containers of a run on this machine, whose processes are not real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from containers.local.processes import Launch, LocalContainers, Processes, Slot
+from sluice.client import Coordinator
+from sluice.core.ids import RunId
+from tests.support.fakes import FakeClock
+
+
+class Process:
+    pid = 1
+    returncode: int | None = None
+
+
+class FakeProcesses(Processes):
+    """They start at once, and end when the test says so."""
+
+    async def start(self, slot: Slot) -> None:
+        slot.process = Process()  # type: ignore[assignment]
+        slot.starts += 1
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> LocalContainers:
+    processes = FakeProcesses(tmp_path, 5, FakeClock())
+    return LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(Coordinator, None), RunId("r"), 2)
+
+
+def ends(containers: LocalContainers, name: str, code: int) -> None:
+    (slot,) = (each for each in containers.slots if each.name == name)
+    cast(Process, slot.process).returncode = code
+
+
+def up(containers: LocalContainers) -> list[str]:
+    return [slot.name for slot in containers.up]
+
+
+async def test_a_run_that_is_scaled_up_gets_containers_for_its_new_slots(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    containers.scale(4)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1", "container-2", "container-3"]
+    assert [slot.starts for slot in containers.slots] == [1, 1, 1, 1]
+    assert {slot.environment["SLUICE_PROCESSOR_ID"] for slot in containers.slots} == {"0", "1", "2", "3"}
+
+
+async def test_the_container_of_a_slot_that_is_no_more_ends_by_itself_and_stays_away(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    containers.scale(1)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1"]
+    ends(containers, "container-1", 0)
+    await containers.keep_up()
+    assert [slot.name for slot in containers.slots] == ["container-0"]
+    containers.scale(2)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1"]
+
+
+async def test_the_container_of_a_slot_that_there_still_is_starts_again(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    ends(containers, "container-1", 1)
+    await containers.keep_up()
+    clock = cast(FakeClock, containers._processes._clock)
+    clock.advance(1)
+    await containers.keep_up()
+    assert up(containers) == ["container-0", "container-1"]
+    assert [slot.starts for slot in containers.slots] == [1, 2]

@@ -1,0 +1,241 @@
+"""Which step of an upgrade is next, and what it deploys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from containers import Job
+from sluice.cli.upgrade.decide import (
+    BACK,
+    CODE,
+    FORMER,
+    GIVEN_UP,
+    AwaitEnd,
+    Deploy,
+    Drain,
+    GoBack,
+    Refuse,
+    Seen,
+    Settings,
+    Step,
+    Terms,
+    Watch,
+    gone_back,
+    new_request,
+    next_step,
+    plan_lines,
+    same_version,
+    upgraded,
+)
+from sluice.core.errors import BadSettings
+from sluice.core.ids import RunId
+from sluice.deploy import deploy_request
+from sluice.wire import runs as wire_runs
+from sluice.wire.drains import DrainSummary
+from tests.support.api import NOON, detail
+
+OLD, NEW = RunId("old"), RunId("new")
+UPGRADED = {FORMER: OLD, CODE: "c1", "spark.x": "1"}
+
+
+def drain(run_id: str, phase: str, seq: int = 1, reason: str = "") -> DrainSummary:
+    return DrainSummary.model_validate(
+        {
+            "uuid": f"drain-{seq}",
+            "run_id": run_id,
+            "job": "flight-delays",
+            "drain_mode": "DEFAULT",
+            "phase": phase,
+            "seq": seq,
+            "reason": reason,
+            "requested_at": NOON,
+            "soft_deadline_at": None,
+            "hard_deadline_at": None,
+            "ended_at": None,
+            "drained": (),
+        }
+    )
+
+
+def step(*, ours: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
+    return next_step(Seen(detail(**run), ours, drains), back=back, anew=anew)
+
+
+def of_new(**changes: Any) -> dict[str, Any]:
+    return {"run_id": NEW, "config": UPGRADED, "drains": (drain(OLD, "DRAINED"),), **changes}
+
+
+# --- steps ---
+
+
+@pytest.mark.parametrize("state", ["CREATED", "RUNNING", "DRAINING"])
+def test_a_run_that_goes_on_is_drained_first(state: str) -> None:
+    assert step(run_id=OLD, state=state) == Drain(OLD)
+
+
+def test_a_drained_run_is_followed_by_the_new_version_whoever_drained_it() -> None:
+    assert step(run_id=OLD, state="DRAINED", ended_at=NOON) == Deploy(OLD)
+    assert step(**of_new(ours=True, state="DRAINED", ended_at=NOON)) == Deploy(NEW)
+
+
+def test_a_run_of_the_new_version_is_only_watched() -> None:
+    assert step(**of_new(ours=True)) == Watch(NEW, OLD)
+    assert step(**of_new(ours=True, state="CREATED", started_at=None)) == Watch(NEW, OLD)
+
+
+def test_a_run_of_another_version_or_one_to_upgrade_anew_is_drained() -> None:
+    assert step(**of_new()) == Drain(NEW)
+    assert step(**of_new(ours=True, anew=True)) == Drain(NEW)
+
+
+def given_up(**changes: Any) -> dict[str, Any]:
+    return of_new(reason=f"{GIVEN_UP}boom", **{"state": "FAILED", "ended_at": NOON, **changes})
+
+
+def test_a_version_that_was_given_up_leads_back() -> None:
+    assert step(**given_up(ours=True)) == GoBack(NEW, OLD)
+    assert step(**given_up(ours=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == GoBack(NEW, OLD)
+
+
+@pytest.mark.parametrize("changes", [{"ours": False}, {"ours": True, "back": False}])
+def test_another_version_follows_one_that_was_given_up_where_that_began(changes: dict[str, Any]) -> None:
+    assert step(**given_up(**changes)) == Deploy(OLD)
+    assert step(**given_up(state="RUNNING", ended_at=None, stop_requested_at=NOON, **changes)) == AwaitEnd(NEW)
+
+
+def test_there_is_no_way_back_behind_a_later_drain() -> None:
+    later = (drain(NEW, "DRAINED", 2), drain(OLD, "DRAINED"))
+    found = step(**given_up(ours=True, drains=later))
+    assert found == Refuse("run new failed as an upgrade of run old, and the job's last drain is of run new by now")
+
+
+def test_a_drain_that_was_cancelled_later_does_not_count() -> None:
+    later = (drain(NEW, "CANCELLED", 2), drain(OLD, "DRAINED"))
+    assert step(**given_up(ours=True, drains=later)) == GoBack(NEW, OLD)
+
+
+@pytest.mark.parametrize("state", ["STOPPED", "FAILED"])
+def test_an_ordinary_stop_is_no_drain(state: str) -> None:
+    found = step(run_id=OLD, state=state, reason="told to", ended_at=NOON)
+    assert isinstance(found, Refuse)
+    assert found.why.startswith(
+        f"run old has ended as {state} without a drain, and its state is as it left it: deploy the old version once more"
+    )
+
+
+def test_a_run_that_is_being_stopped_is_refused() -> None:
+    found = step(run_id=OLD, stop_requested_at=NOON, reason="night")
+    assert isinstance(found, Refuse)
+    assert "was asked to stop (night)" in found.why
+
+
+def test_a_run_whose_drain_failed_is_told_as_that() -> None:
+    found = step(run_id=OLD, state="STOPPED", ended_at=NOON, drains=(drain(OLD, "FAILED", reason="too late"),))
+    assert isinstance(found, Refuse)
+    assert "the drain of run old failed (too late), and its tasks are back at their pinned checkpoints" in found.why
+
+
+# --- requests ---
+
+
+def job(*outputs: str, name: str = "delays", intermediate: str = "mid") -> Job:
+    made = Job(name)
+    read, mid = made.input("in"), made.intermediate(intermediate, partitions=2)
+    made.stage(reads=read, writes=mid, name="first")(lambda task: None)  # type: ignore[arg-type, return-value]
+    made.stage(reads=mid, writes=[made.output(each) for each in outputs], name="second")(
+        lambda task: None  # type: ignore[arg-type, return-value]
+    )
+    return made
+
+
+def present(**bindings: dict[str, str]) -> wire_runs.RunRequest:
+    return deploy_request(job("out"), 3, "log", "checkpoint", {"backup.stores": "s3", FORMER: "before"}, bindings)
+
+
+def test_what_is_left_open_is_as_the_present_run_has_it() -> None:
+    made = new_request(job("out", "more"), Settings(config=["a=b"]), present(out={"system": "log", "stream": "elsewhere"}))
+    assert (made.containers, made.start, made.config) == (3, "drained", {"backup.stores": "s3", "a": "b"})
+    assert [(each.name, each.system, each.stream) for each in made.streams] == [
+        ("in", "log", None),
+        ("mid", "log", None),
+        ("out", "log", "elsewhere"),
+        ("more", "log", None),
+    ]
+
+
+def test_what_is_said_goes_over_it() -> None:
+    settings = Settings(containers=5, system="kafka", bind=["out=log:x"], config=["backup.stores="])
+    made = new_request(job("out"), settings, present())
+    assert (made.containers, made.config) == (5, {"backup.stores": ""})
+    assert [(each.system, each.stream) for each in made.streams] == [("kafka", None), ("kafka", None), ("log", "x")]
+
+
+def test_a_new_stream_beside_several_systems_has_to_be_placed() -> None:
+    with pytest.raises(BadSettings, match=r"several systems \(kafka, log\): say where more is with --bind NAME=SYSTEM"):
+        new_request(job("out", "more"), Settings(), present(out={"system": "kafka"}))
+    made = new_request(job("out", "more"), Settings(bind=["more=kafka"]), present(out={"system": "kafka"}))
+    assert [each.system for each in made.outputs] == ["kafka", "kafka"]
+
+
+def test_an_upgraded_run_knows_itself_again_and_no_other() -> None:
+    new = new_request(job("out"), Settings(), present())
+    made = upgraded(new, OLD, "c1")
+    assert (made.start, made.config[FORMER], made.config[CODE]) == ("drained", OLD, "c1")
+    again = new_request(job("out"), Settings(), made)
+    assert same_version(made, again, "c1")
+    assert not same_version(made, again, "c2")
+    assert not same_version(made, new_request(job("out"), Settings(containers=4), made), "c1")
+    assert not same_version(new, new, "c1")
+
+
+def test_going_back_repeats_the_old_request_from_the_drained_offsets() -> None:
+    old = upgraded(present(), RunId("older"), "c0")
+    back = gone_back(old, NEW)
+    assert back.start == "drained"
+    assert back.config == {**old.config, BACK: NEW}
+    assert back.model_copy(update={"config": old.config}) == old
+    assert not same_version(back, back, "c0")
+    assert BACK not in gone_back(back, None).config
+
+
+# --- the plan ---
+
+PLAN = wire_runs.RunPlanReply(
+    job="j",
+    replaces=OLD,
+    streams=(),
+    creates=("more",),
+    tasks=tuple(wire_runs.PlannedTask(task=f"Partition {n}", processor_id="0") for n in range(4)),
+)
+
+
+def lines(of: Step, **changes: Any) -> list[str]:
+    terms = {"allow_left": False, "back": True, "batches": 2, "watch": timedelta(seconds=180), "local": False, "old_here": False}
+    return list(plan_lines(of, Terms(**(terms | changes)), PLAN, 2))
+
+
+def test_a_plan_has_the_steps_from_the_next_one_on() -> None:
+    whole = lines(Drain(OLD))
+    assert whole == [
+        "drain run old: refused if a flush would leave rows in some state",
+        "check that state is empty",
+        "deploy the new version at the drained offsets: 4 tasks in 2 containers, creating more",
+        "wait for its containers, which the deployment platform starts",
+        "watch until each stage has 2 batches or nothing to read, 180 s at most",
+        "if it fails: stop it, and deploy the old version (the request of run old) at the same offsets; output of the new version stays",
+    ]
+    assert lines(Deploy(OLD)) == whole[2:]
+    assert lines(Watch(NEW, OLD)) == whole[3:]
+    assert lines(GoBack(NEW, OLD)) == ["see run new end", whole[-1].removeprefix("if it fails: ")]
+    assert lines(AwaitEnd(NEW))[0] == "see run new end"
+
+
+def test_a_plan_says_what_was_chosen() -> None:
+    chosen = lines(Drain(OLD), allow_left=True, back=False, local=True)
+    assert "what a flush cannot empty is left" in chosen[0]
+    assert chosen[3] == "start its containers here"
+    assert chosen[-1] == "if it fails: leave it as it is"
+    assert "start its containers here" in lines(Drain(OLD), local=True, old_here=True)[-1]

@@ -1,0 +1,210 @@
+"""What is deployed is what there is: the variables are settings, the commands parse, the files exist, the schemas hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+from pydantic_settings import BaseSettings
+from typer.core import TyperGroup
+
+from containers.settings import ContainerSettings, read_container_settings
+from coordinator.cli.commands import whole
+from coordinator.settings import Settings, read_settings
+from sluice.logconfig import LogSettings
+from tests.support.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests
+
+READ_ELSEWHERE = {"SLUICE_JARS_DIR": "containers/jars.py", "SLUICE_CONFIG": "coordinator/settings.py"}
+OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.28", "1.37"
+OURS = re.compile(r"SLUICE_|EXECUTION_ENV_")
+
+every_launch = pytest.mark.parametrize("launch", launches(), ids=str)
+
+
+def variables(settings: type[BaseSettings]) -> set[str]:
+    prefix = str(settings.model_config["env_prefix"])
+    return {str(info.validation_alias or prefix + name).upper() for name, info in settings.model_fields.items()}
+
+
+@pytest.fixture(scope="module")
+def sluice() -> TyperGroup:
+    command = typer.main.get_command(whole())
+    assert isinstance(command, TyperGroup)
+    return command
+
+
+@pytest.fixture
+def environment(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launch's, and nothing of this process's that is ours."""
+    for name in {**image_environment(), **launch.environment}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launch.environment.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_each_way_to_deploy_launches_what_it_is_for() -> None:
+    assert sorted((each.file, each.name) for each in launches() if each.is_coordinator) == [
+        ("coordinator.yaml", "sluice-coordinator"),
+        ("docker-compose.yml", "coordinator"),
+        ("sluice-coordinator.service", "sluice-coordinator"),
+    ]
+    assert sorted((each.file, each.name) for each in launches() if each.is_container) == [
+        ("containers.yaml", "flights"),
+        ("docker-compose.yml", "flights-0"),
+        ("docker-compose.yml", "flights-1"),
+        ("flights.json", "container"),
+        ("sluice-container@.service", "sluice-container@"),
+    ]
+
+
+def test_a_variable_is_a_setting_that_exists() -> None:
+    known = variables(Settings) | variables(ContainerSettings) | variables(LogSettings) | set(READ_ELSEWHERE)
+    named = {name for each in launches() for name in each.environment} | set(image_environment())
+    assert {name for name in named if OURS.match(name)} <= known
+    for name, file in READ_ELSEWHERE.items():
+        assert f'"{name}"' in (ROOT / file).read_text()
+
+
+@every_launch
+def test_a_command_parses(launch: Launch, sluice: TyperGroup) -> None:
+    assert launch.commands or "examples.flights.replay" in str(compose()["services"][launch.name]["command"])
+    for command in launch.commands:
+        parse(sluice, list(command[1:]))
+
+
+def test_a_command_that_does_not_parse_is_seen(sluice: TyperGroup) -> None:
+    with pytest.raises(Exception, match="No such option: --hosst"):
+        parse(sluice, ["coordinator", "--hosst", "0.0.0.0"])
+    with pytest.raises(AssertionError, match="no command coordinater"):
+        parse(sluice, ["coordinater"])
+
+
+def parse(command: Any, words: list[str]) -> None:
+    """As the command line is parsed, down to its last word, without running anything. Raises what the command line's parser raises."""
+    if isinstance(command, TyperGroup) and words:
+        _, found, rest = command.resolve_command(command.make_context(command.name, [], resilient_parsing=True), words)
+        assert found is not None, f"no command {words[0]}"
+        parse(found, rest)
+    else:
+        command.make_context(command.name, words)
+
+
+@every_launch
+@pytest.mark.usefixtures("environment")
+def test_its_settings_are_accepted(launch: Launch) -> None:
+    if launch.is_coordinator:
+        read_settings(insecure="--insecure" in launch.commands[0])
+    if launch.is_container:
+        settings = read_container_settings()
+        assert launch.stops_within is None or launch.stops_within > settings.stop_timeout_seconds
+
+
+def test_the_image_runs_the_install_script_and_nothing_of_its_own() -> None:
+    steps = [rest for word, rest in dockerfile() if word == "RUN" and "install-image" in rest]
+    assert [step for rest in steps for step in re.findall(r"\b(system|dependencies|sluice|jars)\b", rest.split("/opt/sluice", 1)[1])] == [
+        "system",
+        "dependencies",
+        "sluice",
+        "jars",
+    ]
+    others = [rest for word, rest in dockerfile() if word == "RUN" and "install-image" not in rest]
+    assert all(re.match(r"groupadd ", rest) for rest in others)
+
+
+def test_what_the_image_copies_is_there_and_not_ignored() -> None:
+    wanted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert all((ROOT / each).exists() for each in wanted)
+    copied = [each for word, rest in dockerfile() if word == "COPY" for each in rest.split()[:-1]]
+    assert all(each == "." or ((ROOT / each).exists() and each.split("/")[0] in wanted) for each in copied)
+
+
+def test_the_image_is_not_root() -> None:
+    assert ("USER", "10001:10001") in dockerfile()
+
+
+# --- docker-compose.yml ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", compose()["services"])
+def test_a_service_s_files_volumes_and_neighbours_exist(name: str) -> None:
+    all_of_it = compose()
+    service = all_of_it["services"][name]
+    sources = [each.split(":")[0] for each in service.get("volumes", [])]
+    assert all((ROOT / each).exists() if each.startswith(".") else each in all_of_it["volumes"] for each in sources)
+    for other, how in service.get("depends_on", {}).items():
+        needed = all_of_it["services"][other]
+        assert how["condition"] != "service_healthy" or needed["image"] == "sluice" or "healthcheck" in needed
+        assert set(needed.get("profiles", [])) <= set(service.get("profiles", []))
+
+
+def test_every_port_is_published_on_this_machine_alone() -> None:
+    published = [port for each in compose()["services"].values() for port in each.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_no_password_is_written_down_but_as_a_default() -> None:
+    lines = [line for line in (ROOT / "docker-compose.yml").read_text().splitlines() if re.search(r"PASSWORD|SECRET|://\w+:[^/]*@", line)]
+    told = [line for line in lines if not line.startswith("#")]
+    assert len(told) == 5
+    assert all(re.search(r"\$\{(POSTGRES_PASSWORD|S3_SECRET_KEY|GRAFANA_PASSWORD):-[\w-]+\}", line) for line in told)
+
+
+def test_no_image_is_of_an_unknown_version_or_from_a_named_registry() -> None:
+    for image in (each["image"] for each in compose()["services"].values() if each["image"] != "sluice"):
+        name, _, tag = image.partition(":")
+        assert re.search(r"\d", tag)
+        assert "." not in name
+
+
+# --- Kubernetes ------------------------------------------------------------------------------------------------------------
+
+every_manifest = pytest.mark.parametrize(
+    "manifest",
+    [each for _, each in manifests()],
+    ids=[f"{file.name}: {each['kind']} {each['metadata']['name']}" for file, each in manifests()],
+)
+
+
+@every_manifest
+@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
+def test_a_manifest_fits_the_schema(manifest: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_schema_refuses_what_it_should() -> None:
+    manifest = yaml.safe_load((ROOT / "deploy/kubernetes/containers.yaml").read_text().split("---\n")[1])
+    manifest["spec"]["template"]["spec"]["containers"][0]["envFrome"] = []
+    with pytest.raises(kubernetes_validate.ValidationError, match="envFrome"):
+        kubernetes_validate.validate(manifest, OLDEST_KUBERNETES, strict=True)
+
+
+@every_manifest
+def test_a_manifest_is_of_no_namespace(manifest: dict[str, Any]) -> None:
+    assert "namespace" not in manifest["metadata"]
+
+
+@every_manifest
+def test_a_pod_takes_no_setting_from_a_service_s_name(manifest: dict[str, Any]) -> None:
+    pod = manifest["spec"].get("template", {}).get("spec")
+    assert pod is None or pod["enableServiceLinks"] is False
+
+
+@every_manifest
+def test_what_selects_pods_selects_ours(manifest: dict[str, Any]) -> None:
+    labels = [each["spec"]["template"]["metadata"]["labels"] for _, each in manifests() if "template" in each["spec"]]
+    selected = manifest["spec"].get("selector") or manifest["spec"].get("podSelector")
+    wanted = selected.get("matchLabels", selected)
+    assert any(wanted.items() <= each.items() for each in labels)
+
+
+@every_manifest
+def test_what_a_pod_mounts_it_has(manifest: dict[str, Any]) -> None:
+    pod = manifest["spec"].get("template", {}).get("spec", {"containers": []})
+    claimed = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", [])}
+    had = claimed | {each["name"] for each in pod.get("volumes", [])}
+    assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} == had

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+
+import pytest
+
+from coordinator.fleet.leases import Leases
+from sluice.core.drain import DrainId
+from sluice.core.ids import Epoch, ExecutionContainerId
+from sluice.core.lease import LeasePolicy
+from tests.support.fakes import FakeClock
+
+C1, C2, C3 = (ExecutionContainerId(name) for name in ("c1", "c2", "c3"))
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def leases(clock: FakeClock) -> Leases:
+    """Lease 30 s, grace 5 s."""
+    return Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
+
+
+def told(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> dict[str, str]:
+    entry = leases.beat(execution_id, Epoch(epoch))
+    assert entry is not None
+    return {name.decode(): value.decode() for name, value in entry.headers}
+
+
+def test_a_container_that_nobody_registered_is_invalid(leases: Leases) -> None:
+    assert leases.beat("stranger", None) is None
+
+
+def test_a_heartbeat_of_the_valid_epoch_renews_the_lease(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(29)
+    assert leases.beat(C1, Epoch(1)) is not None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_another_epoch_is_invalid_and_renews_nothing(leases: Leases, clock: FakeClock, epoch: int) -> None:
+    leases.grant(C1, Epoch(2), 1)
+    before = leases.free_at(C1)
+    clock.advance(10)
+    assert leases.beat(C1, Epoch(epoch)) is None
+    assert leases.free_at(C1) == before
+
+
+def test_a_heartbeat_without_epoch_is_alive_and_renews_nothing(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    before = leases.free_at(C1)
+    clock.advance(10)
+    assert leases.beat(C1, None) is not None
+    assert leases.free_at(C1) == before
+
+
+def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1, bare=True)
+    clock.advance(10)
+    assert leases.beat(C1, None) is not None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None:
+    leases.grant(C1, Epoch(4), 7)
+    assert told(leases, C1, 4) == {
+        "sluice-epoch": "4",
+        "sluice-lease-seconds": "30",
+        "sluice-next-heartbeat-seconds": "5",
+        "sluice-job-model-version": "7",
+    }
+
+
+def test_the_answer_names_the_drain_while_one_is_on_whatever_the_terms(clock: FakeClock) -> None:
+    leases = Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
+    leases.grant(C1, Epoch(1), 1, drain=DrainId("d1"))
+    leases.grant(C2, Epoch(1), 1)
+    assert (told(leases, C1, 1)["sluice-drain"], "sluice-drain" in told(leases, C2, 1)) == ("d1", False)
+    leases.show_drain([C2, C3], DrainId("d2"))
+    leases.grant(C3, Epoch(1), 1)  # stretches the leases
+    assert [told(leases, each, 1).get("sluice-drain") for each in (C1, C2, C3)] == ["d1", "d2", None]
+    leases.show_drain([C1, C2], None)
+    assert ["sluice-drain" in told(leases, each, 1) for each in (C1, C2)] == [False, False]
+
+
+def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(10)
+    leases.condemn(C1)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.free_at(C1) == clock.elapsed() + 25
+
+
+def test_condemning_twice_and_condemning_a_stranger_change_nothing(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.condemn(C1)
+    before = leases.free_at(C1)
+    leases.condemn(C1)
+    leases.condemn(C2)
+    assert (leases.free_at(C1), leases.free_at(C2)) == (before, None)
+
+
+def test_a_container_is_overdue_only_when_lease_and_grace_have_passed(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.condemn(C2)
+    clock.advance(34.9)
+    assert leases.overdue(10) == []
+    clock.advance(0.1)
+    assert sorted(leases.overdue(10)) == [C1, C2]
+
+
+def test_a_heartbeat_that_comes_after_lease_and_grace_is_too_late(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    clock.advance(35)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.overdue(10) == [C1]
+
+
+def test_overdue_containers_come_in_bounded_portions(leases: Leases, clock: FakeClock) -> None:
+    for n in range(10):
+        leases.grant(ExecutionContainerId(f"c{n}"), Epoch(1), 1)
+    clock.advance(35)
+    assert len(leases.overdue(3)) == 3
+
+
+def test_a_container_that_is_gone_is_forgotten(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.condemn(C2)
+    leases.drop(C1)
+    leases.drop(C2)
+    leases.drop(C3)
+    clock.advance(100)
+    assert (leases.free_at(C1), leases.free_at(C2), leases.overdue(10), len(leases)) == (None, None, [], 0)
+
+
+def test_a_condemned_container_remembered_after_a_restart_keeps_its_tasks_for_the_longest_time_it_can_have(
+    leases: Leases, clock: FakeClock
+) -> None:
+    leases.remember_condemned(C1)
+    assert leases.beat(C1, Epoch(1)) is None
+    assert leases.free_at(C1) == clock.elapsed() + 35
+
+
+def test_who_was_heard_is_told_once(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.beat(C1, Epoch(1))
+    leases.beat(C1, Epoch(1))
+    leases.beat(C2, None)
+    assert leases.take_seen() == [C1]
+    assert leases.take_seen() == []
+
+
+def small_rate(clock: FakeClock) -> Leases:
+    return Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
+
+
+def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "30"
+    leases.grant(C2, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    leases.drop(C2)
+    assert told(leases, C1, 1)["sluice-next-heartbeat-seconds"] == "5"
+
+
+def test_a_lease_never_ends_before_what_an_earlier_answer_promised(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    promised = leases.free_at(C1)
+    leases.drop(C2)
+    clock.advance(10)
+    leases.beat(C1, Epoch(1))  # an answer that tells 30 s, and is lost
+    assert leases.free_at(C1) == promised
+    leases.grant(C1, Epoch(1), 1)
+    assert leases.free_at(C1) == promised
+
+
+def test_the_lease_that_a_registration_is_told_is_the_lease_that_is_kept(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    terms = leases.grant(C2, Epoch(1), 1)
+    assert terms.lease == timedelta(seconds=60)
+    assert leases.free_at(C2) == clock.elapsed() + 65
+
+
+def test_after_a_restart_every_container_gets_the_lease_of_the_whole_fleet(clock: FakeClock) -> None:
+    leases = small_rate(clock)
+    leases.grant(C1, Epoch(1), 1)
+    leases.grant(C2, Epoch(1), 1)
+    leases.renew_all()
+    leases.remember_condemned(C3)
+    assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + 65] * 3
+
+
+def test_counts_tell_alive_answers(leases: Leases) -> None:
+    leases.grant(C1, Epoch(1), 1)
+    leases.beat(C1, Epoch(1))
+    leases.beat(C1, Epoch(9))
+    leases.beat("stranger", None)
+    assert leases.answered_alive == 1
+
+
+def test_a_lease_that_is_granted_after_a_sweep_and_ends_before_all_others_is_found(clock: FakeClock) -> None:
+    leases = Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
+    for each in (C1, C2):
+        leases.grant(each, Epoch(1), 1)  # a fleet of two has leases of 60 s
+    assert leases.overdue(9) == []
+    leases.drop(C1)
+    leases.drop(C2)
+    leases.grant(C1, Epoch(2), 1)
+    clock.advance(34.9)
+    assert leases.overdue(9) == []
+    clock.advance(0.2)
+    assert leases.overdue(9) == [C1]
+
+
+def test_a_sweep_finds_again_what_nobody_has_dropped_yet(leases: Leases, clock: FakeClock) -> None:
+    for each in (C1, C2, C3):
+        leases.grant(each, Epoch(1), 1)
+    clock.advance(20)
+    assert leases.beat(C2, Epoch(1)) is not None
+    clock.advance(20)
+    assert [leases.overdue(1), leases.overdue(9)] == [[C1], [C1, C3]]
+    leases.drop(C1)
+    assert leases.overdue(9) == [C3]
+    leases.drop(C3)
+    assert leases.overdue(9) == []
+    clock.advance(15)
+    assert leases.overdue(9) == [C2]
+
+
+def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: FakeClock) -> None:
+    """Against the plain rule, over many turns of chance."""
+    chance, leases = random.Random(7), Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.5), clock)
+    ids = [ExecutionContainerId(f"c{n}") for n in range(8)]
+    for _ in range(3_000):
+        each = chance.choice(ids)
+        match chance.choice(["grant", "beat", "drop"]):
+            case "grant":
+                leases.grant(each, Epoch(1), 1)
+            case "beat":
+                leases.beat(each, Epoch(1))
+            case _:
+                leases.drop(each)
+        clock.advance(chance.choice([0.0, 1.0, 10.0, 40.0]))
+        due = {each for each in ids if (free_at := leases.free_at(each)) is not None and free_at <= clock.elapsed()}
+        assert set(leases.overdue(99)) == due
+        for gone in due if chance.random() < 0.5 else ():
+            leases.drop(gone)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from containers.local.run import coordinator_command, coordinator_environment, run_options
+from coordinator.jobmodels.groupers import Groupers, apart
+from coordinator.settings import read_settings
+from sluice.core.errors import BadGrouping, BadSettings
+from sluice.core.grouping import GroupByPartition, Previous
+from sluice.core.ids import Ssp
+
+GROUPER = """
+class Mine:
+    def group(self, previous, ssps):
+        return {"mine": ssps}
+
+class Sub(Mine): ...
+
+from collections import OrderedDict
+nothing = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`grouping_of_mine` and `broken_grouping` are on the path, and not imported yet."""
+    (tmp_path / "grouping_of_mine.py").write_text(GROUPER)
+    (tmp_path / "broken_grouping.py").write_text("raise RuntimeError('half written')")
+    (tmp_path / "leaving_grouping.py").write_text("raise SystemExit(2)")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("grouping_of_mine", None)
+
+
+def refusal(name: str, *allowed: str, max_tasks: int | None = None) -> str:
+    with pytest.raises(BadGrouping) as caught:
+        Groupers(allowed).named(name, max_tasks)
+    return str(caught.value)
+
+
+def tasks(name: str, *allowed: str, max_tasks: int | None = None) -> set[str]:
+    ssps = frozenset(Ssp("log", "s", p) for p in range(9))
+    return set(Groupers(allowed).named(name, max_tasks).group(Previous(), ssps))
+
+
+def test_sluices_own_groupers_need_no_allowance() -> None:
+    assert Groupers().named("GroupByPartition", 3) == GroupByPartition(3)
+
+
+def test_nothing_else_is_imported_unless_it_is_allowed() -> None:
+    told = refusal("grouping_of_mine:Mine")
+    assert "SLUICE_GROUPERS='[\"grouping_of_mine:Mine\"]'" in told
+    assert "does not load the grouper grouping_of_mine:Mine" in told
+    assert "grouping_of_mine" not in sys.modules
+
+
+@pytest.mark.parametrize("allowed", ["grouping_of_mine:Mine", "grouping_of_mine:*"])
+def test_an_allowed_class_groups(allowed: str) -> None:
+    assert tasks("grouping_of_mine:Mine", "elsewhere:Other", allowed) == {"mine"}
+
+
+def test_one_allowed_class_does_not_allow_its_neighbour() -> None:
+    assert "does not load" in refusal("grouping_of_mine:Sub", "grouping_of_mine:Mine")
+
+
+def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -> None:
+    told = refusal("tests.support.custom_groupers:TaskName", "tests.support.custom_groupers:*")
+    assert "it is no class with a method group" in told
+    (Path(sys.path[0]) / "importing_grouping.py").write_text("from grouping_of_mine import Mine\n")
+    told = refusal("importing_grouping:Mine", "importing_grouping:*")
+    assert "allows the classes that are written in importing_grouping; Mine is grouping_of_mine's" in told
+    assert tasks("importing_grouping:Mine", "importing_grouping:Mine") == {"mine"}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lost_grouping:Mine", "cannot be imported: ModuleNotFoundError: No module named 'lost_grouping'"),
+        ("broken_grouping:Mine", "cannot be imported: RuntimeError: half written"),
+        ("leaving_grouping:Mine", "cannot be imported: SystemExit: 2"),
+        ("grouping_of_mine:Lost", "there is no such name"),
+        ("grouping_of_mine:nothing", "it is no class with a method group"),
+        ("grouping_of_mine:OrderedDict", "it is no class with a method group"),
+        ("tests.support.custom_groupers:a_function", "it is no class with a method group"),
+        ("tests.support.custom_groupers:NeedsArguments", "cannot be made without arguments: missing a required argument: 'modulus'"),
+        ("grouping_of_mine:Mine()", "is named module:Class"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_with_its_cause(name: str, told: str) -> None:
+    assert told in refusal(name, name)
+
+
+def test_a_class_that_takes_max_tasks_is_given_it() -> None:
+    blocks = "tests.support.custom_groupers:InBlocks"
+    assert tasks(blocks, blocks) == {f"block {n}" for n in range(4)}
+    assert tasks(blocks, blocks, max_tasks=2) == {"block 0", "block 1"}
+
+
+def test_a_class_that_does_not_take_max_tasks_is_refused_it() -> None:
+    parity = "tests.support.custom_groupers:ByParity"
+    assert "cannot be made with max_tasks, which the run asks for" in refusal(parity, parity, max_tasks=2)
+    assert "must be at least 1" in refusal("tests.support.custom_groupers:InBlocks", "tests.support.custom_groupers:*", max_tasks=0)
+
+
+# --- the setting ---
+
+
+def test_nothing_is_allowed_by_default(tmp_path: Path) -> None:
+    assert read_settings(home=tmp_path).groupers == ()
+
+
+def test_the_setting_is_a_list_in_json_or_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sluice.toml").write_text('groupers = ["a.b:C", "d:*"]\n')
+    monkeypatch.setenv("SLUICE_CONFIG", str(tmp_path / "sluice.toml"))
+    assert read_settings().groupers == ("a.b:C", "d:*")
+    monkeypatch.setenv("SLUICE_GROUPERS", '["e:F"]')
+    assert read_settings().groupers == ("e:F",)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("a:B", "a JSON list is needed"),
+        ('["a"]', "'a' allows nothing: name a class as module:Class"),
+        ('["*"]', "'*' allows nothing"),
+        ("7", "groupers"),
+    ],
+)
+def test_a_setting_that_allows_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, told: str) -> None:
+    monkeypatch.setenv("SLUICE_GROUPERS", value)
+    with pytest.raises(BadSettings, match="groupers") as caught:
+        read_settings()
+    assert told in str(caught.value)
+
+
+JOB = """
+from containers import Job
+
+job = Job("delays", grouper=GROUPER)
+flights, out = job.input("flights"), job.output("out")
+
+@job.stage(reads=flights, writes=out)
+def only(task): ...
+"""
+
+
+def test_sluice_run_allows_its_coordinator_the_jobs_own_grouper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_GROUPERS", '["other:Grouper"]')
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    for grouper, allowed, looked_for in [
+        ("GroupByPartition", '["other:Grouper"]', False),
+        ("grouping_of_mine:Mine", '["grouping_of_mine:Mine"]', True),
+    ]:
+        (tmp_path / "job.py").write_text(JOB.replace("GROUPER", repr(grouper)))
+        options = run_options(tmp_path / "job.py", 1, tmp_path / "home", 8180, "checkpoint", "log", [])
+        environment = coordinator_environment(options)
+        assert (environment["SLUICE_GROUPERS"], environment["PYTHONPATH"]) == (allowed, "/elsewhere")
+        assert (str(tmp_path) in coordinator_command(options)) == looked_for
+
+
+# --- apart ---
+
+
+async def test_what_works_apart_leaves_the_loop_free() -> None:
+    go_on = threading.Event()
+    work = asyncio.create_task(apart(go_on.wait, timedelta(seconds=30)))
+    await asyncio.sleep(0)
+    assert not work.done()
+    go_on.set()
+    assert await work
+
+
+async def test_what_takes_too_long_is_given_up() -> None:
+    go_on = threading.Event()
+    with pytest.raises(TimeoutError):
+        await apart(go_on.wait, timedelta(seconds=0.01))
+    go_on.set()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), BadGrouping("y")])
+async def test_what_fails_apart_fails_here(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        await apart(fail, timedelta(seconds=30))
+    assert caught.value is error
