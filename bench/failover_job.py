@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers import Job
+from sluice import Job
 from sluice.job import Task
 
 job = Job("bench-failover", max_tasks=2)

@@ -7,8 +7,8 @@ import os
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers import Job
 from examples.flights.job import carrier, count_by_hour, parse
+from sluice import Job
 from sluice.job import Task
 
 PARTITIONS = 8

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers import Job
+from sluice import Job
 from sluice.job import Task
 
 FIRST = 2

@@ -1,8 +1,31 @@
-"""The agent that lives inside a PySpark driver, and what its users write.
+"""A container: a process around one PySpark driver, which runs the tasks of one slot of a job.
 
->>> from containers import Job
+* `watchdog` is the outer process, `sluice container`. It starts `driver` and kills its session when the lease ends.
+* `driver` loads the job file and runs the agent on a thread of its own.
+* `agent` talks to the coordinator: registration, lease, tasks, drains, metrics.
+* `spark` is everything that uses PySpark. The agent reaches it through the port `engine`.
+* `state` is the checkpoint directories on this disk, their backup and their restore.
+* `local` runs a coordinator and containers on one machine, `cli` has the commands.
+
+Job files import `sluice`; that `from containers import Job` still works is for one release.
 """
 
-from sluice.job import Input, Intermediate, Job, Output, Task
+from __future__ import annotations
 
-__all__ = ["Input", "Intermediate", "Job", "Output", "Task"]
+import warnings
+from typing import Any
+
+from sluice.moved import refuse_old_imports
+
+refuse_old_imports()
+
+_NOW_IN_SLUICE = ("Input", "Intermediate", "Job", "Output", "Task")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NOW_IN_SLUICE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sluice
+
+    warnings.warn(f"`from containers import {name}` is deprecated: write `from sluice import {name}`", FutureWarning, stacklevel=2)
+    return getattr(sluice, name)

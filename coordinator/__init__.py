@@ -12,3 +12,7 @@ collection.
 `app` builds the service from its settings. `server` runs it. `chores` runs what is done periodically. `transitions` has the changes of
 state that several packages make inside their own transactions.
 """
+
+from sluice.moved import refuse_old_imports
+
+refuse_old_imports()

@@ -190,21 +190,24 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         survey=survey,
         notices=notices,
         health=Health(store, systems, leases, maintenance, blob_stores),
-        registry=new_registry(
-            [
-                partial(metrics.of_leases, leases),
-                partial(metrics.of_jobs, survey),
-                partial(metrics.of_versions, survey),
-                partial(metrics.of_streams, partition_watch, clock),
-                partial(metrics.of_chores, maintenance),
-                partial(metrics.of_traffic, traffic, models, notices),
-                partial(metrics.of_database, lambda: store.failures),
-                partial(metrics.of_drains, drain_watch, clock),
-                partial(metrics.of_snapshots, snapshots, survey, clock),
-                partial(metrics.of_clean_up, clean_up, clock),
-                partial(metrics.of_collection, collection),
-                partial(metrics.of_requests, requests),
-            ]
+        exposition=partial(
+            metrics.exposition,
+            new_registry(
+                [
+                    partial(metrics.of_leases, leases),
+                    partial(metrics.of_jobs, survey),
+                    partial(metrics.of_versions, survey),
+                    partial(metrics.of_streams, partition_watch, clock),
+                    partial(metrics.of_chores, maintenance),
+                    partial(metrics.of_traffic, traffic, models, notices),
+                    partial(metrics.of_database, lambda: store.failures),
+                    partial(metrics.of_drains, drain_watch, clock),
+                    partial(metrics.of_snapshots, snapshots, survey, clock),
+                    partial(metrics.of_clean_up, clean_up, clock),
+                    partial(metrics.of_collection, collection),
+                    partial(metrics.of_requests, requests),
+                ]
+            ),
         ),
         systems=systems,
         blob_stores=blob_stores,

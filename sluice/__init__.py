@@ -1,1 +1,15 @@
-"""Sluice: leases, job models, drains and state backup for PySpark streaming jobs."""
+"""Sluice: leases, job models, drains and state backup for PySpark streaming jobs.
+
+>>> from sluice import Job
+
+Three packages, three programs:
+
+* `sluice`, this one, is the library that job files import, the command line, and what the other two share: the rules (`core`), the HTTP
+  bodies (`wire`) and their client (`client`), blob stores (`blobs`) and stream systems (`streams`). It imports neither of the others.
+* `coordinator` is the service that decides which container processes what, and until when.
+* `containers` is the agent process around a PySpark driver. It and `coordinator` do not import each other; they talk over HTTP.
+"""
+
+from sluice.job import Input, Intermediate, Job, Output, Task
+
+__all__ = ["Input", "Intermediate", "Job", "Output", "Task"]

@@ -167,7 +167,7 @@ class LocalContainers:
         self._wanted = slots(containers)
 
     def _slot(self, slot: str) -> Slot:
-        command = [sys.executable, "-P", "-m", "coordinator.cli.commands", "container", str(self._launch.job_file)]
+        command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]
         return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot)
 
     @property

@@ -84,7 +84,7 @@ def coordinator_command(options: RunOptions) -> list[str]:
     """A grouper that the job names is also looked for beside the job file."""
     looking = last_on_path(options.job_file.parent) if ":" in options.request.grouper else []
     return [
-        *(sys.executable, "-P", *looking, "-m", "coordinator.cli.commands", "coordinator", "--stop-with-stdin"),
+        *(sys.executable, "-P", *looking, "-m", "sluice", "coordinator", "--stop-with-stdin"),
         *("--host", "127.0.0.1", "--port", str(options.port), "--home", str(options.home)),
     ]
 

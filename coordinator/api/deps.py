@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Request
-from prometheus_client import CollectorRegistry
 
 from coordinator.blobpool import BlobStores
 from coordinator.drains.drains import Drains
@@ -72,7 +72,8 @@ class Parts:
     survey: Survey
     notices: Notices
     health: Health
-    registry: CollectorRegistry
+    exposition: Callable[[], bytes]
+    """The page of `/metrics`."""
     systems: dict[str, StreamSystem]
     blob_stores: BlobStores
     snapshots: Snapshots

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from coordinator import metrics
 from coordinator.api.deps import PROBLEMS, PartsDep
 from coordinator.store.port import ContainerRow
 from sluice.wire import body as wire_body
@@ -21,7 +20,7 @@ router = APIRouter(responses=PROBLEMS)
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(parts: PartsDep) -> Response:
-    return Response(metrics.exposition(parts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(parts.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/prometheus/targets")

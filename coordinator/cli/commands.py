@@ -6,32 +6,23 @@ import asyncio
 import os
 import signal
 import threading
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.cli import rebuild
 from sluice import logconfig
-from sluice.cli import log
-from sluice.core.errors import SluiceError
 
 if TYPE_CHECKING:
     import uvicorn
 
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs.")
 db = typer.Typer(no_args_is_help=True, help="The coordinator's database.")
-app.add_typer(db, name="db")
-app.add_typer(log.app, name="log")
-app.command()(rebuild.rebuild)
 
 Home = Annotated[Path | None, typer.Option(help="Directory of the database, the log and local state (default .sluice).")]
 Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]
 
 
-@app.command()
 def coordinator(
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port (default 8180; 0 = any free one).")] = None,
@@ -99,27 +90,3 @@ def db_upgrade(home: Home = None, database_url: Database = None) -> None:
 
     asyncio.run(migrate())
     typer.echo(f"{settings.database_shown} is at the newest schema")
-
-
-def whole() -> typer.Typer:
-    """The command with those of the containers."""
-    for found in entry_points(group="sluice.commands"):
-        command = found.load()
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=found.name)
-        else:
-            app.command(found.name)(command)
-    return app
-
-
-def main() -> None:
-    """The entry point: an error that a person must act on is one line and exit code 1."""
-    try:
-        whole()()
-    except SluiceError as error:
-        logconfig.last_words(f"{error.title()} {error}")
-        raise SystemExit(1) from None
-
-
-if __name__ == "__main__":
-    main()

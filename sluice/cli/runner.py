@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from importlib.metadata import entry_points
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Group, RenderableType
@@ -77,6 +78,11 @@ async def the_run(client: Coordinator, name: str | None) -> wire_runs.RunDetail:
 
 def _with_note(page: RenderableType, following: str | None) -> RenderableType:
     return page if following is None else Group(page, Text(f"older ones: --before {following}", style="dim"))
+
+
+def extension(name: str) -> Any:
+    """What another package provides for a command of this one, which does not import it: an entry point of `sluice.extensions`."""
+    return next(iter(entry_points(group="sluice.extensions", name=name))).load()
 
 
 def tell(reply: wire_body.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:

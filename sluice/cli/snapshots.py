@@ -19,7 +19,7 @@ from rich.text import Text
 from sluice.cli.client import BackupClient
 from sluice.cli.console.bars import bar
 from sluice.cli.console.tables import NONE, Column, Screen, count, moment, shown, table
-from sluice.cli.runner import LOCAL, Json, Url, tell, the_job
+from sluice.cli.runner import LOCAL, Json, Url, extension, tell, the_job
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.wire import snapshots as wire_snapshots
 
@@ -116,10 +116,8 @@ def restore(
     coordinator: Url = LOCAL,
 ) -> None:
     """Go back to a snapshot: the next container that takes the task restores it, and goes on from it. The run must have been stopped."""
-    from containers.cli.snapshots import copy_snapshot
-
     if into is not None:
-        copy_snapshot(coordinator, job, task, stage, checkpoint, into, blob_store)
+        extension("copy-snapshot")(coordinator, job, task, stage, checkpoint, into, blob_store)
     else:
         choose_snapshot(coordinator, job, task, stage, checkpoint, as_json=as_json)
 

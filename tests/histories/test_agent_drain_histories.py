@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from containers import Job
 from containers.agent.agent import EXIT_OK
+from sluice import Job
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId
 from sluice.streams.log import Headers, Record, Writer
 from sluice.wire.body import DRAIN_RECORD_HEADER

@@ -8,7 +8,7 @@ from collections import Counter
 from tests.processes.stage import Stage
 
 WINDOWS = """
-from containers import Job
+from sluice import Job
 from pyspark.sql import functions as F
 
 job = Job("toy")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pyspark.sql.functions import udf
 
-from containers import Job
+from sluice import Job
 
 job = Job("gated")
 numbers = job.input("numbers")

@@ -17,7 +17,7 @@ from tests.support.coordinators import Cluster
 from tests.support.processes import tail, wait_for
 
 TOY = """
-from containers import Job
+from sluice import Job
 
 job = Job("toy")
 numbers = job.input("numbers")

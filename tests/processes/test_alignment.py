@@ -27,7 +27,7 @@ from datetime import timedelta
 
 from pyspark.sql import functions as F
 
-from containers import Job
+from sluice import Job
 
 job = Job("aligned", max_event_skew=timedelta(days=1))
 events = job.input("numbers")

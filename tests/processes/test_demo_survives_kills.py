@@ -63,7 +63,7 @@ def test_kill_9_of_a_container_and_of_the_coordinator_changes_no_total(tmp_path:
         driver.kill()
         seen = routed(log)
         wait_for("more flights", lambda: routed(log) > seen + 1000 or process.poll() is not None)
-        coordinator = wait_for("the coordinator", lambda: member(process, "coordinator.cli.commands", "coordinator"), 10)
+        coordinator = wait_for("the coordinator", lambda: member(process, "sluice", "coordinator"), 10)
         coordinator.kill()
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output

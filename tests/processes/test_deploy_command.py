@@ -24,7 +24,7 @@ def scene(tmp_path: Path) -> Iterator[Stage]:
 
 
 def deploy(scene: Stage, *words: str, port: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "coordinator.cli.commands", "deploy", str(scene.job_file), *words]
+    command = [sys.executable, "-m", "sluice", "deploy", str(scene.job_file), *words]
     url = f"http://127.0.0.1:{port or scene.port}"
     given = {**os.environ, "SLUICE_COORDINATOR_URL": url}
     return subprocess.run(command, env=given, capture_output=True, text=True, timeout=GENEROUS, check=False, stdin=subprocess.DEVNULL)

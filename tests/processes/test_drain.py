@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 JOINED = """
-from containers import Job
+from sluice import Job
 from pyspark.sql import functions as F
 
 job = Job("toy")
@@ -56,7 +56,7 @@ def by_hour(task):
 
 TIMERS = """
 import pandas as pd
-from containers import Job
+from sluice import Job
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 job = Job("toy")

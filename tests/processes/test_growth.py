@@ -26,7 +26,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 TOTALS = """
-from containers import Job
+from sluice import Job
 from pyspark.sql import functions as F
 
 job = Job("toy")

@@ -117,7 +117,7 @@ def test_when_only_python_is_paused_the_watchdog_kills_the_session_at_the_end_of
 
 def test_a_query_that_fails_every_time_ends_its_container_with_the_reason_in_the_api(tmp_path_factory: pytest.TempPathFactory) -> None:
     job = """
-from containers import Job
+from sluice import Job
 
 job = Job("failing")
 numbers = job.input("numbers")

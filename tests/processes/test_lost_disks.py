@@ -26,7 +26,7 @@ COUNTS = """
 import os
 import sqlite3
 
-from containers import Job
+from sluice import Job
 
 job = Job("toy")
 numbers = job.input("numbers")

@@ -27,7 +27,7 @@ import resource
 import time
 from pathlib import Path
 
-from containers import Job
+from sluice import Job
 
 job = Job("rude")
 numbers = job.input("numbers")
@@ -153,7 +153,7 @@ def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_whose_batche
         scene.feed(10)
         command = ["run", str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port), "--restarts", "0"]
         ended = subprocess.run(
-            [sys.executable, "-m", "coordinator.cli.commands", *command],
+            [sys.executable, "-m", "sluice", *command],
             env={**os.environ, "CASE": "ends_the_interpreter", "SLUICE_MAX_RESTARTS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

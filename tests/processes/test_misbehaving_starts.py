@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 SMALL_DISK_BYTES = 1 << 20
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("plain")
 numbers = job.input("numbers")

@@ -23,7 +23,7 @@ JOB = """
 import random
 
 import helper
-from containers import Job
+from sluice import Job
 from parts.naming import NAME
 from pyspark.sql import functions as F
 

@@ -26,7 +26,7 @@ DASHBOARD = json.loads((DEPLOY / "grafana" / "sluice.json").read_text())
 JOB = """
 from pyspark.sql import functions as F
 
-from containers import Job
+from sluice import Job
 
 job = Job("toy")
 numbers = job.input("numbers")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 GENEROUS = 120.0
 JOB = """
-from containers import Job
+from sluice import Job
 job = Job("toy")
 numbers, out = job.input("numbers"), job.output("out")
 @job.stage(reads=numbers, writes=out)
@@ -32,7 +32,7 @@ def copy(task):
 def command(tmp_path: Path) -> list[str]:
     Log(tmp_path / "home" / "log").create("numbers", 2)
     (tmp_path / "job.py").write_text(JOB)
-    run = [sys.executable, "-m", "coordinator.cli.commands", "run", str(tmp_path / "job.py"), "--containers", "2"]
+    run = [sys.executable, "-m", "sluice", "run", str(tmp_path / "job.py"), "--containers", "2"]
     return [*run, "--home", str(tmp_path / "home"), "--port", str(free_port())]
 
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).parents[2] / "deploy" / "spark" / "sluice_driver.py"
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("submitted")
 numbers = job.input("numbers")

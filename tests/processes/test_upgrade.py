@@ -18,7 +18,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 HEAD = """
-from containers import Job
+from sluice import Job
 from pyspark.sql import functions as F
 
 job = Job("toy")
@@ -76,7 +76,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def run(scene: Stage) -> subprocess.Popen[bytes]:
     """`sluice run` of the old version, which writes `first.log`."""
     words = [str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port)]
-    started = scene.launch("first", [sys.executable, "-m", "coordinator.cli.commands", "run", *words], PYTHONUNBUFFERED="1")
+    started = scene.launch("first", [sys.executable, "-m", "sluice", "run", *words], PYTHONUNBUFFERED="1")
     scene.run_id = said(scene, "first", r"^run (toy-\S+)$")
     return started
 
@@ -86,7 +86,7 @@ def upgrade(scene: Stage, name: str, text: str, old: Path, **environment: str) -
     file = scene.root / f"{name}.py"
     file.write_text(text)
     words = [str(file), "--local", "--old", str(old), "--home", str(scene.root / "home")]
-    command = [sys.executable, "-m", "coordinator.cli.commands", "upgrade", *words, "--coordinator", f"http://127.0.0.1:{scene.port}"]
+    command = [sys.executable, "-m", "sluice", "upgrade", *words, "--coordinator", f"http://127.0.0.1:{scene.port}"]
     return file, scene.launch(name, command, PYTHONUNBUFFERED="1", **environment)
 
 

@@ -15,7 +15,7 @@ from tests.support.traps import set_traps
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 JOB = """
-from containers import Job
+from sluice import Job
 import helper
 
 job = Job("helped")

@@ -112,7 +112,7 @@ def test_functions_of_a_job_file_that_was_loaded_by_path_run_in_the_workers(benc
         textwrap.dedent(
             """
             from pyspark.sql import functions as F
-            from containers import Job
+            from sluice import Job
 
             job = Job("pickled")
             numbers, out = job.input("in"), job.output("out")

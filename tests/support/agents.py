@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 
-from containers import Job
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import Ending
 from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings
+from sluice import Job
 from sluice.blobs.port import BlobStore
 from sluice.client import Coordinator
 from sluice.clock import Clock, SystemClock

@@ -11,7 +11,6 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
-from containers import Job
 from containers.agent.lifecycle import EXIT_OK
 from coordinator.blobpool import Backup, BlobStores
 from coordinator.fleet.notices import Notices
@@ -23,6 +22,7 @@ from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
 from coordinator.store.snapshots import MarkerRow, StoreKey
+from sluice import Job
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 """The checkout."""
-SLUICE = (sys.executable, "-m", "coordinator.cli.commands")
+SLUICE = (sys.executable, "-m", "sluice")
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05

@@ -16,7 +16,7 @@ from tests.support.coordinators import GENEROUS, Running
 from tests.support.processes import SLUICE, kill_whole, start, tail, wait_for
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("copy")
 numbers, out = job.input("numbers"), job.output("out")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from containers import Job
+from sluice import Job
 from sluice.core.errors import BadGraph, BadJobFile, BadName
 from sluice.job import in_job_file, load_job
 
-HEAD = "from containers import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
+HEAD = "from sluice import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
 STREAMS = HEAD + "flights, between, out = job.input('flights'), job.intermediate('between', partitions=4), job.output('out')\n"
 GOOD = (
     STREAMS
@@ -69,7 +69,7 @@ def test_a_job_under_two_names_is_still_one(write: Write) -> None:
 
 def test_a_job_file_may_import_what_lies_beside_it(write: Write, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = 'from-beside'\n")
-    text = GOOD.replace("Job('delays')", "Job(beside.NAME)").replace("from containers", "import beside\nfrom containers", 1)
+    text = GOOD.replace("Job('delays')", "Job(beside.NAME)").replace("from sluice", "import beside\nfrom sluice", 1)
     job = load_job(write(text))
     assert (job.name, job.directory) == ("from-beside", tmp_path)
 
@@ -200,9 +200,7 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
             id="path as stage",
         ),
         pytest.param(HEAD + "job.input('../flights')\n", "'../flights' cannot name a stream: use 1 to 249 letters", id="path as stream"),
-        pytest.param(
-            "from containers import Job\njob = Job('../job')\n", "'../job' cannot name a job: use 1 to 249 letters", id="path as job"
-        ),
+        pytest.param("from sluice import Job\njob = Job('../job')\n", "'../job' cannot name a job: use 1 to 249 letters", id="path as job"),
         pytest.param(HEAD + "job.intermediate('x', partitions=0)\n", "'x' needs at least one partition, not 0", id="no partitions"),
         pytest.param(HEAD + "job.output('')\n", "'' cannot name a stream", id="empty name"),
     ],

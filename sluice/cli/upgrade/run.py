@@ -6,19 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar, assert_never
+from pathlib import Path
+from typing import Protocol, TypeVar, assert_never
 
-from containers.local.upgrade import LocalUpgrade
 from sluice.cli.client import DrainClient
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow
-from sluice.cli.runner import the_job
+from sluice.cli.runner import extension, the_job
 from sluice.cli.upgrade.decide import (
     GIVEN_UP,
     AwaitEnd,
     Deploy,
     Drain,
     GoBack,
+    LocalWish,
     Outcome,
     Refuse,
     Seen,
@@ -67,6 +68,27 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(RETRY.total_seconds())
 
 
+class LocalContainers(Protocol):
+    """The containers of an upgrade with `--local`, which `containers.local.upgrade` provides."""
+
+    def has(self, run_id: RunId) -> bool: ...
+
+    def take(self, job_file: Path, run_id: RunId, containers: int) -> None: ...
+
+    async def keep_up(self) -> str: ...
+
+    async def see_out(self) -> None: ...
+
+    async def leave(self) -> None: ...
+
+    async def stay(self) -> str: ...
+
+
+def _local_containers(wish: LocalWish, client: DrainClient) -> LocalContainers:
+    made: LocalContainers = extension("local-upgrade")(wish, client.url, client, SystemClock())
+    return made
+
+
 class Upgrade:
     """`standing`: what is on and what to do next, for whoever presses Ctrl-C."""
 
@@ -76,7 +98,7 @@ class Upgrade:
         self._quiet = quiet
         self._checks = Checks(client, wish)
         self._job = self._checks.job
-        self._local = LocalUpgrade(wish.local, client.url, client, SystemClock()) if wish.local is not None else None
+        self._local = _local_containers(wish.local, client) if wish.local is not None else None
         self._acted = False
         self._stays = False
         self.standing = "nothing was changed"

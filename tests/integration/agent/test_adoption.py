@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from containers import Job
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
+from sluice import Job
 from sluice.core.ids import RunId, TaskName
 from tests.support.agents import Incarnation, Place, acting, counting, place
 from tests.support.backups import BACKED_UP, NEVER, disk_of, stopped

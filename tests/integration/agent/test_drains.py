@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from containers import Job
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import Start
+from sluice import Job
 from sluice.core.ids import RunId
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start

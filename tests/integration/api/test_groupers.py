@@ -146,7 +146,7 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
 
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("flight-delays", grouper="grouping_beside:Mine")
 flights, out = job.input("flights"), job.output("out")

@@ -36,7 +36,7 @@ from sluice.streams.log import Log
 from tests.support.api import run_body
 from tests.support.coordinators import GENEROUS, Running, running
 
-SLUICE = [sys.executable, "-m", "coordinator.cli.commands"]
+SLUICE = [sys.executable, "-m", "sluice"]
 LONG_LEASES = ("--lease-seconds", "300")
 """Nobody beats here, and a command takes seconds."""
 

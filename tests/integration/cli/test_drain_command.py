@@ -20,7 +20,7 @@ from tests.support.api import UNSAVED, offsets_json, run_body
 from tests.support.coordinators import GENEROUS, Running, running
 from tests.support.terminal import at_terminal
 
-SLUICE = [sys.executable, "-m", "coordinator.cli.commands"]
+SLUICE = [sys.executable, "-m", "sluice"]
 
 app = typer.Typer()
 app.command()(drain)

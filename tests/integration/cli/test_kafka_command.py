@@ -41,7 +41,7 @@ class Home:
         return Broker(self.directory / "kafka")
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "coordinator.cli.commands", "kafka", *words, "--home", str(self.directory)]
+        command = [sys.executable, "-m", "sluice", "kafka", *words, "--home", str(self.directory)]
         pipe = subprocess.PIPE
         return subprocess.Popen(
             command, env={**os.environ, **self.environment}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
@@ -243,7 +243,7 @@ def test_the_directories_of_all_jars_are_told(tmp_path: Path) -> None:
         directory.mkdir()
         for each in wanted.artefacts:
             (directory / f"{each.module}-{each.revision}.jar").touch()
-    command = [sys.executable, "-m", "coordinator.cli.commands", "kafka", "jars"]
+    command = [sys.executable, "-m", "sluice", "kafka", "jars"]
     told = subprocess.run(
         command, env={**os.environ, "SLUICE_JARS_DIR": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=GENEROUS
     )

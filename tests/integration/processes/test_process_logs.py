@@ -16,7 +16,7 @@ from tests.support.processes import free_port
 GENEROUS = 30.0
 SECRET = "hunter2"
 JOB = """
-from containers import Job
+from sluice import Job
 job = Job("delays")
 read, out = job.input("in"), job.output("out")
 @job.stage(reads=read, writes=out)
@@ -73,13 +73,13 @@ def test_what_libraries_tell_in_detail_is_not_logged_at_any_level() -> None:
 
 def test_all_that_a_coordinator_says_is_records(tmp_path: Path) -> None:
     """It stops as soon as it has begun: whoever holds its standard input is gone."""
-    found = records("-m", "coordinator.cli.commands", "coordinator", "--home", str(tmp_path), "--port", "0", "--stop-with-stdin", code=0)
+    found = records("-m", "sluice", "coordinator", "--home", str(tmp_path), "--port", "0", "--stop-with-stdin", code=0)
     assert [each["logger"] for each in found if each["message"].startswith("coordinator on http://127.0.0.1:")] == ["coordinator.server"]
 
 
 def test_a_coordinator_that_cannot_start_says_so_in_a_record(tmp_path: Path) -> None:
     url = f"postgresql+asyncpg://sluice:{SECRET}@127.0.0.1:{free_port()}/sluice"
-    found = records("-m", "coordinator.cli.commands", "coordinator", "--home", str(tmp_path), "--database-url", url, "--port", "0", code=1)
+    found = records("-m", "sluice", "coordinator", "--home", str(tmp_path), "--database-url", url, "--port", "0", code=1)
     assert found[-1]["level"] == "ERROR"
     assert "database" in found[-1]["message"]
     assert SECRET not in json.dumps(found)
@@ -88,7 +88,7 @@ def test_a_coordinator_that_cannot_start_says_so_in_a_record(tmp_path: Path) -> 
 @pytest.mark.parametrize("command", [["coordinator"], ["container", "job.py"]])
 def test_a_bad_format_is_refused_in_one_line(tmp_path: Path, command: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "coordinator.cli.commands", *command],
+        [sys.executable, "-m", "sluice", *command],
         capture_output=True,
         text=True,
         timeout=GENEROUS,
@@ -106,7 +106,7 @@ def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_p
     """The watchdog and its driver, which gives up since there is no coordinator."""
     (tmp_path / "job.py").write_text(JOB)
     found = records(
-        *("-m", "coordinator.cli.commands", "container", str(tmp_path / "job.py")),
+        *("-m", "sluice", "container", str(tmp_path / "job.py")),
         code=1,
         SLUICE_RUN_ID="r1",
         SLUICE_PROCESSOR_ID="3",
@@ -123,7 +123,7 @@ def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_p
 def test_a_job_file_that_does_not_import_is_told_before_the_job_is_known(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("1 / 0\n")
     (record,) = records(
-        *("-m", "coordinator.cli.commands", "container", str(tmp_path / "job.py")),
+        *("-m", "sluice", "container", str(tmp_path / "job.py")),
         code=1,
         SLUICE_RUN_ID="r1",
         SLUICE_HOME=str(tmp_path),

@@ -16,7 +16,7 @@ from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
 from sluice.core.errors import StoreUnavailable
 
-SLUICE = [sys.executable, "-m", "coordinator.cli.commands"]
+SLUICE = [sys.executable, "-m", "sluice"]
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from containers import Job
 from containers.agent.metrics import ContainerCollector, Meters
 from containers.engine import Batch, Start, StateSize
+from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.wire import agents as wire_agents
 from tests.support.fakes import FakeClock

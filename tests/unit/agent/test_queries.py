@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from containers import Job
 from containers.agent.alignment import Pacer
 from containers.agent.metrics import Meters
 from containers.agent.progress import Reports
@@ -18,6 +17,7 @@ from containers.agent.queries import Queries
 from containers.agent.stage import RestartPolicy
 from containers.engine import Start
 from containers.state.backup import Backup
+from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
 from tests.support.engines import FakeEngine, FakeQuery, soon
 from tests.support.fakes import FakeClock

@@ -14,7 +14,7 @@ from containers.local.run import RunOptions, run_options
 from sluice.core.errors import BadJobFile, BadPlacement, BadSettings
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("delays", stateful=False, max_tasks=3)
 flights, lookup = job.input("flights"), job.input("lookup", broadcast=True)

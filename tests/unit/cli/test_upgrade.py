@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from containers import Job
+from sluice import Job
 from sluice.cli.upgrade.decide import (
     BACK,
     CODE,

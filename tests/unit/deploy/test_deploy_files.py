@@ -13,8 +13,8 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperGroup
 
 from containers.settings import ContainerSettings, read_container_settings
-from coordinator.cli.commands import whole
 from coordinator.settings import Settings, read_settings
+from sluice.cli.main import app
 from sluice.logconfig import LogSettings
 from tests.support.deployed import ROOT, Launch, compose, dockerfile, image_environment, launches, manifests
 
@@ -32,7 +32,7 @@ def variables(settings: type[BaseSettings]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def sluice() -> TyperGroup:
-    command = typer.main.get_command(whole())
+    command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     return command
 

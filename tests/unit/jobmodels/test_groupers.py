@@ -141,7 +141,7 @@ def test_a_setting_that_allows_nothing_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 JOB = """
-from containers import Job
+from sluice import Job
 
 job = Job("delays", grouper=GROUPER)
 flights, out = job.input("flights"), job.output("out")

@@ -1,0 +1,57 @@
+"""The `sluice` command: which commands there are, and that each is imported only when it is called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+
+import pytest
+from typer.main import get_group
+from typer.testing import CliRunner
+
+from sluice.cli.main import COMMANDS, app
+
+RUNNER = CliRunner()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_in_the_help_is_the_beginning_of_the_command_s_own_help(name: str) -> None:
+    found = get_group(app).get_command(None, name)  # type: ignore[arg-type]
+    assert found is not None
+    assert " ".join((found.help or "").split()).startswith(COMMANDS[name][1])
+
+
+def test_the_help_lists_the_commands_of_all_packages() -> None:
+    told = RUNNER.invoke(app, ["--help"], env={"TERMINAL_WIDTH": "200"}).stdout
+    for name in (*COMMANDS, *entry_points(group="sluice.commands").names):
+        assert f" {name} " in told
+
+
+@pytest.mark.parametrize(
+    ("group", "commands"), [("db", ["upgrade"]), ("models", ["diff", "grow", "ls", "rollback", "show"]), ("kafka", ["down", "jars", "up"])]
+)
+def test_a_group_has_its_own_commands(group: str, commands: list[str]) -> None:
+    told = RUNNER.invoke(app, [group, "--help"], env={"TERMINAL_WIDTH": "200"}).stdout
+    for name in commands:
+        assert f" {name} " in told
+
+
+def test_the_version_is_the_distribution_s() -> None:
+    assert RUNNER.invoke(app, ["--version"]).stdout == f"sluice {version('sluice-spark')}\n"
+
+
+def test_a_command_that_is_none_is_refused() -> None:
+    done = RUNNER.invoke(app, ["statuses"])
+    assert done.exit_code == 2
+    assert "No such command 'statuses'" in done.output
+
+
+def test_the_help_imports_neither_spark_nor_the_service() -> None:
+    code = (
+        "import sys\nsys.argv = ['sluice', '--help']\nfrom sluice.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([each for each in ('pyspark', 'sqlalchemy', 'fastapi', 'httpx', 'coordinator.app') if each in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
