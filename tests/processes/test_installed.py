@@ -6,6 +6,7 @@ CI makes one (SLUICE_INSTALLED names it); so does `scripts/install-image PREFIX`
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 
 from sluice.streams.log import Log
 from tests.processes.stage import TOY
-from tests.support.deployed import entrypoint, health_command, image_environment
+from tests.support.deployed import ROOT, entrypoint, health_command, image_environment
 from tests.support.processes import free_port, kill_whole, wait_for
 from tests.support.servers import NotInstalled
 
@@ -109,12 +110,34 @@ def test_it_brings_what_would_else_be_fetched(installed: Installed) -> None:
 
 
 def test_it_brings_an_archive_of_spark_s_classes_that_fits_its_java_and_its_spark(installed: Installed) -> None:
-    (there,) = (installed.prefix / "jars").glob("classes-*")
+    (there,) = (installed.prefix / "jars").glob("classes-*.jsa")
     before = there.stat()
     assert Path(installed.run("class-archive").strip()) == there
     assert there.stat() == before
 
 
-def test_the_examples_come_with_it(installed: Installed) -> None:
-    done = installed.call(["python", "-m", "examples.flights.replay", "--help"])
+def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Installed) -> None:
+    (installed.home / "job.py").write_text(TOY)
+    del installed.environment["SLUICE_HOME"]  # as a new user has it: everything is in .sluice
+    log = Log(installed.home / ".sluice" / "log")
+    log.directory.mkdir(parents=True)
+    installed.run("log", "create", "numbers", "--partitions", "2")
+    installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
+    with installed.started("run", "job.py", "--port", "0", SLUICE_SPARK_MASTER="local[1]") as run:
+        wait_for("the job's output", lambda: (log.directory / "out").exists() and sum(log.latest("out").values()) == 3, 200)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(GENEROUS) == 0
+    assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
+
+
+def test_it_is_the_three_packages_alone(installed: Installed) -> None:
+    code = "import importlib.metadata as m; print(*sorted({each.parts[0] for each in m.files('sluice-spark')}))"
+    told = installed.call(["python", "-P", "-c", code]).stdout.split()
+    assert [each for each in told if each != ".." and not each.endswith(".dist-info")] == ["containers", "coordinator", "sluice"]
+
+
+def test_the_replay_of_the_example_runs_beside_it(installed: Installed) -> None:
+    shutil.copytree(ROOT / "examples", installed.home / "demo" / "examples")  # as docker-compose.yml mounts it
+    installed.environment["PYTHONPATH"] = str(installed.home / "demo")
+    done = installed.call(["python", "-P", "-m", "examples.flights.replay", "--help"])
     assert done.returncode == 0, done.stderr
