@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.log import app
+from coordinator.cli.log import app
 from sluice.core.errors import StreamConflict, UnknownStream
 from sluice.streams.log import Log
 

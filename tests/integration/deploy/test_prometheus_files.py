@@ -14,7 +14,7 @@ import yaml
 from tests.support.servers import NotInstalled
 
 HERE = Path(__file__).parent
-DEPLOY = HERE.parents[1] / "deploy"
+DEPLOY = HERE.parents[2] / "deploy"
 ALERTS = HERE / "alerts.yml"
 """Series under which each alert fires."""
 

@@ -24,8 +24,8 @@ def copy(task): ...
 """
 TALKS = """
 import logging, threading, warnings
-from coordinator import logs
-logs.configure(logs.read_log_settings())
+from sluice import logconfig
+logconfig.configure(logconfig.read_log_settings())
 for library in ("httpx", "py4j.clientserver", "sqlalchemy.engine", "botocore.auth", "uvicorn.access"):
     logging.getLogger(library).info("it holds %s", "hunter2")
 logging.getLogger("sluice.own").debug("ours")
