@@ -24,7 +24,7 @@ import socket
 import subprocess
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -157,13 +157,13 @@ class Broker:
             yield
 
     async def _start(self) -> Process:
-        port = _free_port() if self._port is None else _checked_free(self._port)
+        port, secured_port, controller_port = _free_ports(self._port, 2)
         java_command = [self._program("java"), "-cp", os.pathsep.join(map(str, await asyncio.to_thread(self._jars)))]
-        secured = Secured(_free_port(), self._sasl, await self._keys() if self._tls else None) if self._sasl or self._tls else None
+        secured = Secured(secured_port, self._sasl, await self._keys() if self._tls else None) if self._sasl or self._tls else None
         logging = self.directory / "log4j2.properties"
         logging.write_text(LOG4J)
         java_command.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
-        _write_private(self._properties, server_properties(self._data, port, _free_port(), secured))
+        _write_private(self._properties, server_properties(self._data, port, controller_port, secured))
         await self._format(java_command)
         if self._log.exists():
             self._log.replace(self._log.with_suffix(".log.1"))
@@ -301,20 +301,22 @@ def _last_lines(text: str) -> str:
     return "\n".join(f"  {line}" for line in told[-_LAST_LINES:])
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def _free_ports(first: int | None, further: int) -> list[int]:
+    """`first`, or any free port for None, and that many further ones. Each is held until all are found, so that no two are the same.
 
-
-def _checked_free(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise BrokerUnavailable(f"{LOOPBACK}:{port} is not to be had ({error.strerror}): name another port") from error
-    return port
+    Raises BrokerUnavailable when `first` is taken."""
+    with ExitStack() as held:
+        ports = []
+        for wanted in (first, *[None] * further):
+            probe = held.enter_context(socket.socket())
+            if wanted is not None:  # else the system might give the same port twice
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, wanted or 0))
+            except OSError as error:
+                raise BrokerUnavailable(f"{LOOPBACK}:{wanted or 0} is not to be had ({error.strerror}): name another port") from error
+            ports.append(int(probe.getsockname()[1]))
+        return ports
 
 
 def _write_private(file: Path, text: str) -> None:

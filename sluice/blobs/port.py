@@ -7,7 +7,7 @@ The contract, tested by `tests/contracts/blobs.py` on every implementation, wrap
 * Errors say who must act. BlobMissing: there is no such blob, and none was deleted, as far as the store knows. BlobDeleted (a BlobMissing):
   it was deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or not sensibly; it may pass, and nothing
   is known. BlobStoreUnusable: the store is not there, is not ours, or may not be written: a person must act.
-* Nothing here retries, limits or counts: wrappers of the same type do (`retrying`, `limited`, `patient`, `counted`).
+* Nothing here retries, limits or counts: wrappers of the same type do (`retrying`, `limited`, `timeouts`, `counted`).
 * A blob with a TTL may go after it, not before, and stays for ever once its TTL was removed. `remove_ttl` may run twice.
 * Ids are `sluice.core.snapshot`'; whoever makes an id up with '..' in it gets BadName.
 """

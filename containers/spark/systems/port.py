@@ -1,7 +1,6 @@
 """A system of streams as a stage's task sees it: reading and writing records with Spark, as a port.
 
-`containers/spark/systems/log.py` and `containers/spark/systems/kafka.py` are the implementations, `tests/contracts/tasksystem.py` what both
-promise.
+`containers/spark/systems/log.py` and `containers/spark/systems/kafka.py` implement it.
 """
 
 from __future__ import annotations
