@@ -124,7 +124,7 @@ def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Insta
     installed.run("log", "create", "numbers", "--partitions", "2")
     installed.run("log", "append", "numbers", typed="one\ntwo\nthree\n")
     with installed.started("run", "job.py", "--port", "0", SLUICE_SPARK_MASTER="local[1]") as run:
-        wait_for("the job's output", lambda: (log.directory / "out").exists() and sum(log.latest("out").values()) == 3, 200)
+        wait_for("the job's output", lambda: (log.directory / "out.db").exists() and sum(log.latest("out").values()) == 3, 200)
         run.send_signal(signal.SIGINT)
         assert run.wait(GENEROUS) == 0
     assert sorted(installed.run("log", "cat", "out").split()) == ["one", "three", "two"]
