@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from examples.playing.launch import kill_whole
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
-from tests.processes.stage import wait_for
+from tests.support.processes import kill_whole, wait_for
 from tests.support.traps import set_traps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
