@@ -24,7 +24,7 @@ from coordinator.jobmodels.cache import outline_of
 from coordinator.settings import read_settings
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import ProcessorId, StreamId
-from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.model import JobModel, ModelSpec, PlannedModel
 from sluice.core.placement import Placement, place, slots
 from sluice.streams.log import Log
 from tests.support.processes import free_port
@@ -96,13 +96,13 @@ def _placing() -> Moved:
     )
 
 
-def _plan(outline: Outline, containers: int, former: Plan | None, partitions: int = PARTITIONS) -> Plan:
+def _plan(outline: ModelSpec, containers: int, former: PlannedModel | None, partitions: int = PARTITIONS) -> PlannedModel:
     wanted = replace(outline, containers=containers)
     previous, model = (former.assignment, former.model) if former else (Previous(), None)
     return wanted.planned(GroupByPartition(), {STREAM: partitions}, previous, model, slots(containers))
 
 
-def _without(former: Plan, outline: Outline, lost: ProcessorId) -> Plan:
+def _without(former: PlannedModel, outline: ModelSpec, lost: ProcessorId) -> PlannedModel:
     left = [pid for pid in slots(CONTAINERS) if pid != lost]
     return outline.planned(GroupByPartition(), {STREAM: PARTITIONS}, former.assignment, former.model, left)
 

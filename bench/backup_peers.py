@@ -22,8 +22,8 @@ from bench.harness import BenchFailed
 from containers.state.context import DISK_THREADS, checkpoint_id
 from containers.state.freeze import freeze
 from containers.state.restore import Restorer, RestoreSettings
-from containers.state.transfer import NoProgress, StoreKey, in_parallel
-from containers.state.upload import CommitSettings, Committer, Marker
+from containers.state.transfer import NoProgress, StageKey, in_parallel
+from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock
@@ -34,7 +34,7 @@ from tests.support.servers import program
 T = TypeVar("T")
 
 AT_ONCE = 8
-KEY = StoreKey(JobName("bench"), TaskName("Partition 0"), StageName("stage"))
+KEY = StageKey(JobName("bench"), TaskName("Partition 0"), StageName("stage"))
 
 
 class Peer(Protocol):
@@ -51,7 +51,7 @@ class Sluice:
     """Freeze and upload as an agent does it; the report to the coordinator is not in it. `marker` is that of the last backup, `puts` all so
     far."""
 
-    def __init__(self, committer: Committer, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
+    def __init__(self, committer: Uploader, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
         self.marker: Marker | None = None
         self._committer = committer
         self._restorer = restorer
@@ -99,7 +99,7 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
         try:
             await blobs.open(create=True)
             settings = CommitSettings(concurrency=AT_ONCE)
-            committer = Committer(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
+            committer = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
             await committer.begin(None)
             restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), NoProgress(), in_thread=in_thread)
             made = Sluice(committer, restorer, requests, directory, scratch)

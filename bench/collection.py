@@ -39,7 +39,7 @@ from sluice.core.indexjson import encoded
 from sluice.core.snapshot import (
     BlobId,
     BlobStoreName,
-    CheckpointId,
+    CommitId,
     DirIndex,
     FileBlob,
     FileIndex,
@@ -131,7 +131,7 @@ def make_files(top: Path, blobs: list[BlobId]) -> None:
 
 
 async def _register(store: SqlStore, blob_stores: BlobStores, number: int, task: TaskName, blobs: list[BlobId]) -> None:
-    now, checkpoint = SystemClock().now(), CheckpointId(f"{1_700_000_000_000 + number}-000000")
+    now, checkpoint = SystemClock().now(), CommitId(f"{1_700_000_000_000 + number}-000000")
     metadata = FileMetadata(0, 0, 0, "bench", "bench", 0o644)
     files = tuple(FileIndex(f"{n:08}", (FileBlob(blob, 0),), metadata, 0, "0" * 64) for n, blob in enumerate(blobs))
     index = SnapshotIndex(0, SnapshotMetadata(checkpoint, JOB, task, STAGE), DirIndex("", files))

@@ -1,6 +1,6 @@
 """What a commit finds out before it uploads, for a store of 100,000 files: the directory listed, and compared with the snapshot before.
 
-Measured: `LocalFiles.listing`, `to_read` and `diff`, as `Committer.upload` does them, when 1 % of the files are new, 1 % changed in place
+Measured: `LocalFiles.listing`, `to_read` and `diff`, as `Uploader.upload` does them, when 1 % of the files are new, 1 % changed in place
 and 1 % gone. The peer is the least that can be asked of the disk: `os.scandir` of every directory and `stat` of every file, with nothing
 kept. The directory is in the page cache for both, and what is found must be what was changed.
 """

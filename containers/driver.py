@@ -18,11 +18,11 @@ from types import FrameType
 from typing import NoReturn
 
 from containers.agent.agent import Agent
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, Ending
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason
 from containers.engine import Engine
 from containers.settings import ContainerSettings, read_container_settings
 from sluice import logconfig
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, StreamId
@@ -50,7 +50,7 @@ class Lifeline:
     def renewed(self, ends_at: Instant) -> None:
         self._tell(f"lease {ends_at!r}")
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: ExitReason) -> None:
         """Last words: without them an exit code is not the agent's but that of user code which ended the process."""
         self._tell(f"end {ending.exit_code} " + ending.reason.replace("\n", "\0"))
 
@@ -73,12 +73,12 @@ class Driver:
         self._settings = settings
         self._agent: Agent | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending = Ending(EXIT_FAILED, "the agent ended without a word")
+        self._ending = ExitReason(EXIT_FAILED, "the agent ended without a word")
         self._stop_early = threading.Event()
         self._lifeline = Lifeline(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
         self._lifeline.works_for(job.name)
 
-    def run(self) -> Ending:
+    def run(self) -> ExitReason:
         thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
@@ -97,7 +97,7 @@ class Driver:
 
     def _die_of_lost_lease(self, why: str) -> None:
         """End this process at once. Its JVM ends with it, and the watchdog ends whatever does not."""
-        self._lifeline.ended(Ending(EXIT_LEASE_LOST, why))
+        self._lifeline.ended(ExitReason(EXIT_LEASE_LOST, why))
         log.error("lease lost: %s", why)
         for out in (sys.stderr, sys.stdout):
             out.flush()
@@ -108,11 +108,11 @@ class Driver:
             self._ending = asyncio.run(self._live())
         except BaseException as error:
             log.error("the agent failed", exc_info=error)
-            self._ending = Ending(EXIT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
+            self._ending = ExitReason(EXIT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
 
-    async def _live(self) -> Ending:
+    async def _live(self) -> ExitReason:
         self._loop = asyncio.get_running_loop()
-        coordinator = Coordinator(self._settings.coordinator_url)
+        coordinator = CoordinatorClient(self._settings.coordinator_url)
         try:
             self._agent = Agent(
                 self._job,

@@ -20,7 +20,7 @@ STARTING = os.cpu_count() or 1
 """How many queries start at a time: each starts a Python process that needs up to a second of a core, and Spark gives it ten seconds."""
 
 
-class Around(Protocol):
+class BatchHooks(Protocol):
     """What stands around each batch of a stage that writes through its task. Called on Spark's threads; both may block, and raise."""
 
     def begins(self, batch: int) -> None:
@@ -33,7 +33,7 @@ class Around(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StageStart:
     """A stage of a task, to be started under what its acquire gave it."""
 
     declared: DeclaredStage
@@ -43,7 +43,7 @@ class Start:
     reported: int | None
     starts: Mapping[Ssp, int]
     origin: RunId
-    around: Sequence[Around] = ()
+    around: Sequence[BatchHooks] = ()
     replay: Mapping[int, str] = field(default_factory=dict)
     """Plans of batches (Spark's text of `offsets/N`) that the store must run again before it goes on, if it has not yet."""
     restored: bool = False
@@ -116,7 +116,7 @@ class Engine(Protocol):
         """Start the session; seconds. Once, before all else."""
         ...
 
-    def start(self, start: Start) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> tuple[str, Any]:
         """Call the stage's function and start its query: a token that is new for each start, and the query.
 
         Raises StateElsewhere (also for a store that a drain has emptied), CheckpointUnreadable, LeaseLost, and whatever the user's function
@@ -138,16 +138,16 @@ class Engine(Protocol):
         """Let a query that is held go on."""
         ...
 
-    def finish(self, start: Start) -> None:
+    def finish(self, start: StageStart) -> None:
         """Run the batch that the stage's store has planned and not committed, if there is one. Its query is stopped, or held. Raises as
         `start`."""
         ...
 
-    def ends(self, start: Start) -> Mapping[Ssp, int]:
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         """The ends of the intermediate streams that the stage reads, of the partitions of its task, as they are now."""
         ...
 
-    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         """Read on to these ends, close all windows and fire all timers, under `start.drain`. The stage's query is stopped, or held: then it
         does this, and stays held. May be interrupted anywhere and done again; afterwards `start` refuses the store. Raises as `start`."""
         ...

@@ -24,7 +24,7 @@ import psutil
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.driver import WATCHDOG_FD
 from containers.settings import ContainerSettings
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, SluiceError
 from sluice.core.ids import Instant
@@ -167,7 +167,7 @@ class Watchdog:
     async def _tell(self, exit_code: int, reason: str) -> None:
         """Report the exit, so that nobody waits for the lease to end. A coordinator that is just restarting is waited for a little; after
         that the lease does what the report would have done."""
-        coordinator = Coordinator(self._settings.coordinator_url)
+        coordinator = CoordinatorClient(self._settings.coordinator_url)
         try:
             with suppress(SluiceError, TimeoutError):
                 async with asyncio.timeout(TELL_WITHIN.total_seconds()):
@@ -175,7 +175,7 @@ class Watchdog:
         finally:
             await coordinator.close()
 
-    async def _tell_until_heard(self, coordinator: Coordinator, exit_code: int, reason: str) -> None:
+    async def _tell_until_heard(self, coordinator: CoordinatorClient, exit_code: int, reason: str) -> None:
         while True:
             try:
                 return await coordinator.exited(self._settings.id, exit_code, reason)

@@ -18,36 +18,36 @@ from coordinator.api.deps import Backups, Draining, Parts, Versioning
 from coordinator.api.fastpath import fast_paths
 from coordinator.api.middleware import App, Traffic, with_head
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
-from coordinator.chores import KeepClaim, Maintenance
-from coordinator.drains.deadlines import DrainWatch
+from coordinator.chores import ChoreScheduler, KeepClaim
+from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen
 from coordinator.fleet.leases import Leases
-from coordinator.fleet.notices import Freed, Notices
+from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.fleet.registration import Heartbeats
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.failover import GiveTasksAway
+from coordinator.jobmodels.failover import ReassignTasks
 from coordinator.jobmodels.groupers import Groupers
-from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import Adoptions, ModelHistory
 from coordinator.jobmodels.standby import Standbys
-from coordinator.jobmodels.versions import Versions
+from coordinator.jobmodels.versions import ModelVersions
 from coordinator.metrics import new_registry
-from coordinator.runs.alignment import Paces
+from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
-from coordinator.runs.lag import Survey
+from coordinator.runs.lag import LagMonitor
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.trim import TrimStreams
 from coordinator.settings import Settings
 from coordinator.snapshots.audit import Audits
-from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import is_ours
-from coordinator.snapshots.operations import Errands
+from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import SqlStore, open_store
@@ -57,7 +57,7 @@ from sluice.blobs.port import BlobStore
 from sluice.clock import Clock, SystemClock
 from sluice.core.drain import DrainId, Phase, Times
 from sluice.core.errors import DatabaseInUse, StreamUnavailable
-from sluice.core.failover import HoldBack
+from sluice.core.failover import CrashLoopPolicy
 from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobStoreName
@@ -96,7 +96,7 @@ class Coordinator:
     asgi: App
     api: FastAPI
     notices: Notices
-    freed: Freed
+    freed: TaskWaiters
     prepare: Callable[[], Awaitable[None]]
 
 
@@ -133,12 +133,12 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     to have the database: this one must end, since what it knows is out of date."""
     clock = clock or SystemClock()
     store = open_store(settings.database)
-    leases, freed = Leases(settings.lease_policy, clock), Freed()
+    leases, freed = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings)
-    measures, traffic = Measures(), Traffic(clock)
-    survey = Survey(store, systems, measures, clock, models.decoded)
+    measures, traffic = StageMetrics(), Traffic(clock)
+    survey = LagMonitor(store, systems, measures, clock, models.decoded)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(is_ours, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage)
@@ -152,18 +152,18 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         every=timedelta(seconds=settings.gc_every_seconds),
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
-    errands = Errands(clock, lambda: uuid4().hex)
-    drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.show_drain, new_drain_id)
-    drain_watch = DrainWatch(store, drains, clock)
-    groupers, hold_back = Groupers(settings.groupers), HoldBack(timedelta(seconds=settings.hold_back_seconds))
+    errands = Operations(clock, lambda: uuid4().hex)
+    drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.set_drain, new_drain_id)
+    drain_watch = DrainDeadlines(store, drains, clock)
+    groupers, hold_back = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.hold_back_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores)
-    runs = Runs(store, models, notices, clock, leases.show_drain, hold_back)
-    versions = Versions(store, systems, models, notices, clock, groupers, leases.show_model)
-    partition_watch = PartitionWatch(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
-    maintenance = Maintenance(
+    runs = Runs(store, models, notices, clock, leases.set_drain, hold_back)
+    versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version)
+    partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
+    maintenance = ChoreScheduler(
         [
             partition_watch,
-            GiveTasksAway(store, versions, models, blob_stores, clock, settings.fail_over),
+            ReassignTasks(store, versions, models, blob_stores, clock, settings.fail_over),
             ExpireLeases(store, leases, notices, clock, freed),
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
@@ -183,7 +183,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         runs=runs,
         tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures, freed),
         heartbeats=Heartbeats(store, leases, notices, clock, hold_back, freed),
-        paces=Paces(store, systems, clock, models.decoded),
+        paces=AlignmentCoordinator(store, systems, clock, models.decoded),
         models=models,
         leases=leases,
         measures=measures,
@@ -236,7 +236,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     api.state.backups = Backups(
         snapshots=snapshots,
         blob_stores=blob_stores,
-        registry=Registry(store, clock, retention, lambda: f"pin-{uuid4().hex[:12]}"),
+        registry=SnapshotCatalog(store, clock, retention, lambda: f"pin-{uuid4().hex[:12]}"),
         audits=Audits(store, blob_stores),
         collection=collection,
         errands=errands,

@@ -51,7 +51,7 @@ class KeepClaim:
         return {"taken_again": 1}
 
 
-class Maintenance:
+class ChoreScheduler:
     """Runs chores, each at its own pace, until it is left. A chore that fails is counted, logged unless it failed alike at its turn
     before, and tried again at its next."""
 
@@ -65,7 +65,7 @@ class Maintenance:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """How long these turns took in all."""
 
-    async def __aenter__(self) -> Maintenance:
+    async def __aenter__(self) -> ChoreScheduler:
         self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
         return self
 

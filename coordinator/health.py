@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from coordinator.blobpool import BlobStores
-from coordinator.chores import Maintenance
+from coordinator.chores import ChoreScheduler
 from coordinator.fleet.leases import Leases
 from coordinator.store.port import Store
 from sluice.core.errors import SluiceError, UnknownStream
@@ -34,7 +34,7 @@ class Health:
     store: Store
     systems: Mapping[str, StreamSystem]
     leases: Leases
-    maintenance: Maintenance
+    maintenance: ChoreScheduler
     blob_stores: BlobStores
     patience: timedelta = PATIENCE
 

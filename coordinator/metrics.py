@@ -12,13 +12,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.api.middleware import Traffic
-from coordinator.chores import Maintenance
-from coordinator.drains.deadlines import DrainWatch
+from coordinator.chores import ChoreScheduler
+from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.partition_monitor import PartitionWatch
-from coordinator.runs.lag import Survey
+from coordinator.jobmodels.partition_monitor import PartitionMonitor
+from coordinator.runs.lag import LagMonitor
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
@@ -53,7 +53,7 @@ def of_leases(leases: Leases) -> Iterable[Metric]:
     )
 
 
-def of_jobs(survey: Survey) -> Iterable[Metric]:
+def of_jobs(survey: LagMonitor) -> Iterable[Metric]:
     """Jobs by their current runs; nothing while the database did not answer for a minute."""
     state = GaugeMetricFamily(
         "sluice_job_state", "1 for the state of the job's current run, 0 for the others.", labels=["sluice_job", "state"]
@@ -84,7 +84,7 @@ def of_jobs(survey: Survey) -> Iterable[Metric]:
     yield from (state, slots, containers, held, unheld, behind)
 
 
-def of_chores(maintenance: Maintenance) -> Iterable[Metric]:
+def of_chores(maintenance: ChoreScheduler) -> Iterable[Metric]:
     turns = CounterMetricFamily("sluice_chore_turns", "How often each chore had its turn.", labels=["chore"])
     for name, count in sorted(maintenance.turns.items()):
         turns.add_metric([name], count)
@@ -146,7 +146,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 _STREAM = ["sluice_job", "system", "stream"]
 
 
-def of_streams(watch: PartitionWatch, clock: Clock) -> Iterable[Metric]:
+def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
     """The inputs of live runs as the partition monitor found them last."""
     seen = GaugeMetricFamily("sluice_stream_partitions", "Partitions that an input of a job has.", labels=_STREAM)
     known = GaugeMetricFamily("sluice_stream_partitions_known", "Partitions of an input that the job reads.", labels=_STREAM)
@@ -166,7 +166,7 @@ def of_streams(watch: PartitionWatch, clock: Clock) -> Iterable[Metric]:
     yield from (seen, known, refused, unseen)
 
 
-def of_versions(survey: Survey) -> Iterable[Metric]:
+def of_versions(survey: LagMonitor) -> Iterable[Metric]:
     """Of the jobs whose runs go on; nothing while the database did not answer for a minute."""
     version = GaugeMetricFamily("sluice_job_model_version", "The version of the job model in force.", labels=["sluice_job"])
     behind = GaugeMetricFamily("sluice_job_containers_behind", "Live containers that have not adopted that version.", labels=["sluice_job"])
@@ -180,7 +180,7 @@ def of_versions(survey: Survey) -> Iterable[Metric]:
     yield from (version, behind, away)
 
 
-def of_drains(watch: DrainWatch, clock: Clock) -> Iterable[Metric]:
+def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
     """The drains that are on, as they were a second ago, and how many ended how, since ever."""
     seconds = GaugeMetricFamily("sluice_drain_phase_seconds", "How long a drain has been in its phase.", labels=["sluice_job", "phase"])
     stages = GaugeMetricFamily("sluice_drain_stages", "Stages of tasks by the last step that they took.", labels=["sluice_job", "step"])
@@ -200,7 +200,7 @@ def of_drains(watch: DrainWatch, clock: Clock) -> Iterable[Metric]:
     yield from (seconds, stages, late, ended)
 
 
-def of_snapshots(snapshots: Snapshots, survey: Survey, clock: Clock) -> Iterable[Metric]:
+def of_snapshots(snapshots: Snapshots, survey: LagMonitor, clock: Clock) -> Iterable[Metric]:
     """Of a task the oldest over its stages: that is what a lost disk would cost. Only of jobs that have not ended."""
     age = GaugeMetricFamily(
         "sluice_checkpoint_age_seconds", "How long ago the last durable checkpoint of a task was reported.", labels=["sluice_job", "task"]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, SnapshotRow, StoreKey
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, TaskOwnershipRow, Writing
+from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, SnapshotRow, StageKey
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, UnknownRun, UnknownTask
-from sluice.core.failover import HeldUntil, HoldBack, Incarnation, held_until
+from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, held_until
 from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
@@ -23,7 +23,7 @@ from sluice.core.ownership import holds
 from sluice.core.snapshot import BlobStoreName, store_prefix
 
 
-async def held(tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> HoldRow:
+async def check_owner(tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> TaskOwnershipRow:
     """The task's hold, which must be of this generation and run. Raises UnknownTask, LeaseLost."""
     row = await tx.hold(run.job, task)
     if row is None:
@@ -35,7 +35,7 @@ async def held(tx: Reading, run: RunRow, task: TaskName, generation: Generation)
     return row
 
 
-async def the_run(tx: Reading, run_id: RunId) -> RunRow:
+async def get_run(tx: Reading, run_id: RunId) -> RunRow:
     """The run. Raises UnknownRun."""
     run = await tx.run(run_id)
     if run is None:
@@ -45,7 +45,7 @@ async def the_run(tx: Reading, run_id: RunId) -> RunRow:
 
 async def end_container(
     tx: Writing, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
-) -> tuple[ContainerRow, Sequence[HoldRow]]:
+) -> tuple[ContainerRow, Sequence[TaskOwnershipRow]]:
     """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice. The container, and the tasks
     that it held: ring for them (`Freed`) when the transaction has ended."""
     gone = replace(
@@ -57,12 +57,12 @@ async def end_container(
     )
     await tx.put_container(gone)
     holds = await tx.holds_of(container.execution_id)
-    for held in holds:
-        await tx.put_hold(replace(held, hold=replace(held.hold, released=True)))
+    for check_owner in holds:
+        await tx.put_hold(replace(check_owner, hold=replace(check_owner.hold, released=True)))
     return gone, holds
 
 
-def held_back(containers: Sequence[ContainerRow], rule: HoldBack) -> HeldUntil | None:
+def held_back(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> BackoffUntil | None:
     """Until when the slot with these incarnations, by epoch, is held back. Not while one of them may still act, nor for one that was
     replaced, or ended since its time was up: that was no failure of its own."""
     if any(each.ended_at is None for each in containers[-1:]):
@@ -102,7 +102,7 @@ async def ask_to_stop(tx: Writing, run: RunRow, now: datetime, reason: str, *, f
 
 log = logging.getLogger(__name__)
 
-ShowDrain = Callable[[Sequence[ExecutionContainerId], DrainId | None], None]
+SetDrain = Callable[[Sequence[ExecutionContainerId], DrainId | None], None]
 """Tells which drain the answers to these containers' heartbeats name."""
 
 KEPT_AFTER_FAILURE = timedelta(days=30)
@@ -142,12 +142,12 @@ def feeders_of(run: RunRow) -> Mapping[StageName, frozenset[StageName]]:
     }
 
 
-def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[HoldRow]) -> Shape:
+def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Shape:
     return Shape(
         slots=model.placement,
         feeders=feeders_of(run),
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},
-        held={each.task for each in holds if each.run_id == run.run_id and not each.hold.released},
+        check_owner={each.task for each in holds if each.run_id == run.run_id and not each.hold.released},
     )
 
 
@@ -194,7 +194,7 @@ async def pin(tx: Writing, drain: DrainRow, row: DrainStageRow, now: datetime) -
 
 async def unpin(tx: Writing, drain: DrainRow, now: datetime) -> None:
     for row in await tx.pin(pin_id(drain.drain_id)):
-        await tx.put_cleanup(retirement(StoreKey(row.job, row.task, row.stage), now))
+        await tx.put_cleanup(retirement(StageKey(row.job, row.task, row.stage), now))
     await tx.drop_pin(pin_id(drain.drain_id))
 
 
@@ -241,7 +241,7 @@ async def _go_back(tx: Writing, drain: DrainRow) -> int:
     return left
 
 
-async def leave(tx: Writing, run: RunRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow | None]:
+async def abandon_run(tx: Writing, run: RunRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow | None]:
     """Take a run that somebody stops out of its drain: cancelled while it can be, else failed. Without one nothing happens."""
     if run.state is not RunState.DRAINING:
         return run, None
@@ -249,7 +249,7 @@ async def leave(tx: Writing, run: RunRow, reason: str, now: datetime) -> tuple[R
     return await (cancel if drain.phase.can_go_back else fail)(tx, run, drain, reason, now)
 
 
-def retirement(key: StoreKey, now: datetime) -> CleanupRow:
+def retirement(key: StageKey, now: datetime) -> CleanupRow:
     """Look which snapshots of a store are to be retained."""
     prefix = store_prefix(key.job, key.task, key.stage)
     return CleanupRow(CleanupKind.RETIRE, BlobStoreName(""), prefix, key.job, key.task, key.stage, now, now)

@@ -1,7 +1,7 @@
 """The HTTP client for the coordinator's API. Problem responses (RFC 9457) are raised as the errors of `sluice.core.errors`.
 
-`Coordinator` has the calls of agents. Those that only people make are in `sluice.cli.client`. `until_answered` repeats a call until the
-coordinator can be reached.
+`CoordinatorClient` has the calls of agents. Those that only people make are in `sluice.cli.client`. `until_answered` repeats a call until
+the coordinator can be reached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, YourRequest
+from sluice.core.errors import ClientError, CoordinatorUnreachable, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
@@ -61,7 +61,7 @@ class NotValid:
     ended: RunState | None
 
 
-class Refused(YourRequest):
+class Refused(ClientError):
     """The coordinator refused."""
 
     def __init__(self, slug: str, detail: str) -> None:
@@ -78,7 +78,7 @@ class Served:
     model: JobModel
 
 
-class Coordinator:
+class CoordinatorClient:
     """One HTTP client. Every method raises CoordinatorUnreachable when there was no answer, or 5xx; LeaseLost for a 409 `lease-lost`; and
     Refused for what the coordinator will not do."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.core.errors import BadJobFile, BadSettings
 from sluice.core.ids import RunId
 from sluice.core.placement import slots
@@ -92,7 +92,7 @@ def deploy_request(
 
 async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
     """Make the run on the coordinator at `url`; its id. Raises CoordinatorUnreachable, Refused."""
-    coordinator = Coordinator(url)
+    coordinator = CoordinatorClient(url)
     try:
         return RunId((await coordinator.deploy(request)).run_id)
     finally:

@@ -14,26 +14,26 @@ from datetime import timedelta
 
 from prometheus_client.metrics_core import Metric
 
-from containers.agent.alignment import Pacer
+from containers.agent.alignment import Aligner
 from containers.agent.drain import DrainNews
-from containers.agent.heartbeat import Heart, LeaseRanOut, Replaced, RunOver
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, Ending, Life
+from containers.agent.heartbeat import LeaseKeeper, LeaseRanOut, Replaced, RunOver
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason
 from containers.agent.metrics import ContainerCollector, Exposition, Meters, backup_metrics, expose
 from containers.agent.progress import Reports
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
 from containers.agent.stage import RestartPolicy
-from containers.agent.task import TaskPlace
-from containers.engine import Engine, Start
+from containers.agent.task import TaskContext
+from containers.engine import Engine, StageStart
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
-from containers.state.context import BackupPlace
+from containers.state.context import StateContext
 from containers.state.recovery import Snapshot
 from containers.state.standby import Standby
 from sluice.blobs.port import BlobStore
-from sluice.client import Coordinator, Refused
+from sluice.client import CoordinatorClient, Refused
 from sluice.clock import Clock
-from sluice.core.errors import BlobUnavailable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
@@ -59,7 +59,7 @@ class Agent:
         self,
         job: Job,
         settings: ContainerSettings,
-        coordinator: Coordinator,
+        coordinator: CoordinatorClient,
         clock: Clock,
         make_engine: Callable[[wire_runs.RunDetail], Engine],
         on_renewed: Callable[[Instant], None],
@@ -72,16 +72,16 @@ class Agent:
         self._clock = clock
         self._make_engine = make_engine
         self._on_renewed = on_renewed
-        self._life = Life(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
+        self._life = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
         self._queries: Queries | None = None
         self._slot: Slot | None = None
         self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._meters = Meters(settings.trigger, clock)
-        self._backups = BackupPlace(job, settings, coordinator, clock, open_blobs)
+        self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
         self._standby = Standby(self._backups, settings.id, timedelta(seconds=settings.standby_seconds))
         self._snapshots: dict[str, Snapshot] = {}
         self._drains = DrainNews(self._life, coordinator, settings.run, self._backups, self._pause_queries, self._after_drain)
-        self._heart: Heart | None = None
+        self._heart: LeaseKeeper | None = None
         self._exposition: Exposition | None = None
 
     # --- what may end it -------------------------------------------------------------------------------------------
@@ -92,17 +92,17 @@ class Agent:
             log.warning("told to stop again: running batches are interrupted")
             if self._queries is not None:
                 self._queries.hurry()
-        self._life.end(Ending(EXIT_OK, "told to stop"))
+        self._life.end(ExitReason(EXIT_OK, "told to stop"))
 
     # --- the life --------------------------------------------------------------------------------------------------
 
-    async def run(self) -> Ending:
+    async def run(self) -> ExitReason:
         """Until the end; the caller exits with its code."""
         tell = False
         try:
             run = await self._life.reach(lambda: self._coordinator.run(self._settings.run))
             if run.state.ended:
-                return Ending(EXIT_OK, f"the run is over: {run.state}")
+                return ExitReason(EXIT_OK, f"the run is over: {run.state}")
             check_job(self._job, run)
             await self._expose()
             registered = await self._register(run)
@@ -112,14 +112,14 @@ class Agent:
             ending = await self._life.ending
             tell = await self._wind_down()
         except LeaseLost as lost:
-            ending = Ending(EXIT_LEASE_LOST, str(lost))
+            ending = ExitReason(EXIT_LEASE_LOST, str(lost))
         except SluiceError as error:
             stale = isinstance(error, StaleRun)
-            self._life.end(Ending(EXIT_OK, str(error)) if stale else Ending(EXIT_FAILED, f"{error.title()} {error}"))
+            self._life.end(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(EXIT_FAILED, f"{error.title()} {error}"))
             ending = self._life.ending.result()
         except Exception as error:
             log.error("the agent failed", exc_info=error)
-            ending = Ending(EXIT_FAILED, f"{type(error).__name__}: {error}")
+            ending = ExitReason(EXIT_FAILED, f"{type(error).__name__}: {error}")
         finally:
             await self._life.end_background()
             await self._backups.close()
@@ -172,7 +172,7 @@ class Agent:
         reply = await self._life.reach(ask)
         epoch = Epoch(reply.epoch)
         trust = Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
-        self._heart = heart = Heart(
+        self._heart = heart = LeaseKeeper(
             self._coordinator,
             self._settings.id,
             epoch,
@@ -189,14 +189,14 @@ class Agent:
         self._life.in_background(self._reports.run(), "progress")
         return reply
 
-    async def _beat(self, heart: Heart) -> None:
+    async def _beat(self, heart: LeaseKeeper) -> None:
         match await heart.run():
             case Replaced():
                 self._life.lose_lease("the coordinator holds this container for replaced or lost")
             case LeaseRanOut(last_error=error):
                 self._life.lose_lease(f"the lease ran out while the coordinator was unreachable: {error}")
             case RunOver(state=state):
-                self._life.end(Ending(EXIT_OK, f"the run is over: {state}"))
+                self._life.end(ExitReason(EXIT_OK, f"the run is over: {state}"))
 
     async def _listen(self) -> None:
         """Notices as they come. Those from before the registration are read too: a stop may be among them."""
@@ -205,14 +205,14 @@ class Agent:
             asked = self._clock.elapsed()
             try:
                 found = await self._coordinator.notices(self._settings.run, seq, POLL)
-            except (OurTrouble, Refused) as error:
+            except (Unavailable, Refused) as error:
                 log.debug("no notices: %s", error)
                 await asyncio.sleep(RETRY.total_seconds())
                 continue
             for notice in found:
                 seq = notice.seq
                 if notice.kind in ("STOP", "ENDED"):
-                    self._life.end(Ending(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
+                    self._life.end(ExitReason(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
                 elif notice.kind == "DRAIN":
                     await self._drains.hear(notice.detail)
                 elif notice.kind == "MODEL":
@@ -258,8 +258,8 @@ class Agent:
     def backing_up_to(self) -> Sequence[BlobStoreName]:
         return list(self._backups.destinations.to)
 
-    def _backup_of(self, run: wire_runs.RunDetail) -> Callable[[Start], Backup | None]:
-        def backup_of(start: Start) -> Backup | None:
+    def _backup_of(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Backup | None]:
+        def backup_of(start: StageStart) -> Backup | None:
             return Backup(self._backups, start, self._snapshots.get(start.query)) if run.restore_from else None
 
         return backup_of
@@ -282,7 +282,7 @@ class Agent:
         if self._life.over:
             return
         self._life.in_background(self._feel_pulse(queries), "Spark")
-        place = TaskPlace(
+        place = TaskContext(
             life=self._life,
             job=self._job,
             coordinator=self._coordinator,
@@ -301,16 +301,16 @@ class Agent:
             self._life.in_background(self._standby.run(), "standby")
 
     async def _feel_pulse(self, queries: Queries) -> None:
-        self._life.end(Ending(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
+        self._life.end(ExitReason(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
 
-    def _pacer_of(self, run: wire_runs.RunDetail) -> Callable[[Start], Pacer | None]:
+    def _pacer_of(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Aligner | None]:
         """Aligned are the stages that feed another one, in a run that asks for it."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
-        def pacer_of(start: Start) -> Pacer | None:
+        def pacer_of(start: StageStart) -> Aligner | None:
             if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.declared.stage.writes):
                 return None
-            return Pacer(self._coordinator, self._settings.run, start)
+            return Aligner(self._coordinator, self._settings.run, start)
 
         return pacer_of
 
@@ -333,7 +333,7 @@ class Agent:
             log.warning("not everything could be told to the coordinator: %s", error)
         return not late
 
-    async def _say_goodbye(self, ending: Ending) -> None:
+    async def _say_goodbye(self, ending: ExitReason) -> None:
         """Tell the exit. If nobody hears it, the watchdog tells it when the process is gone, or the lease runs out."""
         try:
             async with asyncio.timeout(5):

@@ -11,9 +11,9 @@ import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from containers.engine import Start
-from sluice.client import Coordinator
-from sluice.core.errors import OurTrouble
+from containers.engine import StageStart
+from sluice.client import CoordinatorClient
+from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId
 from sluice.wire import agents as wire_agents
 
@@ -27,10 +27,10 @@ LATE_NEWS = timedelta(seconds=20)
 """How long a batch waits for Spark's word on the batch before it, which Spark may drop when its queue of events is full."""
 
 
-class Pacer:
+class Aligner:
     """Of one stage of a task. Made and run on the agent's loop; it stands around each batch."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, start: Start, ask_again: timedelta = ASK_AGAIN) -> None:
+    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, start: StageStart, ask_again: timedelta = ASK_AGAIN) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._start = start
@@ -80,7 +80,7 @@ class Pacer:
         """Tell the coordinator, and hear its word, for ever. While it is away all stays as it said last. Raises LeaseLost, Refused."""
         while True:
             self._news.clear()
-            with suppress(OurTrouble):
+            with suppress(Unavailable):
                 await self._ask()
             async with self._changed:
                 self._changed.notify_all()

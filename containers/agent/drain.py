@@ -11,17 +11,17 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from containers.agent.lifecycle import RETRY, Life
+from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.agent.queries import Queries
-from containers.engine import Emptied, Start
+from containers.engine import Emptied, StageStart
 from containers.state.checkpoint import inspect, read_plan
-from containers.state.context import BackupPlace
+from containers.state.context import StateContext
 from containers.state.offsetlog import positions_in
-from sluice.client import Coordinator, Refused
+from sluice.client import CoordinatorClient, Refused
 from sluice.core.drain import Phase
-from sluice.core.errors import OurTrouble
+from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId, Ssp
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -40,7 +40,7 @@ _ORDER = list(Phase)
 class Draining:
     """One drain, for all tasks of the container. Made and used on the agent's loop."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, place: BackupPlace, drain: wire_runs.DrainOfRun) -> None:
+    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, place: StateContext, drain: wire_runs.DrainOfRun) -> None:
         self.uuid = drain.uuid
         self._coordinator = coordinator
         self._run_id = run_id
@@ -71,7 +71,7 @@ class Draining:
             await self._changed.wait_for(lambda: self._phase in phases or self._phase.over)
             return not self._phase.over
 
-    async def take_part(self, queries: Queries, starts: Sequence[Start]) -> bool:
+    async def participate(self, queries: Queries, starts: Sequence[StageStart]) -> bool:
         """Do a task's part; False when the drain has ended before anything was flushed, and the task is to go on. Raises what engine and
         backups raise, and LeaseLost."""
         while not self.over:
@@ -83,7 +83,7 @@ class Draining:
                 await asyncio.sleep(AGAIN.total_seconds())
         return self._phase is not Phase.CANCELLED and not (self._phase is Phase.FAILED and await self._failed_early())
 
-    async def _take_part(self, queries: Queries, starts: Sequence[Start]) -> None:
+    async def _take_part(self, queries: Queries, starts: Sequence[StageStart]) -> None:
         if await self._until(Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING):
             await _all(self._stop(queries, start) for start in starts)
         if await self._until(Phase.FLUSHING, Phase.COMMITTING):
@@ -93,33 +93,33 @@ class Draining:
             await _all(self._commit(queries, start) for start in starts)
         await self._until()
 
-    async def _stop(self, queries: Queries, start: Start) -> None:
+    async def _stop(self, queries: Queries, start: StageStart) -> None:
         if self._phase is Phase.STOPPING:
-            await queries.on_engine(start, lambda engine: engine.finish(start))
+            await queries.run_on_engine(start, lambda engine: engine.finish(start))
             await self._tell(start, "stopped", await self._durable(queries, start))
             log.info("%s has stopped for drain %s", start.query, self.uuid)
 
-    async def _empty(self, queries: Queries, start: Start) -> None:
+    async def _empty(self, queries: Queries, start: StageStart) -> None:
         if self._phase is not Phase.FLUSHING:  # told before this container was started again
             return
         catch_up = await self._feeders_have_flushed(start)
         if self.over:
             return
         under = replace(start, drain=self.uuid)
-        ends = dict(await self._until_there(lambda: queries.on_engine(start, lambda engine: engine.ends(under))) or {})
+        ends = dict(await self._until_there(lambda: queries.run_on_engine(start, lambda engine: engine.ends(under))) or {})
         ends |= {ssp: offset for ssp, offset in catch_up.items() if ssp in start.starts}
         await self._tell(start, "flushing", None)
         if self.over:
             return
-        emptied: Emptied = await queries.on_engine(start, lambda engine: engine.empty(under, ends))
+        emptied: Emptied = await queries.run_on_engine(start, lambda engine: engine.empty(under, ends))
         await self._tell(start, "flushed", None, emptied)
         left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
         log.info("%s is flushed after batch %d%s", start.query, emptied.batch, left)
 
-    async def _commit(self, queries: Queries, start: Start) -> None:
+    async def _commit(self, queries: Queries, start: StageStart) -> None:
         await self._tell(start, "committed", await self._durable(queries, start))
 
-    async def _durable(self, queries: Queries, start: Start) -> CheckpointId | None:
+    async def _durable(self, queries: Queries, start: StageStart) -> CommitId | None:
         backup = queries.backup(start)
         return await self._until_there(backup.durable) if backup is not None else None
 
@@ -128,12 +128,12 @@ class Draining:
         while not self.over:
             try:
                 return await ask()
-            except OurTrouble as error:
+            except Unavailable as error:
                 log.warning("drain %s waits: %s", self.uuid, error)
                 await asyncio.sleep(AGAIN.total_seconds())
         return None
 
-    async def _feeders_have_flushed(self, start: Start) -> Mapping[Ssp, int]:
+    async def _feeders_have_flushed(self, start: StageStart) -> Mapping[Ssp, int]:
         """Wait until nobody writes any more what the stage reads; where it must read up to because others have read further."""
         while not self.over:
             heard = self._heard
@@ -154,13 +154,13 @@ class Draining:
         number, asked = self._asked
         try:
             return await asyncio.shield(asked)
-        except OurTrouble:
+        except Unavailable:
             if self._asked == (number, asked):
                 self._asked = None
             raise
 
     async def _tell(
-        self, start: Start, step: wire_agents.StepName, checkpoint: CheckpointId | None, emptied: Emptied | None = None
+        self, start: StageStart, step: wire_agents.StepName, checkpoint: CommitId | None, emptied: Emptied | None = None
     ) -> None:
         """Until it is heard. Nothing of a drain that is over. Raises Refused, LeaseLost."""
         batch, offsets = await self._place.in_thread(lambda: self._standing(start))
@@ -179,7 +179,7 @@ class Draining:
         if reply is not None and reply.phase is not self._phase:
             await self.heard(reply.phase)
 
-    def _standing(self, start: Start) -> tuple[int | None, Mapping[Ssp, int]]:
+    def _standing(self, start: StageStart) -> tuple[int | None, Mapping[Ssp, int]]:
         """The last committed batch of the stage's store, and where it ends. Blocks."""
         directory = self._place.stores.directory(start.task, start.declared.stage.name)
         found = inspect(directory)
@@ -207,7 +207,7 @@ class Draining:
                 drain = await self._coordinator.drain(self.uuid)
             except Refused:
                 return True
-            except OurTrouble:
+            except Unavailable:
                 await asyncio.sleep(AGAIN.total_seconds())
             else:
                 return all(each.phase is not Phase.FLUSHING for each in drain.phases)
@@ -220,7 +220,7 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
             raise error
 
 
-def _waits_for(drain: wire_drains.DrainDetail, start: Start) -> Sequence[str]:
+def _waits_for(drain: wire_drains.DrainDetail, start: StageStart) -> Sequence[str]:
     for container in drain.containers:
         for task in container.tasks:
             for stage in task.stages:
@@ -234,10 +234,10 @@ class DrainNews:
 
     def __init__(
         self,
-        life: Life,
-        coordinator: Coordinator,
+        life: ContainerLifecycle,
+        coordinator: CoordinatorClient,
         run_id: RunId,
-        place: BackupPlace,
+        place: StateContext,
         on_begin: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:
@@ -267,7 +267,7 @@ class DrainNews:
             try:
                 drain = (await self._coordinator.run(self._run_id)).drain
                 break
-            except OurTrouble:
+            except Unavailable:
                 await self._life.pause(RETRY)
             except Refused as refused:
                 log.warning("a notice of drain %s is left alone: %s", uuid, refused)

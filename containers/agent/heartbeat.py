@@ -18,7 +18,7 @@ from typing import Protocol
 
 from sluice.client import Alive, NotValid
 from sluice.clock import Clock
-from sluice.core.errors import OurTrouble
+from sluice.core.errors import Unavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.lease import Trust, next_heartbeat
 from sluice.core.lifecycle import RunState
@@ -52,10 +52,10 @@ class LeaseRanOut:
     last_error: str
 
 
-Verdict = Replaced | RunOver | LeaseRanOut
+LeaseEnd = Replaced | RunOver | LeaseRanOut
 
 
-class Heart:
+class LeaseKeeper:
     """Beats until the verdict that ends the container. `chance` gives uniform numbers in [0, 1) for the jitter; `on_version` hears with
     each renewal at which version the run's job model is."""
 
@@ -89,7 +89,7 @@ class Heart:
         """How long this container may still act, unheard."""
         return timedelta(seconds=max(0.0, self.trust.ends_at - self._clock.elapsed()))
 
-    async def run(self) -> Verdict:
+    async def run(self) -> LeaseEnd:
         """Beat for ever; returns the verdict. The first beat is one interval after the registration."""
         pause = next_heartbeat(self._interval, self._chance())
         error = "no heartbeat was tried"
@@ -100,7 +100,7 @@ class Heart:
             sent = self._clock.elapsed()
             try:
                 answer = await self._coordinator.heartbeat(self._execution_id, self._epoch, min(ANSWER_WITHIN, self.left))
-            except OurTrouble as trouble:
+            except Unavailable as trouble:
                 error = str(trouble)
                 log.warning("heartbeat: %s; %.0f s of the lease left", error, self.left.total_seconds())
                 pause = RETRY

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sluice.client import Refused
 from sluice.clock import Clock
-from sluice.core.errors import CoordinatorUnreachable, LeaseLost, OurTrouble, SluiceError, StaleRun
+from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,14 @@ RETRY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitReason:
     """Why the container ends, and how."""
 
     exit_code: int
     reason: str
 
 
-class Life:
+class ContainerLifecycle:
     """Of one container. On the agent's loop. `patience`: how long the coordinator is waited for where nothing else ends the waiting."""
 
     def __init__(self, clock: Clock, patience: timedelta, on_lease_lost: Callable[[str], None]) -> None:
@@ -43,14 +43,14 @@ class Life:
         self._patience = patience
         self._on_lease_lost = on_lease_lost
         self._background: set[asyncio.Task[None]] = set()
-        self.ending: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.ending: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
 
     @property
     def over(self) -> bool:
         """Whether there is a reason to end."""
         return self.ending.done()
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: ExitReason) -> None:
         """The first reason stands."""
         if not self.over:
             log.info("ending: %s", ending.reason)
@@ -59,7 +59,7 @@ class Life:
     def lose_lease(self, why: str) -> None:
         """Ends the process: nothing more may be written, so nothing is stopped in order."""
         self._on_lease_lost(why)
-        self.end(Ending(EXIT_LEASE_LOST, why))
+        self.end(ExitReason(EXIT_LEASE_LOST, why))
 
     def in_background(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Do it beside; its error ends the container."""
@@ -70,12 +70,12 @@ class Life:
             except LeaseLost as lost:
                 self.lose_lease(str(lost))
             except StaleRun as stale:
-                self.end(Ending(EXIT_OK, str(stale)))
+                self.end(ExitReason(EXIT_OK, str(stale)))
             except SluiceError as error:
-                self.end(Ending(EXIT_FAILED, f"{what}: {error.title()} {error}"))
+                self.end(ExitReason(EXIT_FAILED, f"{what}: {error.title()} {error}"))
             except Exception as error:
                 log.error("%s failed", what, exc_info=error)
-                self.end(Ending(EXIT_FAILED, f"{what}: {error}"))
+                self.end(ExitReason(EXIT_FAILED, f"{what}: {error}"))
 
         task = asyncio.create_task(guarded(), name=what)
         self._background.add(task)
@@ -120,7 +120,7 @@ class Life:
         while not self.over:
             try:
                 return await _asked(ask)
-            except OurTrouble as error:
+            except Unavailable as error:
                 log.warning("waiting for the coordinator: %s", error)
                 await self.pause(RETRY)
         return None

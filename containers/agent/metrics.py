@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from containers.engine import Batch, Start
+from containers.engine import Batch, StageStart
 from containers.state.meters import BackupMeter, CopyMeter, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
@@ -36,7 +36,7 @@ class Meter:
     """One stage of one task, since this container runs it: over all starts of its query. `restarts` tells how many there were after a
     failure; `trigger` is the shortest time from one batch to the next."""
 
-    def __init__(self, start: Start, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
+    def __init__(self, start: StageStart, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
         self.task: TaskName = start.task
         self.stage: StageName = start.declared.stage.name
         self.restarts = restarts
@@ -108,10 +108,10 @@ class Meters:
         self._clock = clock
         self._stages: dict[str, Meter] = {}
 
-    def begin(self, start: Start, restarts: Callable[[], int]) -> None:
+    def begin(self, start: StageStart, restarts: Callable[[], int]) -> None:
         self._stages[start.query] = Meter(start, restarts, self._trigger, self._clock)
 
-    def forget(self, start: Start) -> None:
+    def forget(self, start: StageStart) -> None:
         """The container runs it no more: nothing more is told of it."""
         self._stages.pop(start.query, None)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.client import Coordinator
-from sluice.core.errors import OurTrouble, YourRequest
+from sluice.client import CoordinatorClient
+from sluice.core.errors import ClientError, Unavailable
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -42,7 +42,7 @@ def _body(report: Report) -> wire_agents.ProgressRequest:
 class Reports:
     """Holds back nothing but what is superseded: a stage that runs ten batches in a second sends one report."""
 
-    def __init__(self, coordinator: Coordinator, run_id: RunId, pause: timedelta) -> None:
+    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, pause: timedelta) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._pause = pause
@@ -61,7 +61,7 @@ class Reports:
             self._news.clear()
             try:
                 await self.flush()
-            except OurTrouble as trouble:
+            except Unavailable as trouble:
                 log.warning("progress is kept back: %s", trouble)
                 self._news.set()
             await asyncio.sleep(self._pause.total_seconds())
@@ -72,7 +72,7 @@ class Reports:
             for key, report in list(self._newest.items()):
                 try:
                     await self._coordinator.progress(self._run_id, report.task, _body(report))
-                except YourRequest as refused:
+                except ClientError as refused:
                     about = {"task": report.task, "stage": report.stage, "generation": report.generation}
                     log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
                 if self._newest.get(key) is report:

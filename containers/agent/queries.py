@@ -15,12 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from containers.agent.alignment import Pacer
+from containers.agent.alignment import Aligner
 from containers.agent.liveness import Pulse
 from containers.agent.metrics import Meters
 from containers.agent.progress import Report, Reports
 from containers.agent.stage import RestartPolicy, StageRunner
-from containers.engine import STARTING, Batch, Callbacks, Engine, Start
+from containers.engine import STARTING, Batch, Callbacks, Engine, StageStart
 from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import LeaseLost
@@ -46,8 +46,8 @@ class Queries:
         clock: Clock,
         reports: Reports,
         on_lease_lost: Callable[[str], None],
-        pacer_of: Callable[[Start], Pacer | None],
-        backup_of: Callable[[Start], Backup | None],
+        pacer_of: Callable[[StageStart], Aligner | None],
+        backup_of: Callable[[StageStart], Backup | None],
         meters: Meters,
     ) -> None:
         self._engine = engine
@@ -59,9 +59,9 @@ class Queries:
         self._backup_of = backup_of
         self._meters = meters
         self._last: dict[str, Report] = {}
-        self._pacers: dict[str, Pacer] = {}
+        self._pacers: dict[str, Aligner] = {}
         self._backups: dict[str, Backup] = {}
-        self._preparing: dict[asyncio.Future[Start], str] = {}
+        self._preparing: dict[asyncio.Future[StageStart], str] = {}
         self._at_work: dict[asyncio.Future[Any], TaskName] = {}
         self._stopping = False
         self._pauses = 0
@@ -70,7 +70,7 @@ class Queries:
         self._loop = asyncio.get_running_loop()
         self._runners: dict[str, StageRunner] = {}
         self._ends: dict[str, asyncio.Future[str | None]] = {}
-        self._patience = Patience()
+        self._patience = ShutdownDeadline()
         self._starting = asyncio.Semaphore(STARTING)
         self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
         self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
@@ -85,7 +85,7 @@ class Queries:
         )
         await self._call(lambda: self._engine.open(callbacks))
 
-    async def run(self, starts: Sequence[Start]) -> None:
+    async def run(self, starts: Sequence[StageStart]) -> None:
         """Start these, or let them go on that a pause has held, and keep them running until `stop` or `pause`. Raises what
         `StageRunner.run` raises."""
         await asyncio.gather(*(self._keep(start, self._quiets(start.query)) for start in starts))
@@ -94,7 +94,7 @@ class Queries:
         """What changes with each pause, and each stop of the query."""
         return self._pauses, self._stops[query]
 
-    async def _keep(self, start: Start, quiets: tuple[int, int]) -> None:
+    async def _keep(self, start: StageStart, quiets: tuple[int, int]) -> None:
         """Keep one running, in step with the same stage of other tasks where that is asked for."""
         runner = self._runners.get(start.query)
         if runner is None or not runner.held:
@@ -111,7 +111,7 @@ class Queries:
         finally:
             self._meters.forget(runner.start)
 
-    async def _new_runner(self, start: Start, quiets: tuple[int, int]) -> StageRunner | None:
+    async def _new_runner(self, start: StageStart, quiets: tuple[int, int]) -> StageRunner | None:
         """None when it was stopped meanwhile, or all was paused: another `run` then begins anew."""
         pacer = self._pacer_of(start)
         prepared = await self._ready(start if pacer is None else replace(start, around=(*start.around, pacer)))
@@ -132,12 +132,12 @@ class Queries:
         self._runners[start.query] = runner
         return runner
 
-    async def prepare(self, starts: Sequence[Start]) -> Sequence[Start] | None:
+    async def prepare(self, starts: Sequence[StageStart]) -> Sequence[StageStart] | None:
         """Make the stores of these ready without starting their queries; None when the container stops meanwhile."""
         ready = await asyncio.gather(*map(self._ready, starts))
         return None if None in ready else [start for start in ready if start is not None]
 
-    async def _ready(self, start: Start) -> Start | None:
+    async def _ready(self, start: StageStart) -> StageStart | None:
         """The start with its store made ready, which is done once in a container's life."""
         if (known := self._backups.get(start.query)) is not None:
             return replace(known.ready, starts=start.starts, around=(*start.around, known))
@@ -149,7 +149,7 @@ class Queries:
             self._backups[start.query] = backup
         return prepared
 
-    async def _prepared(self, backup: Backup, query: str) -> Start | None:
+    async def _prepared(self, backup: Backup, query: str) -> StageStart | None:
         """How to start a stage whose store was made ready; None when it is stopped meanwhile, and the store is left alone."""
         if self._stopping:
             return None
@@ -169,11 +169,11 @@ class Queries:
         if stopped:
             await asyncio.wait(stopped)
 
-    def backup(self, start: Start) -> Backup | None:
+    def backup(self, start: StageStart) -> Backup | None:
         """Of a stage whose store was made ready."""
         return self._backups.get(start.query)
 
-    async def on_engine(self, start: Start, work: Callable[[Engine], T]) -> T:
+    async def run_on_engine(self, start: StageStart, work: Callable[[Engine], T]) -> T:
         """Do something for a stage with the engine, on its threads. A stop waits for it, also when nobody else does any more."""
         doing = asyncio.ensure_future(self._call(lambda: work(self._engine)))
         self._at_work[doing] = start.task
@@ -233,7 +233,7 @@ class Queries:
         elif start.reported is not None:
             self._report(start, start.reported, {}, measures)
 
-    def _report(self, start: Start, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.MeasuresBody | None) -> None:
+    def _report(self, start: StageStart, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.MeasuresBody | None) -> None:
         report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
         self._last[start.query] = report
         self._reports.put(report)
@@ -248,7 +248,7 @@ class Queries:
         self._pauses += 1
         await self._each(StageRunner.hold, self._runners, deadline)
 
-    async def beside_backups(self, starts: Sequence[Start], work: Awaitable[T]) -> T:
+    async def concurrently_with_commits(self, starts: Sequence[StageStart], work: Awaitable[T]) -> T:
         """Do the work while the stores of these are backed up as ever: batches wait for overdue commits. Raises what the work and
         `Backup.run` raise."""
         doing = asyncio.ensure_future(work)
@@ -306,13 +306,13 @@ class Queries:
             if (backup := self._backups.get(query)) is not None:
                 backup.abandon()
 
-    async def _each(self, quieten: Quieten, queries: Collection[str], deadline: timedelta) -> Collection[str]:
+    async def _each(self, quieten: StopOrPause, queries: Collection[str], deadline: timedelta) -> Collection[str]:
         """Stop or hold these; those that have not ended in time."""
         for query in queries:
             if (pacer := self._pacers.get(query)) is not None:
                 pacer.open()
         runners = {query: self._runners[query] for query in queries if query in self._runners}
-        return await quietened(runners, quieten, deadline, self._patience, self._abandon)
+        return await stop_or_pause_all(runners, quieten, deadline, self._patience, self._abandon)
 
     async def _await_works(self, deadline: timedelta) -> set[TaskName]:
         """The tasks for which the engine is still at work after that. A batch that runs at the deadline waits for nothing more."""
@@ -344,7 +344,7 @@ def _contained(blocking: Callable[[], T]) -> T:
         raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}").with_traceback(error.__traceback__) from error
 
 
-Quieten: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
+StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
 """`StageRunner.hold` or `stop`."""
 
 HURRY = timedelta(seconds=3)
@@ -354,7 +354,7 @@ BEYOND_TIME_OUT = timedelta(seconds=10)
 """How long a stop waits for Spark after a batch was interrupted at its time-out."""
 
 
-class Patience:
+class ShutdownDeadline:
     """How long stops wait. `forced` is for the engine's threads; `spark_is_gone`: there is nobody left to wait for."""
 
     def __init__(self) -> None:
@@ -382,11 +382,11 @@ class Patience:
                 await asyncio.sleep(0 if self.spark_is_gone else HURRY.total_seconds())
 
 
-async def quietened(
+async def stop_or_pause_all(
     runners: Mapping[str, StageRunner],
-    quieten: Quieten,
+    quieten: StopOrPause,
     deadline: timedelta,
-    patience: Patience,
+    patience: ShutdownDeadline,
     abandon: Callable[[Collection[str]], None],
 ) -> Collection[str]:
     """Stop or hold these; those that have not ended in time. At the deadline what still runs is abandoned: its batches wait for nothing
@@ -412,7 +412,7 @@ def _has_ended(stop: asyncio.Task[bool]) -> bool:
     return error is None
 
 
-async def finished(backups: Collection[Backup], within: timedelta, patience: Patience) -> None:
+async def finished(backups: Collection[Backup], within: timedelta, patience: ShutdownDeadline) -> None:
     """The last commits of stores whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
     finishing = [asyncio.create_task(backup.finish()) for backup in backups]
     await patience.wait(lambda: finishing, within)

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from containers.agent.lifecycle import EXIT_OK, Ending
-from containers.agent.task import TaskPlace, TaskRun
+from containers.agent.lifecycle import EXIT_OK, ExitReason
+from containers.agent.task import AssignedTask, TaskContext
 from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, RunId, Ssp, TaskName
@@ -33,11 +33,11 @@ CHANGED = (TaskNotYours.slug, UnknownTask.slug)
 class Slot:
     """On the agent's loop. `version`: the one that the container was told when it registered."""
 
-    def __init__(self, place: TaskPlace, processor: ProcessorId, version: int) -> None:
+    def __init__(self, place: TaskContext, processor: ProcessorId, version: int) -> None:
         self._place = place
         self._processor = processor
         self._version = self._seen = version
-        self._tasks: dict[TaskName, TaskRun] = {}
+        self._tasks: dict[TaskName, AssignedTask] = {}
         self._wanted: Mapping[TaskName, frozenset[Ssp]] = {}
         self._news = asyncio.Event()
 
@@ -95,7 +95,7 @@ class Slot:
         if self._place.drains.current is not None:
             return
         if plan.slot_gone:
-            self._place.life.end(Ending(EXIT_OK, f"the slot is no more: the run has {run.containers} containers"))
+            self._place.life.end(ExitReason(EXIT_OK, f"the slot is no more: the run has {run.containers} containers"))
             return
         await _all([*map(self._release, sorted(plan.release)), *(self._tasks[task].extend() for task in sorted(plan.extend))])
         if served.version > self._version:
@@ -110,10 +110,10 @@ class Slot:
         return adoption(served.version, served.model, run.containers, self._processor, runs, waits)
 
     def _begin(self, task: TaskName) -> None:
-        self._tasks[task] = run = TaskRun(self._place, task, self._acquired)
+        self._tasks[task] = run = AssignedTask(self._place, task, self._acquired)
         self._place.life.in_background(self._run(run), f"task {task}")
 
-    async def _run(self, run: TaskRun) -> None:
+    async def _run(self, run: AssignedTask) -> None:
         try:
             await run.run()
         except Refused as refused:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from containers.engine import Engine, Start
+from containers.engine import Engine, StageStart
 from containers.errors import StateElsewhere
 from sluice.clock import Clock
-from sluice.core.errors import BadJobFile, DataTrouble, LeaseLost
+from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
 from sluice.core.ids import Instant
 from sluice.job import in_job_file
 from sluice.logconfig import about
@@ -60,7 +60,7 @@ class StageRunner:
     def __init__(
         self,
         engine: Engine,
-        start: Start,
+        start: StageStart,
         policy: RestartPolicy,
         clock: Clock,
         call: Call,
@@ -115,7 +115,7 @@ class StageRunner:
             self._query = None
             try:
                 self._token, self._query = await self._call(lambda: self._engine.start(self.start))
-            except (LeaseLost, StateElsewhere, BadJobFile, DataTrouble):
+            except (LeaseLost, StateElsewhere, BadJobFile, CorruptData):
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)

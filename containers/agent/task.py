@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from containers.agent.drain import DrainNews
-from containers.agent.lifecycle import Life
+from containers.agent.lifecycle import ContainerLifecycle
 from containers.agent.progress import Reports
 from containers.agent.queries import Queries
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.state.recovery import Snapshot
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.job import Job
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
@@ -35,12 +35,12 @@ class StillActing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskPlace:
+class TaskContext:
     """What the tasks of a container share. `snapshots` are those that were offered at the last acquire, by query."""
 
-    life: Life
+    life: ContainerLifecycle
     job: Job
-    coordinator: Coordinator
+    coordinator: CoordinatorClient
     run: wire_runs.RunDetail
     execution_id: ExecutionContainerId
     epoch: Epoch
@@ -51,15 +51,15 @@ class TaskPlace:
     stop_within: timedelta
 
 
-class TaskRun:
+class AssignedTask:
     """On the agent's loop. `on_acquired`: it is held, and `reads` tells what."""
 
-    def __init__(self, place: TaskPlace, task: TaskName, on_acquired: Callable[[TaskName], None]) -> None:
+    def __init__(self, place: TaskContext, task: TaskName, on_acquired: Callable[[TaskName], None]) -> None:
         self.task = task
         self.generation: Generation | None = None
         self._place = place
         self._on_acquired = on_acquired
-        self._starts: dict[str, Start] = {}
+        self._starts: dict[str, StageStart] = {}
         self._more = asyncio.Event()
         self._steady = asyncio.Event()
         self._steady.set()
@@ -78,8 +78,8 @@ class TaskRun:
     # --- running ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until the container ends or `leave`. Raises what `Queries.run` and `Draining.take_part` raise, and Refused when the task belongs
-        to another slot by now."""
+        """Until the container ends or `leave`. Raises what `Queries.run` and `Draining.participate` raise, and Refused when the task
+        belongs to another slot by now."""
         with about(task=self.task):
             try:
                 acquired = await self._acquire()
@@ -120,7 +120,7 @@ class TaskRun:
             place.drains.begin(acquired.drain)
             self._on_acquired(self.task)
 
-    def _starts_of(self, acquired: wire_agents.AcquireReply) -> dict[str, Start]:
+    def _starts_of(self, acquired: wire_agents.AcquireReply) -> dict[str, StageStart]:
         place = self._place
         return {start.query: start for start in starts_of(place.job, place.run, self.task, acquired)}
 
@@ -133,7 +133,7 @@ class TaskRun:
             elif (draining := place.drains.current) is not None:
                 prepared = await place.queries.prepare(list(self._starts.values()))
                 if prepared is not None:
-                    if await place.queries.beside_backups(prepared, draining.take_part(place.queries, prepared)):
+                    if await place.queries.concurrently_with_commits(prepared, draining.participate(place.queries, prepared)):
                         return
                     place.drains.end(draining)
 
@@ -216,11 +216,11 @@ class TaskRun:
                     log.info("task %s is released", self.task)
 
 
-def starts_of(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[Start]:
+def starts_of(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
     """In the order of the chain."""
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [
-        Start(
+        StageStart(
             declared=declared,
             task=task,
             generation=Generation(acquired.generation),
@@ -239,7 +239,7 @@ def offered(task: TaskName, acquired: wire_agents.AcquireReply) -> dict[str, Sna
     """The snapshots that the stages of an acquired task may be restored from, by query."""
     return {
         f"{task}/{stage.stage}": Snapshot(
-            CheckpointId(found.checkpoint_id),
+            CommitId(found.checkpoint_id),
             Lineage(found.lineage),
             -1 if found.batch_id is None else found.batch_id,
             {BlobStoreName(name): BlobId(index) for name, index in found.markers.items()},

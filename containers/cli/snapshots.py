@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.transfer import StoreKey
+from containers.state.transfer import StageKey
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import BackupClient
 from sluice.cli.console.bars import bar
 from sluice.cli.console.tables import Screen
-from sluice.cli.runner import the_job
+from sluice.cli.runner import find_job
 from sluice.cli.snapshots import asked
 from sluice.core.errors import BadSettings, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageName, TaskName
@@ -36,7 +36,7 @@ def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, in
 async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
     """Pinned meanwhile, lest it be retired and collected under our hands."""
     found = await client.snapshot(job, task, stage, checkpoint)
-    places = (await client.run(RunId((await the_job(client, job)).current_run))).blob_stores
+    places = (await client.run(RunId((await find_job(client, job)).current_run))).blob_stores
     name = next((each for each in found.markers if blob_store in (None, each) and each in places), None)
     if name is None:
         raise UnknownSnapshot(
@@ -57,7 +57,7 @@ async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpo
         await blobs.open(create=False)
         into.parent.mkdir(parents=True, exist_ok=True)
         with bar("restoring", unit="bytes", quiet=False) as shown_by:
-            key = StoreKey(JobName(job), TaskName(task), StageName(stage))
+            key = StageKey(JobName(job), TaskName(task), StageName(stage))
             return await Restorer(blobs, key, RestoreSettings(), shown_by).restore(BlobId(found.markers[name].index), into, None)
     finally:
         await blobs.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from sluice.cli.console.pages import ProcessRow
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import RunId
@@ -150,7 +150,7 @@ def container_environment(launch: Launch, run_id: str, processor_id: str) -> dic
 
 
 class LocalContainers:
-    def __init__(self, launch: Launch, processes: Processes, client: Coordinator, run_id: RunId, containers: int) -> None:
+    def __init__(self, launch: Launch, processes: Processes, client: CoordinatorClient, run_id: RunId, containers: int) -> None:
         self._processes = processes
         self._client = client
         self._run_id = run_id

@@ -19,7 +19,7 @@ from containers.worker_python import last_on_path
 from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
@@ -102,7 +102,7 @@ class LocalRun:
         self._signals = 0
         self._coordinator = Slot("coordinator", coordinator_command(options), coordinator_environment(options))
         self._containers: LocalContainers | None = None
-        self._client = Coordinator(options.url)
+        self._client = CoordinatorClient(options.url)
         self._clock = SystemClock()
         self._processes = Processes(options.home / "logs", restarts, self._clock)
         self._run_id = RunId("")

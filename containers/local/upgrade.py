@@ -14,9 +14,9 @@ from containers.local.processes import EndedTooOften, Launch, LocalContainers, P
 from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
-from sluice.cli.upgrade.decide import LocalWish
+from sluice.cli.upgrade.decide import LocalOptions
 from sluice.cli.upgrade.watch import ORDERLY
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
@@ -28,7 +28,7 @@ TICK = timedelta(seconds=1)
 class LocalUpgrade:
     """The containers of one run at a time. Raises BadSettings for a home that cannot be made."""
 
-    def __init__(self, wish: LocalWish, url: str, client: Coordinator, clock: Clock) -> None:
+    def __init__(self, wish: LocalOptions, url: str, client: CoordinatorClient, clock: Clock) -> None:
         self._wish = wish
         self._url = url
         self._client = client

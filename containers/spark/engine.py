@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import STARTING, Batch, Callbacks, Emptied, Start
+from containers.engine import STARTING, Batch, Callbacks, Emptied, StageStart
 from containers.errors import StateElsewhere
 from containers.settings import ContainerSettings
 from containers.spark.cds import present
@@ -139,7 +139,7 @@ class SparkEngine:
         self._names.pop(ended.run_id, None)
         self._callbacks.on_end(ended.run_id, ended.error)
 
-    def _task(self, start: Start, *, opening: bool = False) -> StageTask:
+    def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
         assert self._spark is not None
         stage = start.declared.stage
         grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts, opening)
@@ -149,7 +149,7 @@ class SparkEngine:
             self._spark, grant, self._streams, self._systems, self._config, max_rows, start.around, start.drain, start.failed_drains
         )
 
-    def start(self, start: Start) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> tuple[str, Any]:
         assert self._spark is not None
         assert self._callbacks is not None
         stage = start.declared.stage
@@ -190,12 +190,12 @@ class SparkEngine:
         else:
             held.release()
 
-    def finish(self, start: Start) -> None:
+    def finish(self, start: StageStart) -> None:
         if start.query not in self._held:  # which has none
             with self._starting:
                 self._flusher(start).finish_interrupted()
 
-    def ends(self, start: Start) -> Mapping[Ssp, int]:
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         found: dict[Ssp, int] = {}
         for name in start.declared.stage.reads:
             bound = self._streams[name]
@@ -204,7 +204,7 @@ class SparkEngine:
                 found |= {ssp: now[ssp.partition] for ssp in start.starts if ssp.stream_id == bound.stream}
         return found
 
-    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         self._emptied.add(start.query)
         held = self._held.get(start.query)
         if held is None:
@@ -217,7 +217,7 @@ class SparkEngine:
             held.end(ENDS_WITHIN, threading.Event())
             raise
 
-    def _flusher(self, start: Start) -> Flusher:
+    def _flusher(self, start: StageStart) -> Flusher:
         """Of a store on which no query runs, with the plans that it must run again run."""
         task = self._task(start)
         task.fence(start.declared.stage.writes)
@@ -226,12 +226,12 @@ class SparkEngine:
         self._replay(start, directory)
         return self._flusher_on(start, task, directory)
 
-    def _flusher_of(self, start: Start, held: Held) -> Flusher:
+    def _flusher_of(self, start: StageStart, held: Held) -> Flusher:
         """Of the store of a running query, which from now on writes under the drain."""
         self._tasks[start.query].draining = start.drain
         return self._flusher_on(start, self._task(start), self._stores.directory(start.task, start.declared.stage.name), held)
 
-    def _flusher_on(self, start: Start, task: StageTask, directory: Path, held: Held | None = None) -> Flusher:
+    def _flusher_on(self, start: StageStart, task: StageTask, directory: Path, held: Held | None = None) -> Flusher:
         assert self._spark is not None
         return Flusher(
             self._spark,
@@ -244,7 +244,7 @@ class SparkEngine:
             held=held,
         )
 
-    def _writer(self, start: Start, task: StageTask) -> DataStreamWriter:
+    def _writer(self, start: StageStart, task: StageTask) -> DataStreamWriter:
         """What the stage's function returns."""
         writer = start.declared.function(task)
         if not isinstance(writer, DataStreamWriter):
@@ -252,7 +252,7 @@ class SparkEngine:
             raise BadJobFile(f"stage {name} returned {type(writer).__name__}: return a DataStreamWriter that is not started")
         return writer
 
-    def _replay(self, start: Start, directory: Path) -> None:
+    def _replay(self, start: StageStart, directory: Path) -> None:
         """Run the plans that the store has not committed, one at a time; the last of them is left to the query itself, which begins with
         it. Then make new partitions known that the query itself could not begin with. May be interrupted anywhere and run again."""
         assert self._spark is not None
@@ -267,7 +267,7 @@ class SparkEngine:
                 opening.run(batch)
         opening.open(self._clock.now())
 
-    def _opening(self, start: Start, directory: Path) -> Opening:
+    def _opening(self, start: StageStart, directory: Path) -> Opening:
         """The log's source begins with any partition."""
         assert self._spark is not None
         reads = [stream for stream in self._reads[start.query] if self._connections.get(stream.system, {}).get("type") == "kafka"]

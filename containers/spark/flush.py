@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from containers.spark.gate import Held
-from containers.spark.listener import Kept
+from containers.spark.listener import OperatorState
 from containers.spark.operators import Empties, Operator, operators_of, sources_of
 from containers.spark.query import plan_metadata, run_planned_batch
 from containers.state import offsetlog
@@ -92,7 +92,7 @@ class Flusher:
         self._clock = clock
         self._rounds = rounds
         self._held = held
-        self._kept: tuple[Kept, ...] = ()
+        self._kept: tuple[OperatorState, ...] = ()
 
     @cached_property
     def _writer(self) -> DataStreamWriter:

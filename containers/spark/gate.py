@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 
-from containers.spark.listener import Kept, kept_in
+from containers.spark.listener import OperatorState, kept_in
 from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
 from containers.state.offsetlog import NOTHING_YET, BatchPlan, millis
@@ -114,7 +114,7 @@ class Held:
         _set(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
-    def run(self, batch: int, plan: BatchPlan) -> tuple[Kept, ...]:
+    def run(self, batch: int, plan: BatchPlan) -> tuple[OperatorState, ...]:
         """Run the batch, under the watermark of the plan and at the time of day, and hold the query before the next. Raises what the batch
         raises."""
         self._await_gate()

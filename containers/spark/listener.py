@@ -158,7 +158,7 @@ class Listener(StreamingQueryListener):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class OperatorState:
     """How many rows a stateful operator keeps after a batch, and how many entries in its indexes of timers and of what expires; `operator`
     is Spark's name of its kind."""
 
@@ -167,10 +167,10 @@ class Kept:
     indexed: int
 
 
-def kept_in(progress: Any) -> tuple[Kept, ...]:
+def kept_in(progress: Any) -> tuple[OperatorState, ...]:
     """What the JVM's progress of a batch says of its operators."""
     operators = json.loads(progress.json()).get("stateOperators", ()) if progress is not None else ()
     return tuple(
-        Kept(str(each["operatorName"]), _count(each["numRowsTotal"]), _count(each.get("customMetrics", {}).get(INDEXED, 0)))
+        OperatorState(str(each["operatorName"]), _count(each["numRowsTotal"]), _count(each.get("customMetrics", {}).get(INDEXED, 0)))
         for each in operators
     )

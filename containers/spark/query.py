@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from containers.spark.listener import Kept, kept_in
+from containers.spark.listener import OperatorState, kept_in
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -44,7 +44,7 @@ def await_initialised(query: StreamingQuery, within: timedelta) -> None:
         sleep(0.05)
 
 
-def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> tuple[Kept, ...]:
+def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> tuple[OperatorState, ...]:
     """Run the one batch that the checkpoint has planned and not committed, and nothing newer; what it left in state. Blocks. Raises what
     the batch raises.
 

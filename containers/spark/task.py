@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from containers.engine import Around
+from containers.engine import BatchHooks
 from containers.spark.systems.port import Grant, TaskSystem
 from sluice.core.errors import BadJobFile, UnknownSystem
 from sluice.core.ids import StreamId
@@ -39,7 +39,7 @@ class StageTask:
         systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
-        around: Sequence[Around] = (),
+        around: Sequence[BatchHooks] = (),
         drain: str = "",
         failed_drains: Sequence[str] = (),
     ) -> None:

@@ -22,55 +22,55 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.state.checkpoint import inspect, read_plan, write_plan
 from containers.state.commit import Delivered, Delivery
-from containers.state.context import BackupPlace
-from containers.state.freeze import Cut, freeze
+from containers.state.context import StateContext
+from containers.state.freeze import FrozenCheckpoint, freeze
 from containers.state.prepare import plan_log, recovered
-from containers.state.recovery import Plan, Snapshot
+from containers.state.recovery import OffsetLogEntry, Snapshot
 from containers.state.transfer import to_its_end
 from containers.state.wal import settle_in_all
 from sluice.client import AGAIN
-from sluice.core.errors import BlobUnavailable, OurTrouble, SluiceError
+from sluice.core.errors import BlobUnavailable, SluiceError, Unavailable
 from sluice.core.ids import Instant
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class PlanReplaced(OurTrouble):
+class PlanReplaced(Unavailable):
     """Another holder of the task has planned this batch."""
 
     slug = "plan-replaced"
 
 
-class CommitOverdue(OurTrouble):
+class CommitOverdue(Unavailable):
     """The state could not be backed up for too long."""
 
     slug = "commit-overdue"
 
 
-class BatchInterrupted(OurTrouble):
+class BatchInterrupted(Unavailable):
     """The batch was interrupted, and runs again."""
 
     slug = "batch-interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Settling:
+class PendingEntry:
     """The plan that a batch is computed by, and which one stands: None when nothing is backed up any more."""
 
-    plan: Plan
-    stands: Future[Plan | None]
+    plan: OffsetLogEntry
+    stands: Future[OffsetLogEntry | None]
 
 
 class Backup:
     """Of one stage. Made and run on the agent's loop; `begins` and `writes` are called on Spark's threads."""
 
-    def __init__(self, place: BackupPlace, start: Start, snapshot: Snapshot | None) -> None:
+    def __init__(self, place: StateContext, start: StageStart, snapshot: Snapshot | None) -> None:
         self._place = place
         self._start = start
         self._snapshot = snapshot
@@ -83,11 +83,11 @@ class Backup:
         self._news = asyncio.Event()
         self._changed = asyncio.Condition()
         self._one = asyncio.Lock()
-        self._settled: dict[int, Settling] = {}
+        self._settled: dict[int, PendingEntry] = {}
         self._waiting: set[Future[Any]] = set()
         self._begun = -1
         self._foreign = False
-        self._checkpoint: CheckpointId | None = None
+        self._checkpoint: CommitId | None = None
         self._abandoned = False
         self._fatal: asyncio.Future[None] = self._loop.create_future()
         self._background: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class Backup:
 
     # --- before the query starts -----------------------------------------------------------------------------------
 
-    async def prepare(self) -> Start:
+    async def prepare(self) -> StageStart:
         """Make the store ready; how to start it. Raises what `recovered` raises."""
         start = self._start = await recovered(self._place, self._start, self._snapshot)
         self._delivery = Delivery(self._place, start, self._snapshot)
@@ -112,11 +112,11 @@ class Backup:
             self._undurable_since = self._place.clock.elapsed()
 
     @property
-    def ready(self) -> Start:
+    def ready(self) -> StageStart:
         """How to start the stage again in this container: its store is on this disk, and newer than what was restored."""
         return self._start
 
-    async def durable(self) -> CheckpointId | None:
+    async def durable(self) -> CommitId | None:
         """Make all that the store has durable, and wait for it; the checkpoint that has it, None where nothing is backed up, or no batch
         ever ran. Raises what `commit` raises."""
         await self.finish()
@@ -127,7 +127,7 @@ class Backup:
     def begins(self, batch: int) -> None:
         self._begun = batch
         plan = self._plan(batch, strict=True)
-        self._settled = {batch: Settling(plan, self._submit(self._settle(plan)))}
+        self._settled = {batch: PendingEntry(plan, self._submit(self._settle(plan)))}
         self._result(self._submit(self._may_begin(batch)))
 
     def writes(self, batch: int) -> None:
@@ -143,11 +143,11 @@ class Backup:
             self._meter.replaced += 1
             raise PlanReplaced(f"batch {batch} was planned by generation {stands.generation}: that plan runs instead of this one")
 
-    def _plan(self, batch: int, *, strict: bool) -> Plan:
+    def _plan(self, batch: int, *, strict: bool) -> OffsetLogEntry:
         text = read_plan(self._directory, batch)
-        return Plan(batch, text, self._start.generation, strict, self._place.code)
+        return OffsetLogEntry(batch, text, self._start.generation, strict, self._place.code)
 
-    async def _settle(self, plan: Plan) -> Plan | None:
+    async def _settle(self, plan: OffsetLogEntry) -> OffsetLogEntry | None:
         """The plan that stands, once it is durable. A blob store that is away is waited for: a query that fails instead uses up
         restarts."""
         policy = self._place.policy
@@ -282,7 +282,7 @@ class Backup:
             limit = (policy.max_delay + policy.timeout).total_seconds()
             async with asyncio.timeout(limit):
                 await self.commit(upto)
-        except (OurTrouble, TimeoutError) as error:
+        except (Unavailable, TimeoutError) as error:
             self._meter.backup.failed += 1
             if self._overdue(policy.max_delay + policy.timeout):
                 raise CommitOverdue(f"{self._start.query} was not backed up for {policy.max_delay + policy.timeout}: {error}") from error
@@ -342,7 +342,7 @@ class Backup:
         await self._cleared()
 
 
-def _frozen(directory: Path, into: Path) -> Cut:
+def _frozen(directory: Path, into: Path) -> FrozenCheckpoint:
     into.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(into, ignore_errors=True)
     return freeze(directory, into)

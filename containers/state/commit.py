@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.state.checkpoint import read_plan
-from containers.state.context import BackupPlace
-from containers.state.freeze import Cut
+from containers.state.context import StateContext
+from containers.state.freeze import FrozenCheckpoint
 from containers.state.offsetlog import positions_in
 from containers.state.recovery import Snapshot
 from containers.state.transfer import in_parallel, telling
-from containers.state.upload import Committer, Marker
+from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, SnapshotIndex
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, SnapshotIndex
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
 
@@ -31,7 +31,7 @@ from sluice.wire import snapshots as wire_snapshots
 class Uploaded:
     """To one blob store."""
 
-    committer: Committer
+    committer: Uploader
     marker: Marker
     index: SnapshotIndex
 
@@ -40,7 +40,7 @@ class Uploaded:
 class Delivered:
     """A snapshot that is uploaded everywhere. `batch` is the last in it, `frozen_at` when its cut was begun."""
 
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     batch: int
     frozen_at: Instant
     report: wire_snapshots.SnapshotRequest
@@ -50,17 +50,17 @@ class Delivered:
 class Delivery:
     """Of one stage, one at a time. On the agent's loop."""
 
-    def __init__(self, place: BackupPlace, start: Start, head: Snapshot | None) -> None:
+    def __init__(self, place: StateContext, start: StageStart, head: Snapshot | None) -> None:
         """`head` is the snapshot that the coordinator has as the store's newest."""
         self._place = place
         self._start = start
         self._heads: Mapping[BlobStoreName, BlobId] = head.markers if head is not None else {}
-        self._committers: dict[BlobStoreName, Committer] = {}
+        self._committers: dict[BlobStoreName, Uploader] = {}
         self._unanswered: Delivered | None = None
 
     async def begin(self) -> None:
         """Have a committer for each blob store that state goes to now; one that the newest snapshot is not in begins with everything.
-        Raises what `Committer.begin` raises."""
+        Raises what `Uploader.begin` raises."""
         to = self._place.destinations.to
         for name, blobs in to.items():
             if name not in self._committers:
@@ -79,8 +79,8 @@ class Delivery:
         """Report again what was reported with an unknown outcome; None if there is nothing of the kind. Raises what `deliver` raises."""
         return None if self._unanswered is None else await self._report(self._unanswered)
 
-    async def deliver(self, cut: Cut, checkpoint: CheckpointId, frozen_at: Instant) -> Delivered:
-        """Upload the cut, which has a batch, and report it. May be interrupted: then `settle` comes first. Raises what `Committer.upload`
+    async def deliver(self, cut: FrozenCheckpoint, checkpoint: CommitId, frozen_at: Instant) -> Delivered:
+        """Upload the cut, which has a batch, and report it. May be interrupted: then `settle` comes first. Raises what `Uploader.upload`
         raises when the other uploads have ended, LeaseLost, Refused, and StaleRun when the run goes no further."""
         start, batch = self._start, cut.batch
         assert batch is not None
@@ -98,10 +98,10 @@ class Delivery:
         )
         return await self._report(Delivered(checkpoint, batch, frozen_at, report, uploads))
 
-    async def _upload(self, cut: Cut, checkpoint: CheckpointId) -> Mapping[BlobStoreName, Uploaded]:
+    async def _upload(self, cut: FrozenCheckpoint, checkpoint: CommitId) -> Mapping[BlobStoreName, Uploaded]:
         done: dict[BlobStoreName, Uploaded] = {}
 
-        async def upload(name: BlobStoreName, committer: Committer) -> None:
+        async def upload(name: BlobStoreName, committer: Uploader) -> None:
             marker, index = await committer.upload(cut, checkpoint, self._start.generation)
             done[name] = Uploaded(committer, marker, index)
 

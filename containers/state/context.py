@@ -12,22 +12,22 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import uuid4
 
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.settings import CommitPolicy, ContainerSettings
 from containers.state.checkpoint import Stores
 from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
 from containers.state.restore import Restorer, RestoreSettings
-from containers.state.transfer import Progress, StoreKey
-from containers.state.upload import CommitSettings, Committer
+from containers.state.transfer import Progress, StageKey
+from containers.state.upload import CommitSettings, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
-from sluice.core.snapshot import BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobStoreName, CommitId
 from sluice.job import Job
 from sluice.wire import runs as wire_runs
 
@@ -69,14 +69,14 @@ class Destinations:
             await blobs.close()
 
 
-class BackupPlace:
+class StateContext:
     """Of one container. Made on the agent's loop."""
 
     def __init__(
         self,
         job: Job,
         settings: ContainerSettings,
-        coordinator: Coordinator,
+        coordinator: CoordinatorClient,
         clock: Clock,
         open_blobs: Callable[[str], BlobStore] | None = None,
     ) -> None:
@@ -108,39 +108,39 @@ class BackupPlace:
         """The default pool also resolves names, and heartbeats need it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, blocking)
 
-    def reads(self, start: Start) -> list[StreamId]:
+    def reads(self, start: StageStart) -> list[StreamId]:
         return [self._streams[name] for name in start.declared.stage.reads]
 
-    def new_checkpoint_id(self) -> CheckpointId:
+    def new_checkpoint_id(self) -> CommitId:
         return checkpoint_id(self.clock.now(), secrets.randbelow(1_000_000))
 
-    def committer(self, blobs: BlobStore, start: Start) -> Committer:
+    def committer(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
             packing=self._settings.backup_packing,
             concurrency=self._settings.backup_concurrency,
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )
-        return Committer(
+        return Uploader(
             blobs, self._key(start), settings, self.clock, lambda: uuid4().hex, self.meter(start).backup, in_thread=self.in_thread
         )
 
-    def restorer(self, blobs: BlobStore, start: Start) -> Restorer:
+    def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:
         return self.restorer_of(blobs, self._key(start), self.meter(start).restore)
 
-    def restorer_of(self, blobs: BlobStore, key: StoreKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
+    def restorer_of(self, blobs: BlobStore, key: StageKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
         settings = RestoreSettings(concurrency=self._settings.backup_concurrency)
         return Restorer(blobs, key, settings, progress, files=files, in_thread=self.in_thread)
 
-    def meter(self, start: Start) -> BackupMeter:
+    def meter(self, start: StageStart) -> BackupMeter:
         """Of that stage, for as long as the container has it."""
         return self.meters.setdefault((start.task, start.declared.stage.name), BackupMeter())
 
-    def forget(self, start: Start) -> None:
+    def forget(self, start: StageStart) -> None:
         """The container does not run that stage any more."""
         self.meters.pop((start.task, start.declared.stage.name), None)
 
-    def _key(self, start: Start) -> StoreKey:
-        return StoreKey(self.job, start.task, start.declared.stage.name)
+    def _key(self, start: StageStart) -> StageKey:
+        return StageKey(self.job, start.task, start.declared.stage.name)
 
     async def close(self) -> None:
         await self.destinations.close()
@@ -148,6 +148,6 @@ class BackupPlace:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def checkpoint_id(now: datetime, random: int) -> CheckpointId:
+def checkpoint_id(now: datetime, random: int) -> CommitId:
     """Samza's spelling; `random` is below a million."""
-    return CheckpointId(f"{int(now.timestamp() * 1000)}-{random:06}")
+    return CommitId(f"{int(now.timestamp() * 1000)}-{random:06}")

@@ -21,7 +21,7 @@ from pathlib import Path
 from containers.errors import CheckpointUnreadable
 from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
 from containers.state.restore_plan import Staged
-from sluice.core.errors import OurTrouble
+from sluice.core.errors import Unavailable
 from sluice.core.snapshot import FileMetadata
 
 BLOCK = 1 << 20
@@ -30,13 +30,13 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _AGAIN = os.O_WRONLY | os.O_NOFOLLOW
 
 
-class FileChanged(OurTrouble):
+class FileChanged(Unavailable):
     """A file changed or vanished while it was read."""
 
     slug = "file-changed"
 
 
-class FileUnreadable(OurTrouble):
+class FileUnreadable(Unavailable):
     """A file of this machine cannot be read."""
 
     slug = "file-unreadable"

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable
 from containers.state.checkpoint import inspect
-from sluice.core.errors import BadSettings, OurTrouble
+from sluice.core.errors import BadSettings, Unavailable
 from sluice.core.ids import Lineage
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ are not hidden: they are Spark's checksums of its state, and stay."""
 _HEAD = 1 << 20
 
 
-class CutFailed(OurTrouble):
+class CutFailed(Unavailable):
     """No consistent cut of a checkpoint directory could be made."""
 
     slug = "cut-failed"
@@ -50,7 +50,7 @@ class _Gone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FrozenCheckpoint:
     """`batch` is the last committed one in it, None before the first."""
 
     directory: Path
@@ -58,7 +58,7 @@ class Cut:
     batch: int | None
 
 
-def freeze(store: Path, into: Path) -> Cut:
+def freeze(store: Path, into: Path) -> FrozenCheckpoint:
     """Cut `store`, which a query may be running on, into the new directory `into` on the same file system. Blocks. Raises CutFailed,
     CheckpointUnreadable, DiskUnwritable, BadSettings; nothing of `store` is changed, and `into` is gone then."""
     why = ""
@@ -83,7 +83,7 @@ def freeze(store: Path, into: Path) -> Cut:
     raise CutFailed(f"{store} changed while it was cut, {ATTEMPTS} times: {why}")
 
 
-def _cut(store: Path, into: Path) -> Cut:
+def _cut(store: Path, into: Path) -> FrozenCheckpoint:
     found = _order(store)
     for name in found:
         _link(store / name, into / name, may_go=name in _MAY_GO)
@@ -92,10 +92,10 @@ def _cut(store: Path, into: Path) -> Cut:
         raise CheckpointUnreadable(f"{store} is no checkpoint directory: it has no metadata")
     if cut.committed < 0:
         _drop_plans(into, -1)
-        return Cut(into, cut.lineage, None)
+        return FrozenCheckpoint(into, cut.lineage, None)
     _drop_plans(into, cut.committed)
     _check(into, cut.committed)
-    return Cut(into, cut.lineage, cut.committed)
+    return FrozenCheckpoint(into, cut.lineage, cut.committed)
 
 
 def _order(store: Path) -> list[str]:

@@ -9,11 +9,22 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.errors import StateElsewhere
 from containers.state.checkpoint import inspect, local_store, set_lineage
-from containers.state.context import BackupPlace
-from containers.state.recovery import Begin, GoOn, LocalStore, Plan, Recovery, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from containers.state.context import StateContext
+from containers.state.recovery import (
+    LocalStore,
+    OffsetLogEntry,
+    Recovery,
+    Refuse,
+    Restore,
+    RestoreUnderNewLineage,
+    Resume,
+    Snapshot,
+    StartFresh,
+    recovery,
+)
 from containers.state.restore import mend
 from containers.state.transfer import telling
 from containers.state.wal import PlanLog
@@ -27,7 +38,7 @@ OVERLAP = 3
 """How many plans of batches that a store has committed are compared with the store's own."""
 
 
-async def recovered(place: BackupPlace, start: Start, snapshot: Snapshot | None) -> Start:
+async def recovered(place: StateContext, start: StageStart, snapshot: Snapshot | None) -> StageStart:
     """Make the store ready; how to start it. May be interrupted anywhere and run again. Raises StateElsewhere, and what blob stores and the
     coordinator raise."""
     stage, directory = start.declared.stage.name, place.stores.directory(start.task, start.declared.stage.name)
@@ -36,15 +47,15 @@ async def recovered(place: BackupPlace, start: Start, snapshot: Snapshot | None)
     await place.copies.take(start.task, stage, start.lineage)
     local = await place.in_thread(lambda: local_store(directory))
     name, blobs = _source(place, snapshot)
-    replay: Sequence[Plan] = ()
+    replay: Sequence[OffsetLogEntry] = ()
     match await _decided(place, start, snapshot, local, blobs):
-        case GoOn(replay=replay):
+        case Resume(replay=replay):
             pass
-        case Begin(replay=replay):
+        case StartFresh(replay=replay):
             await place.in_thread(lambda: place.stores.prepare(start.task, stage, start.lineage, None))
         case Restore(snapshot=found, replay=replay):
             await _restore(place, start, blobs, found, name)
-        case RestoreAnew(snapshot=found, why=why):
+        case RestoreUnderNewLineage(snapshot=found, why=why):
             log.warning("%s begins a new lineage after batch %d: %s; rows may come twice, none is lost", start.query, found.batch, why)
             ask = partial(place.coordinator.new_lineage, place.run_id, start.task, stage, start.generation, start.lineage, why)
             start = replace(start, lineage=await until_answered(ask, start.query))
@@ -60,7 +71,9 @@ async def recovered(place: BackupPlace, start: Start, snapshot: Snapshot | None)
     return replace(start, replay={plan.batch: plan.text for plan in replay}, restored=True)
 
 
-async def _decided(place: BackupPlace, start: Start, snapshot: Snapshot | None, local: LocalStore | None, blobs: BlobStore) -> Recovery:
+async def _decided(
+    place: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalStore | None, blobs: BlobStore
+) -> Recovery:
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
@@ -68,7 +81,7 @@ async def _decided(place: BackupPlace, start: Start, snapshot: Snapshot | None, 
     return recovery(start.lineage, start.reported, local, plans, snapshot, place.code)
 
 
-def _source(place: BackupPlace, snapshot: Snapshot | None) -> tuple[BlobStoreName, BlobStore]:
+def _source(place: StateContext, snapshot: Snapshot | None) -> tuple[BlobStoreName, BlobStore]:
     """The first blob store to restore from that has the snapshot; without a snapshot the first."""
     for name, blobs in place.destinations.restore_from.items():
         if snapshot is None or name in snapshot.markers:
@@ -80,7 +93,7 @@ def _source(place: BackupPlace, snapshot: Snapshot | None) -> tuple[BlobStoreNam
     )
 
 
-async def _restore(place: BackupPlace, start: Start, blobs: BlobStore, snapshot: Snapshot, name: BlobStoreName) -> None:
+async def _restore(place: StateContext, start: StageStart, blobs: BlobStore, snapshot: Snapshot, name: BlobStoreName) -> None:
     directory = place.stores.directory(start.task, start.declared.stage.name)
     began = place.clock.elapsed()
     local = directory if directory.is_dir() else None
@@ -101,5 +114,5 @@ async def _restore(place: BackupPlace, start: Start, blobs: BlobStore, snapshot:
     log.info("%s restored checkpoint %s, batch %d, in %.1f s: %s", start.query, snapshot.checkpoint, snapshot.batch, took, restored)
 
 
-def plan_log(place: BackupPlace, start: Start, blobs: BlobStore) -> PlanLog:
+def plan_log(place: StateContext, start: StageStart, blobs: BlobStore) -> PlanLog:
     return PlanLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OffsetLogEntry:
     """What a batch reads, as Spark spells it in `offsets/<batch>`. `strict`: it was durable before the batch wrote anything, into a sink
     that skips what it has seen. `code` tells the job file that planned it from other versions."""
 
@@ -43,7 +43,7 @@ class LocalStore:
 class Snapshot:
     """A snapshot that the coordinator offers; `batch` is the last in it, -1 for none."""
 
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     lineage: Lineage
     batch: int
     markers: Mapping[BlobStoreName, BlobId]
@@ -51,17 +51,17 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Resume:
     """With the local directory, after these plans."""
 
-    replay: Sequence[Plan] = ()
+    replay: Sequence[OffsetLogEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartFresh:
     """With an empty directory, after these plans."""
 
-    replay: Sequence[Plan] = ()
+    replay: Sequence[OffsetLogEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class Restore:
     """The snapshot, then run the plans."""
 
     snapshot: Snapshot
-    replay: Sequence[Plan] = ()
+    replay: Sequence[OffsetLogEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreAnew:
+class RestoreUnderNewLineage:
     """The snapshot under a new lineage: what came after it cannot be repeated exactly."""
 
     snapshot: Snapshot
@@ -87,35 +87,42 @@ class Refuse:
     why: str
 
 
-Recovery: TypeAlias = GoOn | Begin | Restore | RestoreAnew | Refuse
+Recovery: TypeAlias = Resume | StartFresh | Restore | RestoreUnderNewLineage | Refuse
 
 
 def recovery(
-    lineage: Lineage, reported: int | None, local: LocalStore | None, plans: Mapping[int, Plan], snapshot: Snapshot | None, code: str
+    lineage: Lineage,
+    reported: int | None,
+    local: LocalStore | None,
+    plans: Mapping[int, OffsetLogEntry],
+    snapshot: Snapshot | None,
+    code: str,
 ) -> Recovery:
     """Decide. `reported` is the last batch that the coordinator heard of in this lineage, `plans` the durable ones of it, `code` that of
     the job file at hand."""
     if snapshot is not None and snapshot.chosen:
-        return RestoreAnew(snapshot, f"checkpoint {snapshot.checkpoint} was chosen")
+        return RestoreUnderNewLineage(snapshot, f"checkpoint {snapshot.checkpoint} was chosen")
     last = max([-1 if reported is None else reported, *plans])
     if local is not None and local.lineage == lineage and _agrees(local, plans):
         ahead = _replay(local.committed, last, plans, code, local.plans)
         if not isinstance(ahead, str):
-            return GoOn(ahead)
+            return Resume(ahead)
     if snapshot is not None:
         ahead = _replay(snapshot.batch, last, plans, code, {})
-        return RestoreAnew(snapshot, ahead) if isinstance(ahead, str) else Restore(snapshot, ahead)
+        return RestoreUnderNewLineage(snapshot, ahead) if isinstance(ahead, str) else Restore(snapshot, ahead)
     ahead = _replay(-1, last, plans, code, {})
-    return Refuse(ahead) if isinstance(ahead, str) else Begin(ahead)
+    return Refuse(ahead) if isinstance(ahead, str) else StartFresh(ahead)
 
 
-def _agrees(local: LocalStore, plans: Mapping[int, Plan]) -> bool:
+def _agrees(local: LocalStore, plans: Mapping[int, OffsetLogEntry]) -> bool:
     """Whether the batches that the directory has committed are those of the history: another holder may have planned some of them
     otherwise."""
     return all(plans[batch].text == text for batch, text in local.plans.items() if batch <= local.committed and batch in plans)
 
 
-def _replay(after: int, last: int, plans: Mapping[int, Plan], code: str, local_plans: Mapping[int, str]) -> Sequence[Plan] | str:
+def _replay(
+    after: int, last: int, plans: Mapping[int, OffsetLogEntry], code: str, local_plans: Mapping[int, str]
+) -> Sequence[OffsetLogEntry] | str:
     """The plans of batches after+1 to last, or why they cannot all be run again exactly. One that the directory itself holds, and which it
     was interrupted in, runs again in any case."""
     found = []

@@ -37,7 +37,7 @@ from containers.state.restore_plan import (
     is_it,
     plan_restore,
 )
-from containers.state.transfer import READERS, InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, read_index, to_its_end
+from containers.state.transfer import READERS, InOrder, InThread, Progress, StageKey, fingerprints, in_parallel, read_index, to_its_end
 from sluice.blobs.port import BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
 from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
@@ -81,7 +81,7 @@ class Restorer:
     def __init__(
         self,
         blobs: BlobStore,
-        key: StoreKey,
+        key: StageKey,
         settings: RestoreSettings,
         progress: Progress,
         *,

@@ -10,16 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from containers.state.context import BackupPlace
+from containers.state.context import StateContext
 from containers.state.copies import Of
 from containers.state.diff import Fingerprint, Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
 from containers.state.restore import Restored
-from containers.state.transfer import StoreKey
+from containers.state.transfer import StageKey
 from sluice.core.errors import BlobMissing, SluiceError
 from sluice.core.ids import ExecutionContainerId, StageName, TaskName
-from sluice.core.snapshot import BlobId, CheckpointId
+from sluice.core.snapshot import BlobId, CommitId
 from sluice.wire.jobmodels import StandbyCopy
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Remembering(LocalFiles):
 
 @dataclass
 class _Copy:
-    checkpoint: CheckpointId | None = None
+    checkpoint: CommitId | None = None
     files: Remembering = field(default_factory=Remembering)
     meter: CopyMeter = field(default_factory=CopyMeter)
 
@@ -52,7 +52,7 @@ class _Copy:
 class Standby:
     """Of one container, on the agent's loop."""
 
-    def __init__(self, place: BackupPlace, execution_id: ExecutionContainerId, every: timedelta) -> None:
+    def __init__(self, place: StateContext, execution_id: ExecutionContainerId, every: timedelta) -> None:
         self._place = place
         self._execution_id = execution_id
         self._every = every
@@ -90,7 +90,7 @@ class Standby:
             await self._bring_up(of, each)
 
     async def _bring_up(self, of: Of, wanted: StandbyCopy) -> None:
-        copy, checkpoint = self._copies[of], CheckpointId(wanted.snapshot.checkpoint_id)
+        copy, checkpoint = self._copies[of], CommitId(wanted.snapshot.checkpoint_id)
         if copy.checkpoint == checkpoint:
             return
         try:
@@ -118,7 +118,7 @@ class Standby:
             local = await place.in_thread(lambda: place.copies.usable(of))
             copy.files.turn()
             try:
-                restorer = place.restorer_of(blobs, StoreKey(place.job, *of), copy.meter.transfers, copy.files)
+                restorer = place.restorer_of(blobs, StageKey(place.job, *of), copy.meter.transfers, copy.files)
                 restored = await restorer.restore(BlobId(index), directory, local)
             finally:
                 copy.meter.transfers.over()

@@ -33,7 +33,7 @@ _OPENING = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class StoreKey:
+class StageKey:
     """Which store: a stage of a task of a job."""
 
     job: JobName
@@ -190,12 +190,12 @@ async def telling(what: str, transfers: Transfers, every: timedelta = EVERY) -> 
         teller.cancel()
 
 
-async def read_index(blobs: BlobStore, index: BlobId, key: StoreKey, in_thread: InThread) -> SnapshotIndex:
+async def read_index(blobs: BlobStore, index: BlobId, key: StageKey, in_thread: InThread) -> SnapshotIndex:
     """Raises IndexUnreadable, also for an index of another store; BlobMissing, BlobDeleted, BlobUnavailable."""
     body = io.BytesIO()
     await blobs.get(index, body, key.about(Purpose.INDEX))
     found = await in_thread(lambda: decoded(body.getvalue(), index))
-    of = StoreKey(found.metadata.job, found.metadata.task, found.metadata.store)
+    of = StageKey(found.metadata.job, found.metadata.task, found.metadata.store)
     if of != key:
         raise IndexUnreadable(f"{index} is the index of {of}, and {key} was to be read: somebody has exchanged blobs; nothing was changed")
     return found

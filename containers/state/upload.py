@@ -21,15 +21,15 @@ from typing import TypeVar, assert_never
 
 from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
 from containers.state.files import Hashes, LocalFiles, fingerprint
-from containers.state.freeze import Cut
+from containers.state.freeze import FrozenCheckpoint
 from containers.state.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
-from containers.state.transfer import InOrder, InThread, Progress, StoreKey, fingerprints, in_parallel, read_index, to_its_end
+from containers.state.transfer import InOrder, InThread, Progress, StageKey, fingerprints, in_parallel, read_index, to_its_end
 from sluice.blobs.port import BlobStore, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
 from sluice.core.ids import Generation
 from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata
+from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata
 
 T = TypeVar("T")
 
@@ -80,13 +80,13 @@ class _Plan:
     marker: Marker
 
 
-class Committer:
+class Uploader:
     """Uploads the cuts of one store to one blob store, one at a time."""
 
     def __init__(
         self,
         blobs: BlobStore,
-        key: StoreKey,
+        key: StageKey,
         settings: CommitSettings,
         clock: Clock,
         new_id: Callable[[], str],
@@ -113,7 +113,7 @@ class Committer:
         if previous is not None:
             self._previous = (previous, await read_index(self._blobs, previous, self._key, self._in_thread))
 
-    async def upload(self, cut: Cut, checkpoint: CheckpointId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
+    async def upload(self, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
         """Put what the blob store does not have of the cut, and its index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged,
         FileUnreadable, CheckpointUnreadable; nothing refers to what was put then."""
         millis = int(self._clock.now().timestamp() * 1000)
@@ -158,7 +158,7 @@ class Committer:
         await self._blobs.put(blob, body, self._key.about(Purpose.INDEX), ttl=self._settings.ttl)
         return blob
 
-    def _index(self, root: DirIndex, cut: Cut, checkpoint: CheckpointId, generation: Generation, millis: int) -> SnapshotIndex:
+    def _index(self, root: DirIndex, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
         return SnapshotIndex(
             created_millis=millis,
             metadata=SnapshotMetadata(checkpoint, self._key.job, self._key.task, self._key.stage),
@@ -191,7 +191,7 @@ class _Progressing:
 class _Upload:
     """The puts of one upload, and what they make of the files."""
 
-    def __init__(self, committer: Committer, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
+    def __init__(self, committer: Uploader, directory: Path, changed: Mapping[str, LocalFile], millis: int) -> None:
         self._of = committer
         self._directory = directory
         self._changed = changed

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from containers.state.recovery import Plan
+from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
@@ -40,21 +40,21 @@ class PlanLog:
     def _id(self, batch: int) -> BlobId:
         return offsets_blob_id(self.job, self.task, self.stage, self.lineage, batch)
 
-    async def settle(self, plan: Plan) -> Plan:
+    async def settle(self, plan: OffsetLogEntry) -> OffsetLogEntry:
         """Put the plan if its batch has none; the plan that stands. Raises BlobUnavailable, BlobCorrupted."""
         if await self.blobs.put_if_absent(self._id(plan.batch), encoded(plan), self._about):
             return plan
         return await self.read(plan.batch)
 
-    async def read(self, batch: int) -> Plan:
+    async def read(self, batch: int) -> OffsetLogEntry:
         """Raises BlobMissing, BlobUnavailable, BlobCorrupted."""
         blob, sink = self._id(batch), io.BytesIO()
         await self.blobs.get(blob, sink, self._about)
         return decoded(sink.getvalue(), blob, batch)
 
-    async def after(self, batch: int) -> Mapping[int, Plan]:
+    async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
         """The plans of all later batches. Raises BlobUnavailable, BlobCorrupted."""
-        found: dict[int, Plan] = {}
+        found: dict[int, OffsetLogEntry] = {}
         prefix = offsets_prefix(self.job, self.task, self.stage, self.lineage)
         async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
             batches = [batch_of(listed.blob) for listed in page]
@@ -62,7 +62,7 @@ class PlanLog:
         return found
 
 
-async def settle_in_all(logs: Sequence[PlanLog], plan: Plan) -> Plan:
+async def settle_in_all(logs: Sequence[PlanLog], plan: OffsetLogEntry) -> OffsetLogEntry:
     """The first log decides, and the others get what it decided. Raises BlobUnavailable, BlobCorrupted; then it may be asked again."""
     stands = await logs[0].settle(plan)
     for log in logs[1:]:
@@ -74,7 +74,7 @@ async def settle_in_all(logs: Sequence[PlanLog], plan: Plan) -> Plan:
     return stands
 
 
-def encoded(plan: Plan) -> bytes:
+def encoded(plan: OffsetLogEntry) -> bytes:
     document = {
         "version": VERSION,
         "batch": plan.batch,
@@ -86,13 +86,15 @@ def encoded(plan: Plan) -> bytes:
     return json.dumps(document).encode()
 
 
-def decoded(body: bytes, blob: BlobId, batch: int) -> Plan:
+def decoded(body: bytes, blob: BlobId, batch: int) -> OffsetLogEntry:
     """Raises BlobCorrupted, naming the blob; BlobUnavailable for one that a newer Sluice wrote, which can be read after an upgrade."""
     try:
         document = json.loads(body)
         if document["version"] > VERSION:
             raise BlobUnavailable(f"{blob} was written by a newer version of Sluice: run that version")
-        plan = Plan(int(document["batch"]), document["plan"], Generation(document["generation"]), document["strict"], document["code"])
+        plan = OffsetLogEntry(
+            int(document["batch"]), document["plan"], Generation(document["generation"]), document["strict"], document["code"]
+        )
         if plan.batch != batch or not isinstance(plan.text, str) or not isinstance(plan.strict, bool):
             raise ValueError("it does not hold what its name says")
     except (ValueError, KeyError, TypeError) as error:

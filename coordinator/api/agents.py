@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath, TaskPath
 from coordinator.api.fastpath import ALIVE
 from coordinator.api.runs import container_reply, drain_of_run
-from coordinator.fleet.registration import Newcomer
-from coordinator.fleet.stage_metrics import Told
+from coordinator.fleet.registration import Registration
+from coordinator.fleet.stage_metrics import StageReport
 from coordinator.runs.tasks import StageStart
 from coordinator.store.port import StoreRow
 from coordinator.store.snapshots import SnapshotRow
@@ -46,7 +46,7 @@ async def get_notices(
 @router.post("/runs/{runId}/containers", status_code=201)
 async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
     """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
-    new = Newcomer(
+    new = Registration(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
     found = await parts.heartbeats.register(RunId(run_id), new)
@@ -121,7 +121,7 @@ async def acquire_task(
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
 async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
     """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
-    told = Told(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.measures)
+    told = StageReport(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.measures)
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 

@@ -14,22 +14,22 @@ from coordinator.drains.drains import Drains
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Heartbeats
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import Adoptions, ModelHistory
 from coordinator.jobmodels.standby import Standbys
-from coordinator.jobmodels.versions import Versions
-from coordinator.runs.alignment import Paces
+from coordinator.jobmodels.versions import ModelVersions
+from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
-from coordinator.runs.lag import Survey
+from coordinator.runs.lag import LagMonitor
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.snapshots.audit import Audits
-from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.gc import Collection
-from coordinator.snapshots.operations import Errands
+from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from sluice.core.drain import Times
 from sluice.streams.port import StreamSystem
@@ -64,12 +64,12 @@ class Parts:
     deployments: Deployments
     runs: Runs
     tasks: Tasks
-    paces: Paces
+    paces: AlignmentCoordinator
     heartbeats: Heartbeats
     models: JobModels
     leases: Leases
-    measures: Measures
-    survey: Survey
+    measures: StageMetrics
+    survey: LagMonitor
     notices: Notices
     health: Health
     exposition: Callable[[], bytes]
@@ -84,13 +84,13 @@ class Parts:
         return {name: dict(system.connection()) for name, system in self.systems.items()}
 
 
-async def the_parts(request: Request) -> Parts:
+async def get_parts(request: Request) -> Parts:
     """On the event loop, as a plain function would take a thread for it, and requests would overtake one another."""
     parts: Parts = request.app.state.parts
     return parts
 
 
-PartsDep = Annotated[Parts, Depends(the_parts)]
+PartsDep = Annotated[Parts, Depends(get_parts)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +98,10 @@ class Versioning:
     """What the routes call; made once by `app.py`."""
 
     runs: Runs
-    versions: Versions
+    versions: ModelVersions
     history: ModelHistory
     adoptions: Adoptions
-    watch: PartitionWatch
+    watch: PartitionMonitor
     blob_stores: BlobStores
     standbys: Standbys
 
@@ -137,10 +137,10 @@ class Backups:
 
     snapshots: Snapshots
     blob_stores: BlobStores
-    registry: Registry
+    registry: SnapshotCatalog
     audits: Audits
     collection: Collection
-    errands: Errands
+    errands: Operations
 
 
 async def the_backups(request: Request) -> Backups:

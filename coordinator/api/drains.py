@@ -10,14 +10,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, TaskPath
-from coordinator.drains.drains import Asked, Described, Took, stages_at
+from coordinator.drains.drains import DrainDetails, DrainRequest, StepReport, stages_at
 from coordinator.drains.inspect import Emptying
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerState, RunRow
 from coordinator.transitions import shape_of
 from sluice.core.drain import DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -30,7 +30,7 @@ router = APIRouter(responses=PROBLEMS)
 async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
     """Drain a run. The same run again is answered with the same drain, also when it is drained."""
     times = _times(body, ours.times)
-    drain, new = await ours.drains.request(Asked(RunId(body.run_id), body.drain_mode, times, body.require_empty))
+    drain, new = await ours.drains.request(DrainRequest(RunId(body.run_id), body.drain_mode, times, body.require_empty))
     if not new:
         response.status_code = 200
     return drain_summary(drain)
@@ -81,13 +81,13 @@ async def report_drain_step(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_drains.DrainStepRequest, ours: DrainsDep
 ) -> wire_drains.DrainStepReply:
     """A stage of a task took a step. Steps go forward only; one that was reported before changes nothing."""
-    took = Took(
+    took = StepReport(
         generation=Generation(body.generation),
         drain_id=DrainId(body.uuid),
         step=Step[body.step.upper()],
         batch=body.batch_id,
         offsets=wire_body.offsets_of(body.offsets),
-        checkpoint=None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id),
+        checkpoint=None if body.checkpoint_id is None else CommitId(body.checkpoint_id),
         rows_left=body.rows_left,
         operators_left=body.operators_left,
         note=body.note,
@@ -116,7 +116,7 @@ def _summary_fields(row: DrainRow) -> dict[str, object]:
     }
 
 
-def drain_detail(found: Described) -> wire_drains.DrainDetail:
+def drain_detail(found: DrainDetails) -> wire_drains.DrainDetail:
     drain, stages = found.drain, stages_at(found.stages)
     shape = shape_of(found.run, found.model, found.containers, found.holds)
     left = remains(drain.phase, stages)
@@ -165,7 +165,7 @@ def _phases(drain: DrainRow, now: datetime) -> Sequence[wire_drains.DrainPhaseRe
 
 
 def _containers(
-    found: Described, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
+    found: DrainDetails, shape: Shape, waiting: Mapping[StageName, tuple[str, ...]], behind: set[tuple[TaskName, StageName]]
 ) -> Sequence[wire_drains.DrainContainerReply]:
     valid: dict[ProcessorId, ExecutionContainerId] = {
         each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sluice.core.errors import Bug, OurTrouble, SluiceError
+from sluice.core.errors import Bug, SluiceError, Unavailable
 from sluice.wire import body as wire_body
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def problem(
 
 
 def problem_of(error: SluiceError, instance: str | None = None) -> JSONResponse:
-    headers = {"Retry-After": str(ceil(error.retry_after))} if isinstance(error, OurTrouble) else None
+    headers = {"Retry-After": str(ceil(error.retry_after))} if isinstance(error, Unavailable) else None
     return problem(error.slug, error.title(), error.status, str(error), instance, headers)
 
 

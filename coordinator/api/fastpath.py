@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import unquote_plus
 
 from coordinator.api.middleware import App, Receive, Scope, Send
-from coordinator.fleet.leases import Leases, Valid
+from coordinator.fleet.leases import LeaseEntry, Leases
 from coordinator.jobmodels.cache import JobModels, Served
 
 ALIVE = b'{"alive": true}'
@@ -50,7 +50,7 @@ def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
     return front
 
 
-def _renewed(scope: Scope, leases: Leases) -> Valid | None:
+def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
     """The valid container whose heartbeat this is, its lease renewed; None is for `app`, which looks up how an invalid one's run ended."""
     query: bytes = scope["query_string"]
     if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):

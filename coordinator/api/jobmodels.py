@@ -11,11 +11,11 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from coordinator.api.agents import stage_snapshot
 from coordinator.api.deps import PROBLEMS, JobModelsDep, JobPath, PartsDep, RunIdPath, Who
 from coordinator.blobpool import BlobStores
-from coordinator.jobmodels.rollout import Told, Version
-from coordinator.jobmodels.standby import Kept
-from coordinator.jobmodels.versions import Asked, Change, Proposal, Wish, supposed
+from coordinator.jobmodels.rollout import AdoptionReport, Version
+from coordinator.jobmodels.standby import StandbyPlan
+from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Proposal, supposed
 from coordinator.store.jobmodels import ModelHead
-from sluice.core.errors import BadPlacement, UnknownJob, UnknownSlot, VersionConflict, YourRequest
+from sluice.core.errors import BadPlacement, ClientError, UnknownJob, UnknownSlot, VersionConflict
 from sluice.core.expansion import Effect, Judged, Skew
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.wire import jobmodels as wire_jobmodels
@@ -31,11 +31,11 @@ async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) ->
     """What would happen to a job's run with other partition counts or another number of containers. Changes nothing."""
     run = await ours.runs.current(JobName(body.job))
     counts = supposed(run, body.streams)
-    as_it_is = await ours.versions.propose(run.run_id, Wish(counts=counts))
+    as_it_is = await ours.versions.propose(run.run_id, ModelChange(counts=counts))
     if body.containers is None:
         return plan_reply(as_it_is, ours.blob_stores)
     try:
-        wish = Wish(containers=body.containers, counts=counts)
+        wish = ModelChange(containers=body.containers, counts=counts)
         return plan_reply(await ours.versions.propose(run.run_id, wish), ours.blob_stores)
     except BadPlacement as error:
         return refused_reply(as_it_is, body.containers, str(error), ours.blob_stores)
@@ -51,8 +51,8 @@ async def change_run(
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Change a run that goes on: the number of its containers, or let it grow with its inputs now. Its containers learn of it at once."""
-    wish = Wish(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
-    asked = Asked(sluice_who, body.why, _version(if_match))
+    wish = ModelChange(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
+    asked = ChangeReason(sluice_who, body.why, _version(if_match))
     change = await ours.versions.change(RunId(run_id), wish, asked)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
@@ -105,7 +105,7 @@ async def roll_back(
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Put an older version in force again, as a new one, unless a container has adopted a later one."""
-    asked = Asked(sluice_who, body.why if body else "", _version(if_match))
+    asked = ChangeReason(sluice_who, body.why if body else "", _version(if_match))
     change = await ours.history.roll_back(JobName(job), version, asked)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
@@ -119,7 +119,7 @@ async def report_adoption(
     ours: JobModelsDep,
 ) -> wire_jobmodels.AdoptedReply:
     """A container runs that version of the job model. Repeating it, or telling an older one, changes nothing."""
-    told = Told(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
+    told = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
     found = await ours.adoptions.tell(told)
     return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
 
@@ -162,7 +162,7 @@ async def get_locality(
     if job is None:
         known = parts.models.jobs()
         if len(known) > 1:
-            raise YourRequest(f"there are {len(known)} jobs: say which with ?job=NAME")
+            raise ClientError(f"there are {len(known)} jobs: say which with ?job=NAME")
         if not known:
             raise UnknownJob("there is no job yet")
         job = known[0]
@@ -178,7 +178,7 @@ def plan_reply(proposal: Proposal, blob_stores: BlobStores) -> wire_jobmodels.Pl
     return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | {"version": proposal.run.model_version})
 
 
-def standby_reply(kept: Kept) -> wire_jobmodels.StandbyReply:
+def standby_reply(kept: StandbyPlan) -> wire_jobmodels.StandbyReply:
     copies = tuple(
         wire_jobmodels.StandbyCopy(task=each.store.task, stage=each.store.stage, snapshot=stage_snapshot(each.snapshot, each.store))
         for each in kept.copies

@@ -12,19 +12,19 @@ from fastapi import APIRouter, Header, Query, Response
 from coordinator.api import deps
 from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
-from coordinator.fleet.stage_metrics import Stages, Told
+from coordinator.fleet.stage_metrics import StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import given_away
-from coordinator.runs.alignment import Told as Paced
+from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import Proposed
 from coordinator.runs.lag import Behind
-from coordinator.runs.runs import Described
+from coordinator.runs.runs import RunDetails
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
-from coordinator.store.snapshots import StoreKey
+from coordinator.store.snapshots import StageKey
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, TaskName
-from sluice.core.ownership import Hold
+from sluice.core.ownership import TaskOwner
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
@@ -157,13 +157,13 @@ class InMemory:
     containers told last, what they have still to read, and when each store's newest snapshot was reported."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
-    paces: Mapping[tuple[StageName, TaskName], Paced]
+    paces: Mapping[tuple[StageName, TaskName], EventTimeReport]
     told: Stages
     behind: Behind
-    backed_up: Mapping[StoreKey, datetime]
+    backed_up: Mapping[StageKey, datetime]
 
 
-def run_detail(described: Described, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
+def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
     holds = {row.task: row.hold for row in described.holds}
     tasks = []
     for name, processor_id in sorted(described.model.placement.items()):
@@ -195,7 +195,7 @@ def run_detail(described: Described, connections: Connections, memory: InMemory,
     return wire_runs.RunDetail.model_validate(fields)
 
 
-def _adoption(described: Described) -> wire_runs.Adoption:
+def _adoption(described: RunDetails) -> wire_runs.Adoption:
     version, made_at = described.run.model_version, max(described.version.created_at, described.run.created_at)
     behind = [row for row in described.containers if row.state is ContainerState.LIVE and row.model_version < version]
     return wire_runs.Adoption(
@@ -235,7 +235,7 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
     return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
 
 
-def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire_runs.StageProgress:
+def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
     told = memory.paces.get((row.stage, row.task))
     behind = memory.behind.get((row.task, row.stage))
     return wire_runs.StageProgress(
@@ -247,11 +247,11 @@ def _stage_progress(row: StoreRow, hold: Hold | None, memory: InMemory) -> wire_
         pace=None if told is None else _pace(told),
         offsets_behind=behind,
         measures=_measures(memory.told.get((row.task, row.stage)), hold, behind),
-        backed_up_at=None if row.head is None else memory.backed_up.get(StoreKey(row.job, row.task, row.stage)),
+        backed_up_at=None if row.head is None else memory.backed_up.get(StageKey(row.job, row.task, row.stage)),
     )
 
 
-def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire_runs.StageMeasures | None:
+def _measures(told: StageReport | None, hold: TaskOwner | None, behind: int | None) -> wire_runs.StageMeasures | None:
     if told is None or told.measures is None:
         return None
     now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
@@ -260,7 +260,7 @@ def _measures(told: Told | None, hold: Hold | None, behind: int | None) -> wire_
     return wire_runs.StageMeasures.model_validate(told.measures.model_dump() | now)
 
 
-def _pace(told: Paced) -> wire_runs.StagePace:
+def _pace(told: EventTimeReport) -> wire_runs.StagePace:
     word = told.word
     lead = None if word.lead is None else word.lead.total_seconds()
     return wire_runs.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Path, Query
 
 from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, RunIdPath, SnapshotsDep, StagePath, TaskPath
 from coordinator.snapshots.audit import Explained
-from coordinator.snapshots.catalog import Described, Wanted
+from coordinator.snapshots.catalog import SnapshotDetails, Wanted
 from coordinator.snapshots.gc import Collected
-from coordinator.snapshots.operations import Errand, Progress
+from coordinator.snapshots.operations import LongRunningOperation, Progress
 from coordinator.snapshots.reports import Marked, Reported
-from coordinator.store.snapshots import MarkerRow, PinRow, StoreKey
+from coordinator.store.snapshots import MarkerRow, PinRow, StageKey
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, checked_blob_id
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
 
@@ -39,7 +39,7 @@ async def report_snapshot(
         Lineage(body.lineage),
         body.batch_id,
         wire_body.offsets_of(body.offsets),
-        CheckpointId(body.checkpoint_id),
+        CommitId(body.checkpoint_id),
         markers,
     )
     made = await ours.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), told)
@@ -97,7 +97,7 @@ async def get_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
 ) -> wire_snapshots.SnapshotReply:
     """One snapshot of a store. A checkpoint's id is of one store, so task and stage are told, too."""
-    return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CheckpointId(checkpoint_id)))
+    return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
 
 
 @router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)
@@ -106,7 +106,7 @@ async def verify_snapshot(
 ) -> wire_snapshots.ErrandReply:
     """Read a snapshot whole, and compare every size and hash. An errand: its result says what is wrong."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
-    found = (await ours.registry.snapshot(key, CheckpointId(checkpoint_id))).row
+    found = (await ours.registry.snapshot(key, CommitId(checkpoint_id))).row
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
     return _errand(
         ours.errands.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
@@ -118,7 +118,7 @@ async def restore_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
 ) -> wire_snapshots.RestoreReply:
     """The next holder of the task goes back to this snapshot. Refused while a container holds the task."""
-    found = await ours.registry.choose(_key(job, body.task, body.stage), CheckpointId(checkpoint_id))
+    found = await ours.registry.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
     return wire_snapshots.RestoreReply(
         job=job,
         task=body.task,
@@ -140,7 +140,7 @@ async def get_pins(job: JobPath, ours: SnapshotsDep) -> wire_snapshots.PinsReply
 async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: SnapshotsDep) -> wire_snapshots.PinReply:
     """Keep snapshots, whatever the retention says, until the pin expires or is deleted."""
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
-    checkpoint = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
+    checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     return _pin(
         await ours.registry.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
     )
@@ -210,11 +210,11 @@ def _stage(stage: str | None) -> StageName | None:
     return None if stage is None else StageName(stage)
 
 
-def _key(job: str, task: str, stage: str) -> StoreKey:
-    return StoreKey(JobName(job), TaskName(task), StageName(stage))
+def _key(job: str, task: str, stage: str) -> StageKey:
+    return StageKey(JobName(job), TaskName(task), StageName(stage))
 
 
-def _snapshot(found: Described) -> wire_snapshots.SnapshotReply:
+def _snapshot(found: SnapshotDetails) -> wire_snapshots.SnapshotReply:
     row = found.row
     return wire_snapshots.SnapshotReply(
         job=row.job,
@@ -248,7 +248,7 @@ def _pin(rows: Sequence[PinRow]) -> wire_snapshots.PinReply:
     )
 
 
-def _errand(errand: Errand) -> wire_snapshots.ErrandReply:
+def _errand(errand: LongRunningOperation) -> wire_snapshots.ErrandReply:
     return wire_snapshots.ErrandReply(
         errand=errand.errand,
         kind=errand.kind,

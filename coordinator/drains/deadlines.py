@@ -22,7 +22,7 @@ NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DrainProgress:
     """A drain that is on, at the chore's last turn, with how many stages are at each step."""
 
     drain: DrainRow
@@ -31,7 +31,7 @@ class Seen:
 
 
 @dataclass(slots=True)
-class DrainWatch:
+class DrainDeadlines:
     """`active` and `outcomes` are for the metrics. Who blocks is looked up only when it is told: of a
     large job that takes a while."""
 
@@ -40,7 +40,7 @@ class DrainWatch:
     clock: Clock
     every: timedelta = timedelta(seconds=1)
     name: str = "watch_drains"
-    active: Sequence[Seen] = ()
+    active: Sequence[DrainProgress] = ()
     outcomes: Mapping[Phase, int] = field(default_factory=dict)
     _told: set[tuple[DrainId, Phase]] = field(default_factory=set)
 
@@ -48,7 +48,7 @@ class DrainWatch:
         now = self.clock.now()
         async with self.store.read() as tx:
             self.outcomes = {phase: count for phase, count in (await tx.drain_outcomes()).items() if phase.over}
-            seen = [Seen(each, each.is_late(now), await tx.drain_tally(each.drain_id)) for each in await tx.active_drains()]
+            seen = [DrainProgress(each, each.is_late(now), await tx.drain_tally(each.drain_id)) for each in await tx.active_drains()]
         self.active = seen
         self._told &= {(each.drain.drain_id, phase) for each in seen for phase in Phase}
         done: Counter[str] = Counter()

@@ -10,11 +10,24 @@ from datetime import datetime
 from coordinator.blobpool import BlobStores
 from coordinator.drains.inspect import Emptying, emptying
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, HoldRow, Reading, RunRow, Store, Writing
-from coordinator.store.snapshots import StoreKey
-from coordinator.transitions import ShowDrain, cancel, containers_of, enter, fail, held, intermediates, pin, stages_of, tell, the_run, unpin
+from coordinator.store.port import ContainerRow, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.store.snapshots import StageKey
+from coordinator.transitions import (
+    SetDrain,
+    cancel,
+    check_owner,
+    containers_of,
+    enter,
+    fail,
+    get_run,
+    intermediates,
+    pin,
+    stages_of,
+    tell,
+    unpin,
+)
 from sluice.clock import Clock
 from sluice.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
 from sluice.core.errors import (
@@ -32,14 +45,14 @@ from sluice.core.errors import (
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState, moved
 from sluice.core.model import JobModel
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DrainRequest:
     """A request. `mode` has one value yet; `times` None for those of the settings."""
 
     run_id: RunId
@@ -49,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
+class StepReport:
     """A stage took a step; see `DrainStageRow`."""
 
     generation: Generation
@@ -57,14 +70,14 @@ class Took:
     step: Step
     batch: int | None
     offsets: Mapping[Ssp, int]
-    checkpoint: CheckpointId | None
+    checkpoint: CommitId | None
     rows_left: int | None = None
     operators_left: Sequence[str] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DrainDetails:
     """A drain with all that hangs on it, as it was `at` that time."""
 
     at: datetime
@@ -73,7 +86,7 @@ class Described:
     model: JobModel
     stages: Sequence[DrainStageRow]
     containers: Sequence[ContainerRow]
-    holds: Sequence[HoldRow]
+    holds: Sequence[TaskOwnershipRow]
 
 
 class Drains:
@@ -84,11 +97,11 @@ class Drains:
         store: Store,
         systems: Mapping[str, StreamSystem],
         blob_stores: BlobStores,
-        measures: Measures,
+        measures: StageMetrics,
         notices: Notices,
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
-        show_drain: ShowDrain,
+        set_drain: SetDrain,
         new_id: Callable[[], DrainId],
     ) -> None:
         self._store = store
@@ -98,25 +111,25 @@ class Drains:
         self._notices = notices
         self._clock = clock
         self._model_of = model_of
-        self._show_drain = show_drain
+        self._show_drain = set_drain
         self._new_id = new_id
         self._final_ends: dict[DrainId, Mapping[Ssp, int]] = {}
 
     # --- the request -----------------------------------------------------------------------------------------------
 
-    async def request(self, asked: Asked) -> tuple[DrainRow, bool]:
+    async def request(self, asked: DrainRequest) -> tuple[DrainRow, bool]:
         """The drain of the run, and whether it is a new one; see the table in `core.drain`.
 
         Raises UnknownRun, StaleRun, NotEmptied, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
         async with self._store.read() as tx:
-            run = await the_run(tx, asked.run_id)
+            run = await get_run(tx, asked.run_id)
             known = await self._standing(tx, run)
         if known is not None:
             return known, False
         pinned = await self._ends(intermediates(run))
         async with self._store.begin() as tx:
-            run = await the_run(tx, asked.run_id)
+            run = await get_run(tx, asked.run_id)
             known = await self._standing(tx, run)
             if known is not None:
                 return known, False
@@ -141,7 +154,7 @@ class Drains:
             raise StaleRun(f"run {run.run_id} is not the current run of job {run.job}")
         return None
 
-    async def _begin(self, tx: Writing, run: RunRow, model: JobModel, asked: Asked, pinned: Mapping[Ssp, int]) -> DrainRow:
+    async def _begin(self, tx: Writing, run: RunRow, model: JobModel, asked: DrainRequest, pinned: Mapping[Ssp, int]) -> DrainRow:
         now = self._clock.now()
         last = await tx.drains(run.job, None, 1)
         drain = DrainRow(
@@ -177,10 +190,10 @@ class Drains:
     async def cancel(self, drain_id: DrainId) -> DrainRow:
         """The run goes on as it was. May run twice. Raises UnknownDrain, NotCancellable."""
         async with self._store.begin() as tx:
-            drain = await the_drain(tx, drain_id)
+            drain = await get_drain(tx, drain_id)
             if drain.phase is Phase.CANCELLED:
                 return drain
-            _, drain = await cancel(tx, await the_run(tx, drain.run_id), drain, "cancelled", self._clock.now())
+            _, drain = await cancel(tx, await get_run(tx, drain.run_id), drain, "cancelled", self._clock.now())
             containers = await containers_of(tx, drain.run_id)
         self._show_drain(containers, None)
         self._notices.ring(drain.run_id)
@@ -189,10 +202,10 @@ class Drains:
     async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
         """Its hard deadline has passed: it fails, unless it is over. Raises UnknownDrain."""
         async with self._store.begin() as tx:
-            drain = await the_drain(tx, drain_id)
+            drain = await get_drain(tx, drain_id)
             if drain.phase.over:
                 return drain
-            _, drain = await fail(tx, await the_run(tx, drain.run_id), drain, reason, self._clock.now())
+            _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, self._clock.now())
             containers = await containers_of(tx, drain.run_id)
         self._show_drain(containers, None)
         self._notices.ring(drain.run_id)
@@ -200,7 +213,7 @@ class Drains:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: Took) -> Phase:
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: StepReport) -> Phase:
         """A stage of a task took a step: the phase of the drain after it. A step that was reported before, or that comes when the drain
         is over, changes nothing.
 
@@ -209,8 +222,8 @@ class Drains:
         """
         ends = await self._ends_of(took.drain_id) if took.step is Step.COMMITTED else None
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
-            await held(tx, run, task, took.generation)
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, took.generation)
             drain = await tx.drain(took.drain_id)
             if drain is None or drain.run_id != run_id:
                 raise ForeignDrain(f"run {run_id} is not under drain {took.drain_id}: read the run again")
@@ -241,7 +254,7 @@ class Drains:
         await tell(tx, drain, now)
         return True
 
-    async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: Took, now: datetime) -> DrainStageRow:
+    async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: StepReport, now: datetime) -> DrainStageRow:
         if took.step in (Step.STOPPED, Step.COMMITTED):
             await self._check_durable(tx, run, row, took)
         row = replace(row, step=took.step, generation=took.generation, batch_id=took.batch, offsets=took.offsets)
@@ -256,10 +269,10 @@ class Drains:
             case _:
                 return row
 
-    async def _check_durable(self, tx: Reading, run: RunRow, row: DrainStageRow, took: Took) -> None:
+    async def _check_durable(self, tx: Reading, run: RunRow, row: DrainStageRow, took: StepReport) -> None:
         """Never stopped or drained without a durable commit. Without a batch there is nothing to commit."""
         if took.checkpoint is not None:
-            if await tx.snapshot(StoreKey(run.job, row.task, row.stage), took.checkpoint) is None:
+            if await tx.snapshot(StageKey(run.job, row.task, row.stage), took.checkpoint) is None:
                 raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {took.checkpoint}: report it first")
         elif took.batch is not None and self._blob_stores.backup(run.backup).to:
             raise CheckpointNeeded(f"run {run.run_id} is backed up: commit stage {row.stage} of task {row.task}, and report the checkpoint")
@@ -313,18 +326,18 @@ class Drains:
                 drain = await tx.drain(drain_id)
                 if drain is None or drain.phase is not Phase.COMMITTING:
                     return None
-                run = await the_run(tx, drain.run_id)
+                run = await get_run(tx, drain.run_id)
             self._final_ends[drain_id] = await self._ends(intermediates(run))
         return self._final_ends[drain_id]
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def describe(self, drain_id: DrainId) -> Described:
+    async def describe(self, drain_id: DrainId) -> DrainDetails:
         """Raises UnknownDrain."""
         async with self._store.read() as tx:
-            drain = await the_drain(tx, drain_id)
-            run = await the_run(tx, drain.run_id)
-            return Described(
+            drain = await get_drain(tx, drain_id)
+            run = await get_run(tx, drain.run_id)
+            return DrainDetails(
                 at=self._clock.now(),
                 drain=drain,
                 run=run,
@@ -344,13 +357,13 @@ class Drains:
     async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[Emptying]]:
         """What a flush of the run could not empty, as its containers told last. Raises UnknownRun, StaleRun."""
         async with self._store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
             return run, emptying(run, await self._model_of(tx, run), self._measures)
 
 
-async def the_drain(tx: Reading, drain_id: DrainId) -> DrainRow:
+async def get_drain(tx: Reading, drain_id: DrainId) -> DrainRow:
     """Raises UnknownDrain."""
     found = await tx.drain(drain_id)
     if found is None:

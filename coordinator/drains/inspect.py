@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.port import RunRow
 from coordinator.transitions import stages_of
 from sluice.core.ids import StageName, TaskName
@@ -24,7 +24,7 @@ class Emptying:
     untold: Sequence[TaskName]
 
 
-def emptying(run: RunRow, model: JobModel, measures: Measures) -> Sequence[Emptying]:
+def emptying(run: RunRow, model: JobModel, measures: StageMetrics) -> Sequence[Emptying]:
     """Of each stage of the run, in the order of its graph."""
     told = measures.of_run(run.run_id)
     tasks: defaultdict[StageName, list[TaskName]] = defaultdict(list)

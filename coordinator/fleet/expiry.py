@@ -8,9 +8,9 @@ from datetime import timedelta
 
 from coordinator.chores import log
 from coordinator.fleet.leases import Leases
-from coordinator.fleet.notices import Freed, Notices
-from coordinator.store.port import ContainerState, HoldRow, Store
-from coordinator.transitions import end_container, settle_run, the_run
+from coordinator.fleet.notices import Notices, TaskWaiters
+from coordinator.store.port import ContainerState, Store, TaskOwnershipRow
+from coordinator.transitions import end_container, get_run, settle_run
 from sluice.clock import Clock
 from sluice.core.ids import RunId
 
@@ -23,7 +23,7 @@ class ExpireLeases:
     leases: Leases
     notices: Notices
     clock: Clock
-    freed: Freed = field(default_factory=Freed)
+    freed: TaskWaiters = field(default_factory=TaskWaiters)
     batch: int = 500
     every: timedelta = timedelta(seconds=0.5)
     name: str = "expire_leases"
@@ -32,7 +32,7 @@ class ExpireLeases:
         if not self.leases.overdue(1):
             return {}
         touched: set[RunId] = set()
-        freed: list[HoldRow] = []
+        freed: list[TaskOwnershipRow] = []
         async with self.store.begin() as tx:
             overdue = self.leases.overdue(self.batch)  # while nobody can register
             for execution_id in overdue:
@@ -43,7 +43,7 @@ class ExpireLeases:
                 freed += holds
                 touched.add(container.run_id)
             for run_id in touched:
-                await settle_run(tx, await the_run(tx, run_id), self.clock.now())
+                await settle_run(tx, await get_run(tx, run_id), self.clock.now())
         for execution_id in overdue:
             log.warning("container %s is lost: its lease and grace have passed", execution_id)
             self.leases.drop(execution_id)

@@ -20,7 +20,7 @@ from sluice.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 
-class Valid:
+class LeaseEntry:
     """A valid container's lease, spread out so that renewing it makes nothing but a number, and the answer headers that go with it."""
 
     __slots__ = ("bare", "drain", "ends_at", "epoch", "headers", "model_version")
@@ -50,7 +50,7 @@ class Leases:
         self.answered_invalid = 0
         """Counted by who sends that answer, which is not the fast path."""
         self._clock = clock
-        self._valid: dict[str, Valid] = {}
+        self._valid: dict[str, LeaseEntry] = {}
         self._ending: dict[str, Instant] = {}
         self._seen: set[str] = set()
         self._quiet_until = Instant(0.0)
@@ -72,13 +72,13 @@ class Leases:
         self._restretch(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
         promised = self._valid.get(execution_id)
-        entry = self._valid[execution_id] = Valid(lease, model_version, _headers(epoch, model_version, self.terms, drain), drain)
+        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, _headers(epoch, model_version, self.terms, drain), drain)
         if promised is not None:
             entry.ends_at = max(entry.ends_at, promised.ends_at)
         self._look_at(entry.ends_at)
         return self.terms
 
-    def show_drain(self, execution_ids: Sequence[ExecutionContainerId], drain: DrainId | None) -> None:
+    def set_drain(self, execution_ids: Sequence[ExecutionContainerId], drain: DrainId | None) -> None:
         """Name the drain in the answers to these containers, or no drain. Those that are not valid are passed over."""
         for execution_id in execution_ids:
             entry = self._valid.get(execution_id)
@@ -86,7 +86,7 @@ class Leases:
                 entry.drain = drain
                 entry.headers = _headers(entry.epoch, entry.model_version, self.terms, drain)
 
-    def show_model(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
+    def set_model_version(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
         """Tell the version of the job model in the answers to these containers. Those that are not valid are passed over."""
         for execution_id in execution_ids:
             entry = self._valid.get(execution_id)
@@ -101,7 +101,7 @@ class Leases:
             entry.ends_at = ends_at
         self._look_at(ends_at)
 
-    def beat(self, execution_id: str, sent: int | None) -> Valid | None:
+    def beat(self, execution_id: str, sent: int | None) -> LeaseEntry | None:
         """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
         sends one is answered as alive and renews nothing; one after lease and grace is too late, since the tasks may be another's.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from coordinator.store.port import HoldRow, NoticeRow, Store
+from coordinator.store.port import NoticeRow, Store, TaskOwnershipRow
 from sluice.core.errors import UnknownRun
 from sluice.core.ids import JobName, RunId, TaskName
 
@@ -83,14 +83,14 @@ async def _rung(bell: asyncio.Event, wait: timedelta) -> bool:
         return False
 
 
-class Freed:
+class TaskWaiters:
     """Bells by task. One event loop's; no locks."""
 
     def __init__(self) -> None:
         self._bells: defaultdict[tuple[JobName, TaskName], set[asyncio.Event]] = defaultdict(set)
         self._closed = False
 
-    def ring(self, holds: Iterable[HoldRow]) -> None:
+    def ring(self, holds: Iterable[TaskOwnershipRow]) -> None:
         """Wake those who wait for these tasks. Call it when the transaction that freed them has ended."""
         for hold in holds:
             for bell in self._bells.get((hold.job, hold.task), ()):

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from coordinator.fleet.leases import Leases
-from coordinator.fleet.notices import Freed, Notices
-from coordinator.store.groupcommit import Gathering
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
-from coordinator.transitions import drain_of, end_container, enter, held_back, settle_run, the_run
+from coordinator.fleet.notices import Notices, TaskWaiters
+from coordinator.store.groupcommit import GroupCommit
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.transitions import drain_of, end_container, enter, get_run, held_back, settle_run
 from sluice.clock import Clock
 from sluice.core.drain import DrainId, Phase
-from sluice.core.errors import HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot, YourRequest
-from sluice.core.failover import USUAL, HoldBack
+from sluice.core.errors import ClientError, HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
+from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from sluice.core.lifecycle import RunState, moved
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
+class Registration:
     """An incarnation of a slot, as it registers; `metrics_address` is "host:port"."""
 
     processor_id: ProcessorId
@@ -46,16 +46,22 @@ class Heartbeats:
     """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
 
     def __init__(
-        self, store: Store, leases: Leases, notices: Notices, clock: Clock, hold_back: HoldBack = USUAL, freed: Freed | None = None
+        self,
+        store: Store,
+        leases: Leases,
+        notices: Notices,
+        clock: Clock,
+        hold_back: CrashLoopPolicy = DEFAULT,
+        freed: TaskWaiters | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
         self._notices = notices
         self._clock = clock
         self._hold_back = hold_back
-        self._freed = freed or Freed()
-        self._registrations: Gathering[tuple[RunId, Newcomer], Registered] = Gathering(self._register_all)
-        self._exits: Gathering[_Exit, ContainerRow] = Gathering(self._exit_all)
+        self._freed = freed or TaskWaiters()
+        self._registrations: GroupCommit[tuple[RunId, Registration], Registered] = GroupCommit(self._register_all)
+        self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
     async def recover(self) -> int:
         """After a start: give every container that is not known to be gone a full lease. How many there are."""
@@ -77,13 +83,13 @@ class Heartbeats:
             self._leases.remember_condemned(execution_id)
         return len(standing)
 
-    async def register(self, run_id: RunId, new: Newcomer) -> Registered:
+    async def register(self, run_id: RunId, new: Registration) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
         answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, or LeaseLost for a replaced
         incarnation."""
         return await self._registrations.ask((run_id, new))
 
-    async def _register_all(self, asked: Sequence[tuple[RunId, Newcomer]]) -> Sequence[Registered | SluiceError]:
+    async def _register_all(self, asked: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
         """All in one transaction, one after the other; one that is refused has written nothing. Their leases begin when it has ended,
         before anybody else can write."""
         async with self._store.begin() as tx:
@@ -93,7 +99,7 @@ class Heartbeats:
             self._notices.ring(run_id)
         return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
 
-    async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Newcomer) -> _Enrolled | SluiceError:
+    async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Registration) -> _Enrolled | SluiceError:
         try:
             run = _running(await runs.run(run_id), new.processor_id)
             known = await tx.container(new.execution_id)
@@ -102,7 +108,7 @@ class Heartbeats:
                 return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
             former = await tx.containers(run_id, new.processor_id)
             self._not_held_back(former)
-        except (YourRequest, LeaseLost, HeldBack) as refusal:
+        except (ClientError, LeaseLost, HeldBack) as refusal:
             return refusal
         container = await self._enrol(tx, run, new, former)
         if run.state is RunState.CREATED:
@@ -128,7 +134,7 @@ class Heartbeats:
         )
         return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
 
-    async def _enrol(self, tx: Writing, run: RunRow, new: Newcomer, former: Sequence[ContainerRow]) -> ContainerRow:
+    async def _enrol(self, tx: Writing, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
         for each in former:
             if each.state is ContainerState.LIVE:
@@ -161,12 +167,12 @@ class Heartbeats:
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
         """All in one transaction, one after the other."""
         async with self._store.begin() as tx:
-            freed: list[HoldRow] = []
+            freed: list[TaskOwnershipRow] = []
             found = [await self._exit(tx, each, freed) for each in exits]
             gone = [each for each in found if isinstance(each, ContainerRow)]
             touched = sorted({each.run_id for each in gone})
             for run_id in touched:
-                await settle_run(tx, await the_run(tx, run_id), self._clock.now())
+                await settle_run(tx, await get_run(tx, run_id), self._clock.now())
         for each in gone:
             self._leases.drop(each.execution_id)
         self._freed.ring(freed)
@@ -174,7 +180,7 @@ class Heartbeats:
             self._notices.ring(run_id)
         return found
 
-    async def _exit(self, tx: Writing, told: _Exit, freed: list[HoldRow]) -> ContainerRow | SluiceError:
+    async def _exit(self, tx: Writing, told: _Exit, freed: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
         """What it held is added to `freed`."""
         try:
             container = await _the_container(tx, told.execution_id)
@@ -230,7 +236,7 @@ class _Runs:
     async def run(self, run_id: RunId) -> RunRow:
         """Raises UnknownRun."""
         if run_id not in self._runs:
-            self._runs[run_id] = await the_run(self._tx, run_id)
+            self._runs[run_id] = await get_run(self._tx, run_id)
         return self._runs[run_id]
 
     async def put(self, run: RunRow) -> None:

@@ -15,7 +15,7 @@ from sluice.wire import agents as wire_agents
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StageReport:
     """A stage's last committed batch, and how the stage does. `offsets`: ssp -> next offset."""
 
     generation: Generation
@@ -24,27 +24,27 @@ class Told:
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     measures: wire_agents.MeasuresBody | None = None
 
-    def repeats(self, other: Told) -> bool:
+    def repeats(self, other: StageReport) -> bool:
         """Whether both are of the same batch under the same grant."""
         return (self.generation, self.lineage, self.batch) == (other.generation, other.lineage, other.batch)
 
 
-Stages = Mapping[tuple[TaskName, StageName], Told]
+Stages = Mapping[tuple[TaskName, StageName], StageReport]
 
 
-class Measures:
+class StageMetrics:
     """The newest of each stage, of runs that have not ended."""
 
     def __init__(self) -> None:
-        self._told: defaultdict[RunId, dict[tuple[TaskName, StageName], Told]] = defaultdict(dict)
+        self._told: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
 
-    def tell(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:
+    def tell(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> None:
         """Keep what was accepted from the task's holder. The last word stands, unless it is a former holder's."""
         known = self._told[run_id].get((task, stage))
         if known is None or known.generation <= told.generation:
             self._told[run_id][task, stage] = told
 
-    def told(self, run_id: RunId, task: TaskName, stage: StageName) -> Told | None:
+    def told(self, run_id: RunId, task: TaskName, stage: StageName) -> StageReport | None:
         return self.of_run(run_id).get((task, stage))
 
     def of_run(self, run_id: RunId) -> Stages:

@@ -10,16 +10,16 @@ from coordinator.store.port import Reading, RunRow, Store
 from sluice.core.errors import NoJobModel
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import JobName, RunId, StageName, StreamId
-from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.model import JobModel, ModelSpec, PlannedModel
 from sluice.core.placement import slots
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 
 
-def outline_of(request: wire_runs.RunRequest, bindings: Mapping[str, StreamId]) -> Outline:
+def outline_of(request: wire_runs.RunRequest, bindings: Mapping[str, StreamId]) -> ModelSpec:
     """`bindings` are by the job's names of its streams."""
-    return Outline(
+    return ModelSpec(
         job=JobName(request.job),
         reads={StageName(stage.name): stage.reads for stage in request.stages},
         bindings=bindings,
@@ -38,7 +38,7 @@ def plan_model(
     counts: Mapping[str, int],
     previous: Previous,
     former: JobModel | None,
-) -> Plan:
+) -> PlannedModel:
     """The job model of a deployment. `grouper` is the one that the request names; `bindings` and `counts` are by the job's names of its
     streams; `former` is the job's last model.
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import Asked, Versions, Wish, given_away
+from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, given_away
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
@@ -28,11 +28,11 @@ VERSIONS_LOOKED_AT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class GiveTasksAway:
+class ReassignTasks:
     """Only of runs that are backed up, since elsewhere a task's state could not be had. `rule` holds for runs that say nothing."""
 
     store: Store
-    versions: Versions
+    versions: ModelVersions
     models: JobModels
     blob_stores: BlobStores
     clock: Clock
@@ -49,7 +49,7 @@ class GiveTasksAway:
                 continue
             wish, why = wish_and_why
             try:
-                change = await self.versions.change(run.run_id, wish, Asked(WHO, why, run.model_version))
+                change = await self.versions.change(run.run_id, wish, ChangeReason(WHO, why, run.model_version))
             except (StaleRun, RunIsDraining, VersionConflict):  # somebody was faster: the next turn sees how it is now
                 continue
             except SluiceError as error:
@@ -59,7 +59,7 @@ class GiveTasksAway:
             done["moved"] += len(change.proposal.effect.moves)
         return +done
 
-    async def _wish(self, tx: Reading, run: RunRow) -> tuple[Wish, str] | None:
+    async def _wish(self, tx: Reading, run: RunRow) -> tuple[ModelChange, str] | None:
         """What is to become of the run's slots, and why; None when nothing is."""
         rule = self.rule.of_config(run.spec["config"])
         current = await tx.current_run(run.job)
@@ -77,7 +77,7 @@ class GiveTasksAway:
         lost, back = sorted(wanted - away), sorted(away - wanted)
         told = [f"slot {pid} has had no container for {rule.after.total_seconds():g} s" for pid in lost]
         why = "; ".join([*told, *(f"slot {pid} is back" for pid in back)])
-        return Wish(away=wanted, homes=await self._before(tx, run, back)), why
+        return ModelChange(away=wanted, homes=await self._before(tx, run, back)), why
 
     async def _slots(self, tx: Reading, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
         newest = {row.processor_id: row for row in rows}  # they come by slot and epoch

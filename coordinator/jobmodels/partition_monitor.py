@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from coordinator.jobmodels.versions import Asked, Versions, Wish, stream_of, watched_streams
+from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, stream_of, watched_streams
 from coordinator.store.jobmodels import WatchedRow
 from coordinator.store.port import Reading, RunRow, Store
-from coordinator.transitions import the_run
+from coordinator.transitions import get_run
 from sluice.clock import Clock
-from sluice.core.errors import OurTrouble, RunIsDraining, SluiceError, StaleRun, UnknownStream, VersionConflict
+from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, Unavailable, UnknownStream, VersionConflict
 from sluice.core.expansion import Counted, Judged, Verdict, grows, plainly
 from sluice.core.ids import JobName, RunId, StreamId
 from sluice.core.lifecycle import RunState
@@ -32,7 +32,7 @@ LOOKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PartitionCounts:
     """At a stream: its partitions and identity, or why they are not known."""
 
     partitions: int | None
@@ -41,12 +41,12 @@ class Look:
 
 
 @dataclass(slots=True)
-class PartitionWatch:
+class PartitionMonitor:
     """`watched` is for the metrics: what was found last, of live runs."""
 
     store: Store
     systems: Mapping[str, StreamSystem]
-    versions: Versions
+    versions: ModelVersions
     clock: Clock
     every: timedelta
     look_within: timedelta = LOOK_WITHIN
@@ -74,41 +74,41 @@ class PartitionWatch:
     async def look(self, run_id: RunId) -> Mapping[str, Counted]:
         """The inputs of a run as they are now, by the job's names. Raises UnknownRun."""
         async with self.store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
         looks = await self._look_at({stream_of(each) for each in watched_streams(run).values()})
         return {each.name: each for each in _counted(run, looks)}
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def _look_at(self, streams: set[StreamId]) -> Mapping[StreamId, Look]:
+    async def _look_at(self, streams: set[StreamId]) -> Mapping[StreamId, PartitionCounts]:
         turns = asyncio.Semaphore(LOOKS_AT_ONCE)
 
-        async def look(stream: StreamId) -> Look:
+        async def look(stream: StreamId) -> PartitionCounts:
             async with turns:
                 return await self._look(stream)
 
         ordered = sorted(streams)
         return dict(zip(ordered, await asyncio.gather(*map(look, ordered)), strict=True))
 
-    async def _look(self, stream: StreamId) -> Look:
+    async def _look(self, stream: StreamId) -> PartitionCounts:
         system = self.systems.get(stream.system)
         if system is None:
-            return Look(None, trouble=f"no system {stream.system!r} is configured any more")
+            return PartitionCounts(None, trouble=f"no system {stream.system!r} is configured any more")
         try:
             async with asyncio.timeout(self.look_within.total_seconds()):
                 identity = await system.identity(stream.stream)
-                return Look(await system.partitions(stream.stream), identity)
+                return PartitionCounts(await system.partitions(stream.stream), identity)
         except TimeoutError:
-            return Look(None, trouble=f"{stream}: no answer within {self.look_within.total_seconds():g} s")
+            return PartitionCounts(None, trouble=f"{stream}: no answer within {self.look_within.total_seconds():g} s")
         except UnknownStream:
-            return Look(None, trouble=f"{stream} is not there any more: it was deleted, or may not be seen")
+            return PartitionCounts(None, trouble=f"{stream} is not there any more: it was deleted, or may not be seen")
         except SluiceError as error:
-            return Look(None, trouble=f"{stream}: {error}")
+            return PartitionCounts(None, trouble=f"{stream}: {error}")
 
     # --- judging ---------------------------------------------------------------------------------------------------
 
     async def _watched(
-        self, run: RunRow, former: Mapping[StreamId, WatchedRow], looks: Mapping[StreamId, Look]
+        self, run: RunRow, former: Mapping[StreamId, WatchedRow], looks: Mapping[StreamId, PartitionCounts]
     ) -> tuple[Sequence[WatchedRow], int]:
         """What is to be known of the run's inputs now, and how many of them grew. A trouble of one run is no other's."""
         counted = _counted(run, looks)
@@ -123,16 +123,16 @@ class PartitionWatch:
 
     async def _grown(self, run: RunRow, growing: Mapping[str, Counted]) -> Sequence[Judged]:
         """What became of the streams that have more partitions than the run knows."""
-        wish = Wish(counts=growing)
+        wish = ModelChange(counts=growing)
         try:
             if run.state is RunState.DRAINING:
                 judged = (await self.versions.propose(run.run_id, wish)).judged
                 return [_frozen(each) for each in judged if each.counted.name in growing]
-            change = await self.versions.change(run.run_id, wish, Asked(WHO, "", run.model_version))
+            change = await self.versions.change(run.run_id, wish, ChangeReason(WHO, "", run.model_version))
             return [each for each in change.proposal.judged if each.counted.name in growing]
         except (StaleRun, RunIsDraining, VersionConflict) as error:  # somebody was faster: the next look shows how it is now
             return [Judged(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
-        except OurTrouble as error:
+        except Unavailable as error:
             return [Judged(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
         except SluiceError as error:
             return [Judged(each, Verdict.REFUSED, str(error)) for each in growing.values()]
@@ -186,11 +186,11 @@ async def _live(tx: Reading) -> Sequence[RunRow]:
     return found
 
 
-def _counted(run: RunRow, looks: Mapping[StreamId, Look]) -> Sequence[Counted]:
+def _counted(run: RunRow, looks: Mapping[StreamId, PartitionCounts]) -> Sequence[Counted]:
     return [_seen(run, name, each, looks[stream_of(each)]) for name, each in watched_streams(run).items()]
 
 
-def _seen(run: RunRow, name: str, stream: Mapping[str, object], look: Look) -> Counted:
+def _seen(run: RunRow, name: str, stream: Mapping[str, object], look: PartitionCounts) -> Counted:
     known, identity = int(str(stream["partitions"])), stream.get("identity")
     counted = Counted(name, stream_of(stream), known, look.partitions, look.trouble)
     if identity is None or look.identity in (None, identity):

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import Asked, Change, Proposal, changeable, store_version, stream_of
-from coordinator.store.groupcommit import Gathering
+from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, changeable, store_version, stream_of
+from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
-from coordinator.transitions import containers_of, the_run
+from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import (
+    ClientError,
     IncompatibleExpansion,
     LeaseLost,
     SluiceError,
@@ -25,11 +26,10 @@ from sluice.core.errors import (
     UnknownJob,
     UnknownVersion,
     VersionAdopted,
-    YourRequest,
 )
 from sluice.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId, StreamId
-from sluice.core.model import JobModel, Plan
+from sluice.core.model import JobModel, PlannedModel
 from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ModelHistory:
         old, new = await self.version(job, former), await self.version(job, later)
         return effect(old.model, new.model)
 
-    async def roll_back(self, job: JobName, version: int, asked: Asked) -> Change:
+    async def roll_back(self, job: JobName, version: int, asked: ChangeReason) -> Change:
         """Put what an older version says in force again, as a new version, as long as no container has adopted a later one: a query that
         has run with more partitions cannot run with fewer. Streams that it takes partitions from are not grown again by themselves.
 
@@ -120,7 +120,7 @@ class ModelHistory:
         containers = int(wanted.config.get("job.container.count", run.spec["containers"]))
         model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
         assignment = replace(previous, tasks={ssp: task for ssp, task in previous.tasks.items() if ssp in kept})
-        return Proposal(run, present, Plan(model, assignment), (), effect(present, model), containers)
+        return Proposal(run, present, PlannedModel(model, assignment), (), effect(present, model), containers)
 
 
 async def _current(tx: Reading, job: JobName) -> RunRow:
@@ -146,7 +146,7 @@ async def _not_adopted(tx: Reading, run: RunRow, version: int) -> None:
             )
 
 
-async def _keep_from_growing(tx: Writing, run: RunRow, counts: Mapping[StreamId, int], asked: Asked, now: datetime) -> None:
+async def _keep_from_growing(tx: Writing, run: RunRow, counts: Mapping[StreamId, int], asked: ChangeReason, now: datetime) -> None:
     """Note of each stream that lost partitions which count is not to be grown to by itself."""
     watched = {row.stream_id: row for row in await tx.watched(run.job) if row.run_id == run.run_id}
     for each in run.streams:
@@ -169,7 +169,7 @@ def _counts_of(model: JobModel) -> Mapping[StreamId, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AdoptionReport:
     """A container's word, under its epoch."""
 
     run_id: RunId
@@ -193,9 +193,9 @@ class Adoptions:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._gathering: Gathering[Told, Adopted] = Gathering(self._tell_all)
+        self._gathering: GroupCommit[AdoptionReport, Adopted] = GroupCommit(self._tell_all)
 
-    async def tell(self, told: Told) -> Adopted:
+    async def tell(self, told: AdoptionReport) -> Adopted:
         """Keep it. May run twice; an older version than was told before changes nothing.
 
         Raises UnknownRun, UnknownContainer, UnknownVersion for one that the run has not come to, and LeaseLost for an incarnation that is
@@ -203,7 +203,7 @@ class Adoptions:
         """
         return await self._gathering.ask(told)
 
-    async def _tell_all(self, asked: Sequence[Told]) -> Sequence[Adopted | SluiceError]:
+    async def _tell_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:
             found = [await self._tell(tx, each) for each in asked]
             all_on = {run_id: version_of_all(await tx.containers(run_id)) for run_id in {each.run_id for each in asked}}
@@ -212,9 +212,9 @@ class Adoptions:
             for each, answer in zip(asked, found, strict=True)
         ]
 
-    async def _tell(self, tx: Writing, told: Told) -> Adopted | SluiceError:
+    async def _tell(self, tx: Writing, told: AdoptionReport) -> Adopted | SluiceError:
         try:
-            run = await the_run(tx, told.run_id)
+            run = await get_run(tx, told.run_id)
             container = await tx.container(told.execution_id)
             if container is None or container.run_id != told.run_id:
                 raise UnknownContainer(f"run {told.run_id} has no container {told.execution_id!r}")
@@ -224,7 +224,7 @@ class Adoptions:
                 raise UnknownVersion(
                     f"run {told.run_id} is at version {run.model_version} of its job model: there is no {told.version} yet"
                 )
-        except (YourRequest, LeaseLost) as refusal:
+        except (ClientError, LeaseLost) as refusal:
             return refusal
         if told.version > container.model_version:
             container = replace(container, model_version=told.version, adopted_at=self._clock.now())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.port import ContainerRow, Reading, RunRow, Store, StoreRow
-from coordinator.store.snapshots import SnapshotRow, StoreKey
-from coordinator.transitions import the_run
+from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.transitions import get_run
 from sluice.core.errors import UnknownContainer
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, TaskName
 from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
@@ -24,7 +24,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StandbyPlan:
     """What a container is to keep, by task and stage, and the tasks of its own slot."""
 
     copies: Sequence[Copy]
@@ -37,10 +37,10 @@ class Standbys:
     models: JobModels
     blob_stores: BlobStores
 
-    async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> Kept:
+    async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> StandbyPlan:
         """Of a run that says so, and is backed up. Raises UnknownRun, UnknownContainer."""
         async with self.store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             rows = await tx.containers(run_id)
             container = next((row for row in rows if row.execution_id == execution_id), None)
             if container is None:
@@ -48,8 +48,8 @@ class Standbys:
             placement = (await self.models.decoded(tx, run)).placement
             own = frozenset(task for task, slot in placement.items() if slot == container.processor_id)
             if run.state.ended or not replicas_of(run.spec["config"]) or not self.blob_stores.backup(run.backup).restore_from:
-                return Kept([], own)
-            return Kept(await self._copies(tx, run, container.processor_id, placement, rows), own)
+                return StandbyPlan([], own)
+            return StandbyPlan(await self._copies(tx, run, container.processor_id, placement, rows), own)
 
     async def _copies(
         self, tx: Reading, run: RunRow, slot: ProcessorId, placement: Placement, rows: Sequence[ContainerRow]
@@ -58,7 +58,7 @@ class Standbys:
         found = []
         for task in sorted(wanted):
             for store in sorted(await tx.stores(run.job, task), key=lambda row: row.stage):
-                key = StoreKey(run.job, task, store.stage)
+                key = StageKey(run.job, task, store.stage)
                 snapshot = None if store.head is None else await tx.snapshot(key, store.head)
                 if snapshot is not None:
                     found.append(Copy(store, snapshot))

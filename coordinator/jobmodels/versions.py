@@ -17,15 +17,15 @@ from coordinator.jobmodels.cache import JobModels, outline_of
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.jobmodels.standby import with_standbys
 from coordinator.store.jobmodels import ModelRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, Reading, RunRow, Store, Writing
-from coordinator.transitions import containers_of, the_run
+from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
 from sluice.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, StreamId
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, Plan
+from sluice.core.model import JobModel, PlannedModel
 from sluice.core.placement import Homes, slots
 from sluice.streams.port import StreamSystem
 from sluice.wire import runs as wire_runs
@@ -33,12 +33,12 @@ from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
 
-ShowModel = Callable[[Sequence[ExecutionContainerId], int], None]
+SetModelVersion = Callable[[Sequence[ExecutionContainerId], int], None]
 """Tells which version the answers to these containers' heartbeats name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ModelChange:
     """What a run's model is to become; None leaves it as it is. `counts`: streams as somebody saw or supposes them, by the job's names;
     `away`: slots that are given no tasks; `homes`: where tasks would rather be than on the hosts where they ran."""
 
@@ -49,7 +49,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ChangeReason:
     """By whom and why; `version`: only while that is the run's version, None for whichever is."""
 
     who: str
@@ -63,7 +63,7 @@ class Proposal:
 
     run: RunRow
     former: JobModel
-    plan: Plan
+    plan: PlannedModel
     judged: Sequence[Judged]
     effect: Effect
     containers: int
@@ -100,8 +100,8 @@ class _Known:
     homes: Homes
 
 
-class Versions:
-    """`show_model` tells live containers by their heartbeats."""
+class ModelVersions:
+    """`set_model_version` tells live containers by their heartbeats."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Versions:
         notices: Notices,
         clock: Clock,
         groupers: Groupers,
-        show_model: ShowModel,
+        set_model_version: SetModelVersion,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -119,14 +119,14 @@ class Versions:
         self._notices = notices
         self._clock = clock
         self._groupers = groupers
-        self._show_model = show_model
+        self._show_model = set_model_version
 
     # --- proposing -------------------------------------------------------------------------------------------------
 
-    async def propose(self, run_id: RunId, wish: Wish) -> Proposal:
+    async def propose(self, run_id: RunId, wish: ModelChange) -> Proposal:
         """What would become of the run's model. Changes nothing. Raises UnknownRun, BadGrouping, BadPlacement."""
         async with self._store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             known = await self._known(tx, run)
         return await self._proposed(known, wish)
 
@@ -137,7 +137,7 @@ class Versions:
         homes = with_standbys(homes_of(rows, await tx.holds(run.job)), run, model.placement, rows)
         return _Known(run, model, await tx.assignment(run.job), live, homes)
 
-    async def _proposed(self, known: _Known, wish: Wish) -> Proposal:
+    async def _proposed(self, known: _Known, wish: ModelChange) -> Proposal:
         run, model, previous = known.run, known.model, known.previous
         containers = int(run.spec["containers"]) if wish.containers is None else wish.containers
         request = wire_runs.RunRequest.model_validate({**run.spec, "containers": containers})
@@ -149,7 +149,7 @@ class Versions:
         counted = _counted(run, wish.counts or {}, outline.read)
         homes = {**known.homes, **(wish.homes or {})}
 
-        def judged(grouper: Grouper) -> tuple[Plan, Sequence[Judged], Effect]:
+        def judged(grouper: Grouper) -> tuple[PlannedModel, Sequence[Judged], Effect]:
             plan, found = judge(counted, lambda counts: outline.planned(grouper, counts, previous, model, processors, homes), model)
             return plan, found, effect(model, plan.model)
 
@@ -158,7 +158,7 @@ class Versions:
 
     # --- putting in force ------------------------------------------------------------------------------------------
 
-    async def change(self, run_id: RunId, wish: Wish, asked: Asked) -> Change:
+    async def change(self, run_id: RunId, wish: ModelChange, asked: ChangeReason) -> Change:
         """Give the run a new version of its model: grown as far as is safe, on the slots that are wished for. May find nothing to do.
 
         Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable when the beginnings
@@ -172,7 +172,7 @@ class Versions:
             return Change(run, proposal)
         return Change(await self._put(proposal, replace(asked, why=_why(proposal, asked.why))), proposal)
 
-    async def _put(self, proposal: Proposal, asked: Asked) -> RunRow:
+    async def _put(self, proposal: Proposal, asked: ChangeReason) -> RunRow:
         """In one transaction: the model, the assignment, where new partitions begin, the run, and the word to its containers."""
         run, plan = proposal.run, proposal.plan
         beginnings = await self._beginnings(proposal.effect.partitions.keys())
@@ -217,7 +217,7 @@ def _why(proposal: Proposal, why: str) -> str:
     return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed anew"
 
 
-def homes_of(rows: Sequence[ContainerRow], holds: Sequence[HoldRow]) -> Homes:
+def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Homes:
     """Where the state of tasks may still be on a disk: the slots that live on the host of each task's last holder."""
     host_of = {row.execution_id: row.host for row in rows}
     on_host: dict[str, list[ProcessorId]] = {}
@@ -232,7 +232,7 @@ def given_away(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
     return frozenset(slots(int(run.spec["containers"]))) - model.containers.keys()
 
 
-async def store_version(tx: Writing, run: RunRow, plan: Plan, asked: Asked, now: datetime) -> RunRow:
+async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, asked: ChangeReason, now: datetime) -> RunRow:
     """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
     model = plan.model
     (newest,) = await tx.models(run.job, None, 1)
@@ -248,7 +248,7 @@ async def store_version(tx: Writing, run: RunRow, plan: Plan, asked: Asked, now:
 
 async def changeable(tx: Reading, run_id: RunId, version: int | None) -> RunRow:
     """The run, if its model may change. Raises UnknownRun, StaleRun, RunIsDraining, VersionConflict."""
-    run = await the_run(tx, run_id)
+    run = await get_run(tx, run_id)
     current = await tx.current_run(run.job)
     if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run_id:
         raise StaleRun(f"run {run_id} of job {run.job} is not to run any more: its job model does not change")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from coordinator.store.port import Reading, RunRow, Store
-from coordinator.transitions import held as held_by
-from coordinator.transitions import the_run
+from coordinator.transitions import check_owner as held_by
+from coordinator.transitions import get_run
 from sluice.clock import Clock
-from sluice.core.alignment import Pace, Word, word_for
+from sluice.core.alignment import AlignmentDecision, TaskEventTime, decide_alignment
 from sluice.core.errors import NotAligned, StreamUnavailable
 from sluice.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.model import JobModel
@@ -25,12 +25,12 @@ FRESH = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EventTimeReport:
     """What a task said last of one of its stages, under which generation, and the word that it got."""
 
     generation: Generation
     event_time: datetime | None
-    word: Word
+    word: AlignmentDecision
     at: datetime
 
 
@@ -43,7 +43,7 @@ class Standing:
     read_at: Instant
 
 
-class Paces:
+class AlignmentCoordinator:
     """`model_of` gives a run's job model."""
 
     def __init__(
@@ -57,16 +57,18 @@ class Paces:
         self._systems = systems
         self._clock = clock
         self._model_of = model_of
-        self._told: defaultdict[tuple[RunId, StageName], dict[TaskName, Told]] = defaultdict(dict)
+        self._told: defaultdict[tuple[RunId, StageName], dict[TaskName, EventTimeReport]] = defaultdict(dict)
         self._standing: dict[tuple[RunId, StageName], Standing] = {}
 
-    async def tell(self, run_id: RunId, task: TaskName, generation: Generation, stage: StageName, event_time: datetime | None) -> Word:
+    async def tell(
+        self, run_id: RunId, task: TaskName, generation: Generation, stage: StageName, event_time: datetime | None
+    ) -> AlignmentDecision:
         """Keep the newest event time that the stage has committed (None before the first) and answer whether it must wait.
 
         Raises UnknownRun, UnknownTask, LeaseLost, NotAligned for a run without `maxEventSkewSeconds` or a stage that it has not.
         """
         async with self._store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             await held_by(tx, run, task, generation)
             max_skew = _max_skew(run, stage)
             if (run_id, stage) not in self._told:
@@ -76,13 +78,15 @@ class Paces:
         before = told.get(task)
         if before is not None and before.event_time is not None:
             event_time = max(event_time or before.event_time, before.event_time)
-        waiting = Word(hold=True, lead=None) if before is None else before.word
-        told[task] = Told(generation, event_time, waiting, self._clock.now())
-        word = word_for(task, self._paces(told, standing) | {task: Pace(event_time, heard=True, idle=False)}, max_skew, held=waiting.hold)
-        told[task] = Told(generation, event_time, word, self._clock.now())
+        waiting = AlignmentDecision(hold=True, lead=None) if before is None else before.word
+        told[task] = EventTimeReport(generation, event_time, waiting, self._clock.now())
+        word = decide_alignment(
+            task, self._paces(told, standing) | {task: TaskEventTime(event_time, heard=True, idle=False)}, max_skew, held=waiting.hold
+        )
+        told[task] = EventTimeReport(generation, event_time, word, self._clock.now())
         return word
 
-    def of_run(self, run_id: RunId) -> Mapping[tuple[StageName, TaskName], Told]:
+    def of_run(self, run_id: RunId) -> Mapping[tuple[StageName, TaskName], EventTimeReport]:
         """What is known of a run's stages."""
         return {(stage, task): told for (run, stage), tasks in self._told.items() if run == run_id for task, told in tasks.items()}
 
@@ -93,12 +97,12 @@ class Paces:
             del self._told[key]
             self._standing.pop(key, None)
 
-    def _paces(self, told: Mapping[TaskName, Told], standing: Standing) -> dict[TaskName, Pace]:
+    def _paces(self, told: Mapping[TaskName, EventTimeReport], standing: Standing) -> dict[TaskName, TaskEventTime]:
         paces = {}
         for task in standing.holders.keys() | standing.idle | told.keys():
             known = told.get(task)
             heard = known is not None and standing.holders.get(task) == known.generation
-            paces[task] = Pace(known.event_time if known else None, heard, idle=task in standing.idle)
+            paces[task] = TaskEventTime(known.event_time if known else None, heard, idle=task in standing.idle)
         return paces
 
     async def _stands(self, tx: Reading, run: RunRow, stage: StageName) -> Standing:

@@ -15,7 +15,7 @@ from coordinator.runs.streams import JobStreams, bindings_of, graph_of, streams_
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelRow
 from coordinator.store.port import Reading, RunRow, Store, Writing
-from coordinator.transitions import ask_to_stop, the_run
+from coordinator.transitions import ask_to_stop, get_run
 from sluice.clock import Clock
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.failover import FailOver
@@ -23,7 +23,7 @@ from sluice.core.graph import chain
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import JobName, RunId, Ssp, StreamId
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, Plan
+from sluice.core.model import JobModel, PlannedModel
 from sluice.core.placement import replicas_of
 from sluice.streams.port import StreamSystem
 from sluice.wire import runs as wire_runs
@@ -172,8 +172,8 @@ class Deployments:
         counts: Mapping[str, int],
         previous: Previous,
         last: JobModel | None,
-    ) -> Plan:
-        def planned(grouper: Grouper) -> Plan:
+    ) -> PlannedModel:
+        def planned(grouper: Grouper) -> PlannedModel:
             return plan_model(request, grouper, bindings, counts, previous, last)
 
         return await self._groupers.asked(request.grouper, request.max_tasks, planned)
@@ -183,7 +183,7 @@ class Deployments:
         request: wire_runs.RunRequest,
         streams: Sequence[Mapping[str, object]],
         before: _Before,
-        plan: Plan,
+        plan: PlannedModel,
         starts: Mapping[Ssp, int],
         who: str,
     ) -> RunRow | None:
@@ -211,7 +211,7 @@ class Deployments:
             if (former is not None and going_on is None) or request.start != "checkpoint":  # else what a rebuild has registered goes on
                 await tx.drop_stores(job)
             if former is not None:  # as it is now: its containers did not wait for us
-                await ask_to_stop(tx, _undrained(await the_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
+                await ask_to_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
         if former is not None:
             self._notices.ring(former.run_id)

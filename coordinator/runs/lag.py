@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
@@ -66,7 +66,7 @@ class _Positions:
     readings: Sequence[_Reading]
 
 
-class Survey:
+class LagMonitor:
     """A chore. `model_of` gives a run's job model."""
 
     name = "survey"
@@ -76,7 +76,7 @@ class Survey:
         self,
         store: Store,
         systems: Mapping[str, StreamSystem],
-        measures: Measures,
+        measures: StageMetrics,
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
     ) -> None:

@@ -11,12 +11,12 @@ from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelHead, WatchedRow
-from coordinator.store.port import ContainerRow, HoldRow, JobRow, RunRow, Store, StoreRow
-from coordinator.transitions import ShowDrain, ask_to_stop, containers_of, held_back, leave, the_run
+from coordinator.store.port import ContainerRow, JobRow, RunRow, Store, StoreRow, TaskOwnershipRow
+from coordinator.transitions import SetDrain, abandon_run, ask_to_stop, containers_of, get_run, held_back
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
 from sluice.core.errors import UnknownJob
-from sluice.core.failover import USUAL, HeldUntil, HoldBack
+from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 from sluice.core.ids import JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
 from sluice.core.placement import slots
@@ -24,40 +24,40 @@ from sluice.wire import runs as wire_runs
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class RunDetails:
     """A run with all that hangs on it, as it was `at` that time."""
 
     at: datetime
     run: RunRow
     model: JobModel
     containers: Sequence[ContainerRow]
-    holds: Sequence[HoldRow]
+    holds: Sequence[TaskOwnershipRow]
     stores: Sequence[StoreRow]
     drain: DrainRow | None
     failed_drains: Sequence[DrainId]
     version: ModelHead
     watched: Sequence[WatchedRow]
-    held_back: Mapping[ProcessorId, HeldUntil]
+    held_back: Mapping[ProcessorId, BackoffUntil]
 
 
 class Runs:
     def __init__(
-        self, store: Store, models: JobModels, notices: Notices, clock: Clock, show_drain: ShowDrain, hold_back: HoldBack = USUAL
+        self, store: Store, models: JobModels, notices: Notices, clock: Clock, set_drain: SetDrain, hold_back: CrashLoopPolicy = DEFAULT
     ) -> None:
         self._store = store
         self._models = models
         self._notices = notices
         self._clock = clock
-        self._show_drain = show_drain
+        self._show_drain = set_drain
         self._hold_back = hold_back
 
-    async def describe(self, run_id: RunId) -> Described:
+    async def describe(self, run_id: RunId) -> RunDetails:
         """Raises UnknownRun."""
         async with self._store.read() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             containers = await tx.containers(run_id)
             (version,) = await tx.models(run.job, run.model_version + 1, 1)
-            return Described(
+            return RunDetails(
                 at=self._clock.now(),
                 run=run,
                 model=await self._models.decoded(tx, run),
@@ -74,9 +74,9 @@ class Runs:
     async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
         """The request that made the run. Raises UnknownRun."""
         async with self._store.read() as tx:
-            return wire_runs.RunRequest.model_validate((await the_run(tx, run_id)).spec)
+            return wire_runs.RunRequest.model_validate((await get_run(tx, run_id)).spec)
 
-    def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, HeldUntil]:
+    def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
         """The slots that are, by now."""
         by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
         for each in containers:
@@ -93,7 +93,7 @@ class Runs:
         async with self._store.read() as tx:
             if job is not None and await tx.current_run(job) is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            return await tx.runs(job, await the_run(tx, before) if before is not None else None, limit)
+            return await tx.runs(job, await get_run(tx, before) if before is not None else None, limit)
 
     async def current(self, job: JobName) -> RunRow:
         """The job's newest run, ended or not. Raises UnknownJob."""
@@ -121,7 +121,7 @@ class Runs:
         cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
             now = self._clock.now()
-            run, left = await leave(tx, await the_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
+            run, left = await abandon_run(tx, await get_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
             run = await ask_to_stop(tx, run, now, reason, failing=failed)
             containers = await containers_of(tx, run_id) if left else []
         self._show_drain(containers, None)

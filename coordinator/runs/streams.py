@@ -9,7 +9,7 @@ from coordinator.store.port import RunRow
 from sluice.core.errors import BadGraph, StreamConflict, UnknownStream, UnknownSystem
 from sluice.core.graph import Graph, Stage
 from sluice.core.ids import Ssp, StageName, StreamId
-from sluice.core.model import Plan
+from sluice.core.model import PlannedModel
 from sluice.streams.port import Offsets, StreamSystem
 from sluice.wire import runs as wire_runs
 
@@ -108,7 +108,7 @@ class JobStreams:
         return {each.name: await identity(bindings[each.name]) for each in request.inputs if each.name in bindings}
 
     async def starts(
-        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], plan: Plan, old: Mapping[Ssp, int] | None
+        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], plan: PlannedModel, old: Mapping[Ssp, int] | None
     ) -> Mapping[Ssp, int]:
         """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, one after a
         drain those where that ended, and both read partitions that are new from their beginning; a new history begins intermediate streams

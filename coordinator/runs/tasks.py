@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from coordinator.fleet.leases import Leases
-from coordinator.fleet.notices import Freed, rung
-from coordinator.fleet.stage_metrics import Measures, Told
+from coordinator.fleet.notices import TaskWaiters, rung
+from coordinator.fleet.stage_metrics import StageMetrics, StageReport
 from coordinator.store.drains import DrainRow
-from coordinator.store.port import ContainerState, HoldRow, Reading, RunRow, Store, StoreRow, Writing
-from coordinator.store.snapshots import SnapshotRow, StoreKey
-from coordinator.transitions import drain_of, held, the_run
+from coordinator.store.port import ContainerState, Reading, RunRow, Store, StoreRow, TaskOwnershipRow, Writing
+from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
 from sluice.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, TaskModel
-from sluice.core.ownership import Hold, Wait, acquire
+from sluice.core.ownership import TaskOwner, Wait, acquire
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Tasks:
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
-        measures: Measures,
-        freed: Freed | None = None,
+        measures: StageMetrics,
+        freed: TaskWaiters | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
@@ -59,7 +59,7 @@ class Tasks:
         self._model_of = model_of
         self._new_lineage = new_lineage
         self._measures = measures
-        self._freed = freed or Freed()
+        self._freed = freed or TaskWaiters()
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
@@ -73,7 +73,7 @@ class Tasks:
         if not isinstance(found, Wait) or not wait:
             return found
         async with self._store.read() as tx:
-            job = (await the_run(tx, run_id)).job
+            job = (await get_run(tx, run_id)).job
         with self._freed.bell(job, task) as bell:
             found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been freed before there was a bell
             if isinstance(found, Wait):
@@ -83,7 +83,7 @@ class Tasks:
 
     async def _acquire(self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch) -> Acquired | Wait:
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
             task_model = await self._check(tx, run, model, task, execution_id, epoch)
             row = await tx.hold(run.job, task)
@@ -91,8 +91,8 @@ class Tasks:
             decision = acquire(row.hold if row else None, execution_id, former_free_at, self._clock.elapsed())
             if isinstance(decision, Wait):
                 return decision
-            hold = Hold(decision.generation, execution_id, released=False)
-            await tx.put_hold(HoldRow(run.job, task, run_id, hold, self._clock.now()))
+            hold = TaskOwner(decision.generation, execution_id, released=False)
+            await tx.put_hold(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             stages = await self._starts(tx, run, task_model)
             if drain is not None:
@@ -131,32 +131,32 @@ class Tasks:
                 known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
                 await tx.put_store(known[name])
             head = known[name].head
-            snapshot = None if head is None else await tx.snapshot(StoreKey(run.job, task.name, name), head)
+            snapshot = None if head is None else await tx.snapshot(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}, snapshot))
         return found
 
-    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> None:
+    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> None:
         """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
         nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
         Raises UnknownRun, UnknownTask, LeaseLost."""
         known = self._measures.told(run_id, task, stage)
         if known is not None and told.repeats(known):
             async with self._store.read() as tx:
-                await held(tx, await the_run(tx, run_id), task, told.generation)
+                await check_owner(tx, await get_run(tx, run_id), task, told.generation)
             self._measures.tell(run_id, task, stage, replace(known, measures=told.measures))
         else:
             kept = await self._keep(run_id, task, stage, told)
             if kept is not None:
                 self._measures.tell(run_id, task, stage, replace(told, offsets=kept.offsets))
 
-    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: Told) -> StoreRow | None:
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> StoreRow | None:
         """Write the batch unless it is written; the stage's row, None when the batch is not to be kept. The offsets of a batch that was
         reported before are those of that report."""
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
-            await held(tx, run, task, told.generation)
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, told.generation)
             row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
             if row is None or row.lineage != told.lineage or (row.batch_id is not None and row.batch_id > told.batch):
                 return None
@@ -168,11 +168,11 @@ class Tasks:
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             row = await tx.hold(run.job, task)
             if row is not None and row.hold.generation == generation and row.hold.released:
                 return
-            row = await held(tx, run, task, generation)
+            row = await check_owner(tx, run, task, generation)
             await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
         self._freed.ring([row])
 

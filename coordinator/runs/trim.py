@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from coordinator.store.port import Reading, Store
-from coordinator.store.snapshots import StoreKey
+from coordinator.store.snapshots import StageKey
 from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, Ssp, StreamId
 from sluice.streams.port import StreamSystem
@@ -64,7 +64,7 @@ async def _needed(
     }
     reported: defaultdict[Ssp, list[int]] = defaultdict(list)
     for row in await tx.stores(job):
-        retained = await tx.snapshots_of(StoreKey(job, row.task, row.stage))
+        retained = await tx.snapshots_of(StageKey(job, row.task, row.stage))
         for ssp, offset in row.offsets.items():
             if row.stage in readers.get(ssp.stream_id, ()):  # else a stage that the job has not any more
                 reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))

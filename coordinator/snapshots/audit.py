@@ -14,13 +14,13 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import Registered, about_store, is_known, known_stores, only, read_index, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
-from coordinator.store.snapshots import StoreKey
+from coordinator.store.snapshots import StageKey
 from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.core.errors import BlobCorrupted, BlobMissing, DataTrouble, UnknownSnapshot
+from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
 from sluice.core.ids import JobName
 from sluice.core.indexjson import lengths
 from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, FileIndex
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex
 
 ABOUT = About(Purpose.AUDIT)
 AT_ONCE = 8
@@ -83,7 +83,7 @@ class Audits:
 
     # --- one snapshot ---
 
-    async def verify(self, key: StoreKey, checkpoint: CheckpointId, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
+    async def verify(self, key: StageKey, checkpoint: CommitId, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
         """Read all of a snapshot, in one blob store or in each that has it, and compare sizes and hashes.
 
         Raises UnknownSnapshot, BlobUnavailable.
@@ -99,7 +99,7 @@ class Audits:
             wrong[name] = {}
             try:
                 index = await read_index(await self._blob_stores.opened(name), row.markers[name].index, about_store(Purpose.AUDIT, key))
-            except DataTrouble as error:
+            except CorruptData as error:
                 wrong[name][row.markers[name].index] = str(error)
                 continue
             found = list(index.root.walk())
@@ -109,7 +109,7 @@ class Audits:
         return {"whole": not any(wrong.values()), "files": files, "bytes": progress.done, "wrong": wrong}
 
     async def _verify(
-        self, blobs: BlobStore, found: Sequence[tuple[str, FileIndex]], key: StoreKey, wrong: dict[str, str], progress: Progress
+        self, blobs: BlobStore, found: Sequence[tuple[str, FileIndex]], key: StageKey, wrong: dict[str, str], progress: Progress
     ) -> None:
         free, about = asyncio.Semaphore(AT_ONCE), about_store(Purpose.AUDIT, key)
 
@@ -117,7 +117,7 @@ class Audits:
             async with free:
                 try:
                     await _verify_file(blobs, path, file, about)
-                except DataTrouble as error:
+                except CorruptData as error:
                     wrong[path] = str(error)
                 progress.done += file.metadata.size
 
@@ -145,7 +145,7 @@ class Audits:
         try:
             by = [] if store is None else await self._referring(name, blobs, store, blob)
             verdict, why = _verdict(by, listed is not None, since, grace)
-        except DataTrouble as error:
+        except CorruptData as error:
             verdict, why = "not judged", f"an index of its store cannot be read: {error}"
         if known is None:
             verdict, why = "not judged", "it is of no job that the registry knows"
@@ -194,7 +194,7 @@ class Audits:
         return audited
 
     async def _audit_store(
-        self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StoreKey, audited: Audited, progress: Progress
+        self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StageKey, audited: Audited, progress: Progress
     ) -> None:
         """The listing comes before the registry: what is reported meanwhile is in the second and may not be in the first."""
         async with self._store.read() as tx:
@@ -215,9 +215,9 @@ class Audits:
                 if len(audited.first_missing) < SHOWN:
                     audited.first_missing[blob] = checkpoint
 
-    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: Registered, audited: Audited) -> dict[BlobId, CheckpointId]:
+    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: Registered, audited: Audited) -> dict[BlobId, CommitId]:
         """What the snapshots of a store refer to, each with one of them."""
-        wanted: dict[BlobId, CheckpointId] = {}
+        wanted: dict[BlobId, CommitId] = {}
         for row in known.snapshots:
             if name not in row.markers:
                 continue
@@ -227,13 +227,13 @@ class Audits:
                 index = await read_index(blobs, row.markers[name].index, about_store(Purpose.AUDIT, known.key))
             except BlobMissing:
                 continue  # it is missing, and told as that
-            except DataTrouble as error:
+            except CorruptData as error:
                 audited.unread[row.markers[name].index] = str(error)
                 continue
             wanted |= dict.fromkeys(index.blobs - wanted.keys(), row.checkpoint)
         return wanted
 
-    async def _gone(self, known: Registered, blob: BlobId, checkpoint: CheckpointId, blobs: BlobStore) -> bool:
+    async def _gone(self, known: Registered, blob: BlobId, checkpoint: CommitId, blobs: BlobStore) -> bool:
         """Whether it is really missing: its snapshot may have been retired, and the blob collected, while we looked."""
         if await only(blobs, blob) is not None:
             return False

@@ -9,17 +9,17 @@ from datetime import timedelta
 from coordinator.snapshots.cleanup import pins_at
 from coordinator.snapshots.inventory import is_known
 from coordinator.store.port import Reading, Store, StoreRow, Writing
-from coordinator.store.snapshots import PinRow, SnapshotRow, StoreKey
+from coordinator.store.snapshots import PinRow, SnapshotRow, StageKey
 from coordinator.transitions import retirement
 from sluice.clock import Clock
-from sluice.core.errors import TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot, YourRequest
+from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
 from sluice.core.ids import JobName, StageName, TaskName
 from sluice.core.retention import Retention, Taken, retained
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SnapshotDetails:
     """A snapshot, why it is retained, and whether its store goes on from it, by somebody's choice."""
 
     row: SnapshotRow
@@ -35,7 +35,7 @@ class Wanted:
     pin_id: str | None
     task: TaskName | None
     stage: StageName | None
-    checkpoint: CheckpointId | None
+    checkpoint: CommitId | None
     reason: str
     lasts: timedelta | None
 
@@ -49,7 +49,7 @@ class Choice:
     warnings: Sequence[str]
 
 
-class Registry:
+class SnapshotCatalog:
     """`new_id` makes ids of pins."""
 
     def __init__(self, store: Store, clock: Clock, retention: Retention, new_id: Callable[[], str]) -> None:
@@ -60,36 +60,34 @@ class Registry:
 
     async def snapshots(
         self, job: JobName, task: TaskName | None, stage: StageName | None, before: int | None, limit: int
-    ) -> Sequence[Described]:
+    ) -> Sequence[SnapshotDetails]:
         """Newest first. Raises UnknownJob."""
         async with self._store.read() as tx:
             await _known_job(tx, job)
             rows = await tx.snapshots(job, task, stage, before, limit)
             return await self._described(tx, job, rows)
 
-    async def snapshot(self, key: StoreKey, checkpoint: CheckpointId) -> Described:
+    async def snapshot(self, key: StageKey, checkpoint: CommitId) -> SnapshotDetails:
         """Raises UnknownSnapshot."""
         async with self._store.read() as tx:
-            (found,) = await self._described(tx, key.job, [await the_snapshot(tx, key, checkpoint)])
+            (found,) = await self._described(tx, key.job, [await get_snapshot(tx, key, checkpoint)])
             return found
 
-    async def _described(self, tx: Reading, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[Described]:
-        stores = {StoreKey(row.job, row.task, row.stage): row for row in await tx.stores(job)}
+    async def _described(self, tx: Reading, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotDetails]:
+        stores = {StageKey(row.job, row.task, row.stage): row for row in await tx.stores(job)}
         pins, why = await tx.pins(job), {}
-        for key in {StoreKey(row.job, row.task, row.stage) for row in rows}:
+        for key in {StageKey(row.job, row.task, row.stage) for row in rows}:
             why[key] = await self._why(tx, key, stores.get(key), pins)
 
-        def described(row: SnapshotRow) -> Described:
-            key = StoreKey(row.job, row.task, row.stage)
+        def described(row: SnapshotRow) -> SnapshotDetails:
+            key = StageKey(row.job, row.task, row.stage)
             store = stores.get(key)
             head = store is not None and store.head == row.checkpoint
-            return Described(row, why[key].get(row.checkpoint, ()), head, head and store is not None and store.chosen)
+            return SnapshotDetails(row, why[key].get(row.checkpoint, ()), head, head and store is not None and store.chosen)
 
         return [described(row) for row in rows]
 
-    async def _why(
-        self, tx: Reading, key: StoreKey, store: StoreRow | None, pins: Sequence[PinRow]
-    ) -> Mapping[CheckpointId, Sequence[str]]:
+    async def _why(self, tx: Reading, key: StageKey, store: StoreRow | None, pins: Sequence[PinRow]) -> Mapping[CommitId, Sequence[str]]:
         taken = [Taken(row.checkpoint, row.reported_at) for row in await tx.snapshots_of(key)]
         return retained(taken, self._retention, store.head if store else None, pins_at(pins, key, self._clock.now()))
 
@@ -107,14 +105,14 @@ class Registry:
         return list(by_id.values())
 
     async def pin(self, job: JobName, wanted: Wanted) -> Sequence[PinRow]:
-        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and YourRequest for a pin that another job has."""
+        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job has."""
         now = self._clock.now()
         async with self._store.begin() as tx:
             await _known_job(tx, job)
             chosen = await _to_be_pinned(tx, job, wanted)
             pin_id = wanted.pin_id or self._new_id()
             if any(row.job != job for row in await tx.pin(pin_id)):
-                raise YourRequest(f"the pin {pin_id} is another job's: give this one another name")
+                raise ClientError(f"the pin {pin_id} is another job's: give this one another name")
             await tx.drop_pin(pin_id)
             expires = None if wanted.lasts is None else now + wanted.lasts
             rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
@@ -130,17 +128,17 @@ class Registry:
                 raise UnknownPin(f"job {job} has no pin {pin_id!r}")
             await tx.drop_pin(pin_id)
             for row in rows:
-                await tx.put_cleanup(retirement(StoreKey(row.job, row.task, row.stage), self._clock.now()))
+                await tx.put_cleanup(retirement(StageKey(row.job, row.task, row.stage), self._clock.now()))
 
     # --- going back ---
 
-    async def choose(self, key: StoreKey, checkpoint: CheckpointId) -> Choice:
+    async def choose(self, key: StageKey, checkpoint: CommitId) -> Choice:
         """The next holder of the task restores this snapshot, and goes on from it under a new lineage. May run twice.
 
         Raises UnknownSnapshot, and TaskHeld while a container holds the task.
         """
         async with self._store.begin() as tx:
-            found = await the_snapshot(tx, key, checkpoint)
+            found = await get_snapshot(tx, key, checkpoint)
             hold = await tx.hold(key.job, key.task)
             if hold is not None and not hold.hold.released:
                 raise TaskHeld(f"{hold.hold.holder} holds task {key.task}: stop run {hold.run_id} first (`sluice runs`, POST …/stop)")
@@ -154,7 +152,7 @@ class Registry:
         return Choice(found, ahead, warnings)
 
 
-async def the_snapshot(tx: Reading, key: StoreKey, checkpoint: CheckpointId) -> SnapshotRow:
+async def get_snapshot(tx: Reading, key: StageKey, checkpoint: CommitId) -> SnapshotRow:
     """Raises UnknownSnapshot."""
     found = await tx.snapshot(key, checkpoint)
     if found is None:
@@ -170,18 +168,18 @@ async def _known_job(tx: Reading, job: JobName) -> None:
 async def _to_be_pinned(tx: Writing, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
     if wanted.checkpoint is not None:
         if wanted.task is None or wanted.stage is None:
-            raise YourRequest("a checkpoint is of one store: name its task and its stage")
-        return [await the_snapshot(tx, StoreKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
+            raise ClientError("a checkpoint is of one store: name its task and its stage")
+        return [await get_snapshot(tx, StageKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
     found = []
     for store in await tx.stores(job, wanted.task):
         if wanted.stage in (None, store.stage) and store.head is not None:
-            found.append(await the_snapshot(tx, StoreKey(job, store.task, store.stage), store.head))
+            found.append(await get_snapshot(tx, StageKey(job, store.task, store.stage), store.head))
     if not found:
         raise UnknownSnapshot(f"job {job} has no snapshot of that yet")
     return found
 
 
-async def _warnings(tx: Reading, key: StoreKey) -> Sequence[str]:
+async def _warnings(tx: Reading, key: StageKey) -> Sequence[str]:
     run = await tx.current_run(key.job)
     stages = list(run.spec["stages"]) if run is not None else []
     if len(stages) < 2:

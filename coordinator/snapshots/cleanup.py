@@ -18,13 +18,13 @@ from typing import assert_never
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import about_store, read_index, registered
 from coordinator.store.port import Store, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StoreKey
+from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StageKey
 from sluice.blobs.port import Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage
 from sluice.core.retention import Retention, Taken, retained
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, offsets_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ def pause_after(tries: int) -> timedelta:
     return min(LONGEST_PAUSE, FIRST_PAUSE * float(2 ** min(tries, 20)))
 
 
-def pins_at(pins: Sequence[PinRow], key: StoreKey, now: datetime) -> Mapping[CheckpointId, Sequence[str]]:
+def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[CommitId, Sequence[str]]:
     """The ids of the pins on each snapshot of a store that have not expired."""
-    found: defaultdict[CheckpointId, list[str]] = defaultdict(list)
+    found: defaultdict[CommitId, list[str]] = defaultdict(list)
     for pin in pins:
         if (pin.task, pin.stage) == (key.task, key.stage) and (pin.expires_at is None or pin.expires_at > now):
             found[pin.checkpoint].append(pin.pin_id)
@@ -128,7 +128,7 @@ class CleanUp:
                 await tx.put_cleanup(replace(known, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
 
     async def _do(self, item: CleanupRow) -> None:
-        key = StoreKey(item.job, item.task, item.stage)
+        key = StageKey(item.job, item.task, item.stage)
         match item.kind:
             case CleanupKind.KEEP:
                 await self._keep(item, key)
@@ -140,7 +140,7 @@ class CleanUp:
             case _:
                 assert_never(item.kind)
 
-    async def _keep(self, item: CleanupRow, key: StoreKey) -> None:
+    async def _keep(self, item: CleanupRow, key: StageKey) -> None:
         """What the snapshot before this one refers to has been kept with that one, if it was."""
         index_blob, where = BlobId(item.subject), item.blob_store
         async with self.store.read() as tx:
@@ -162,7 +162,7 @@ class CleanUp:
                 kept = replace(row.markers[where], kept=True)
                 await tx.put_snapshot(replace(row, markers={**row.markers, where: kept}))
 
-    async def _drop_plans(self, item: CleanupRow, key: StoreKey) -> None:
+    async def _drop_plans(self, item: CleanupRow, key: StageKey) -> None:
         """As the registry stands now: what was true when the item was queued may not be any more."""
         lineage = Lineage(item.subject.rstrip("/").rpartition("/")[2])
         async with self.store.read() as tx:
@@ -181,7 +181,7 @@ def _marked(rows: Sequence[SnapshotRow], where: BlobStoreName, index: BlobId) ->
     return next((row for row in rows if where in row.markers and row.markers[where].index == index), None)
 
 
-async def retire(tx: Writing, key: StoreKey, retention: Retention, now: datetime) -> int:
+async def retire(tx: Writing, key: StageKey, retention: Retention, now: datetime) -> int:
     """Drop the snapshots of a store that are not to be retained; how many. What they alone referred to is garbage from now on."""
     rows = await tx.snapshots_of(key)
     store = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
@@ -201,7 +201,7 @@ async def retire(tx: Writing, key: StoreKey, retention: Retention, now: datetime
     return len(gone)
 
 
-async def _queue_plans(tx: Writing, key: StoreKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
+async def _queue_plans(tx: Writing, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
     prefix = offsets_prefix(key.job, key.task, key.stage, lineage)
     item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + PLANS_EVERY)
     known = await tx.cleanup(item)
@@ -233,7 +233,7 @@ class RetireStores:
                     done["snapshots"] += await retire(tx, key, self.retention, self.clock.now())
         return {what: count for what, count in done.items() if count}
 
-    async def _gone(self, tx: Writing, key: StoreKey) -> bool:
+    async def _gone(self, tx: Writing, key: StageKey) -> bool:
         run = await tx.current_run(key.job)
         hold = await tx.hold(key.job, key.task)
         if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.hold.released):
@@ -242,7 +242,7 @@ class RetireStores:
             return True
         return key.task not in (await tx.assignment(key.job)).tasks.values()
 
-    async def _drop(self, tx: Writing, key: StoreKey) -> None:
+    async def _drop(self, tx: Writing, key: StageKey) -> None:
         pinned = pins_at(await tx.pins(key.job), key, self.clock.now())
         for row in await tx.snapshots_of(key):
             if row.checkpoint not in pinned:

@@ -18,10 +18,10 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import Registered, about_store, is_known, is_ours, known_stores, read_index, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
-from coordinator.store.snapshots import CondemnedRow, StoreKey
+from coordinator.store.snapshots import CondemnedRow, StageKey
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
-from sluice.core.errors import DataTrouble, SluiceError
+from sluice.core.errors import CorruptData, SluiceError
 from sluice.core.ids import JobName, StageName, TaskName
 from sluice.core.retention import Found, Judged, References, judge, split
 from sluice.core.snapshot import BlobId, BlobStoreName
@@ -175,7 +175,7 @@ class Collection:
             if not await is_known(tx, job):
                 return _Scope(prefix, why_not=f"the registry has no job {job}: `sluice rebuild` makes it known")
             key = (await known_stores(tx, job)).get(prefix)
-            known = Registered(StoreKey(job, TaskName(""), StageName(""))) if key is None else await registered(tx, key)
+            known = Registered(StageKey(job, TaskName(""), StageName(""))) if key is None else await registered(tx, key)
         return await self._with_references(name, _Scope(prefix, known), blobs)
 
     async def _with_references(self, name: BlobStoreName, scope: _Scope, blobs: BlobStore) -> _Scope:
@@ -185,7 +185,7 @@ class Collection:
             references.add([index])
             try:
                 references.add((await read_index(blobs, index, about)).blobs)
-            except DataTrouble as error:
+            except CorruptData as error:
                 log.error("blob store %s: nothing under %s is collected: %s", name, scope.prefix, error)
                 return _Scope(scope.prefix, scope.known, None, str(error))
         return _Scope(scope.prefix, scope.known, references)

@@ -12,7 +12,7 @@ from io import BytesIO
 from uuid import uuid4
 
 from coordinator.store.port import Reading, Store
-from coordinator.store.snapshots import SnapshotRow, StoreKey
+from coordinator.store.snapshots import SnapshotRow, StageKey
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage
 from sluice.core.indexjson import decoded
@@ -27,7 +27,7 @@ async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIn
     return await asyncio.to_thread(decoded, body.getvalue(), blob)
 
 
-def about_store(purpose: Purpose, key: StoreKey) -> About:
+def about_store(purpose: Purpose, key: StageKey) -> About:
     return About(purpose, key.job, key.task, key.stage)
 
 
@@ -36,9 +36,9 @@ async def is_known(tx: Reading, job: JobName) -> bool:
     return await tx.current_run(job) is not None or bool(await tx.snapshots(job, None, None, None, 1))
 
 
-async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StoreKey]:
+async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StageKey]:
     """The stores of a job that the registry knows, by their prefixes."""
-    keys = [*await tx.snapshot_stores(job), *(StoreKey(row.job, row.task, row.stage) for row in await tx.stores(job))]
+    keys = [*await tx.snapshot_stores(job), *(StageKey(row.job, row.task, row.stage) for row in await tx.stores(job))]
     return {store_prefix(key.job, key.task, key.stage): key for key in keys}
 
 
@@ -46,7 +46,7 @@ async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StoreKey]:
 class Registered:
     """What the registry says of a store: its retained snapshots, newest first, and the lineage that it goes on under."""
 
-    key: StoreKey
+    key: StageKey
     snapshots: Sequence[SnapshotRow] = ()
     current: Lineage | None = None
 
@@ -59,7 +59,7 @@ class Registered:
         return References(floors([(each.lineage, each.batch_id) for each in self.snapshots]), self.current)
 
 
-async def registered(tx: Reading, key: StoreKey) -> Registered:
+async def registered(tx: Reading, key: StageKey) -> Registered:
     row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
     return Registered(key, await tx.snapshots_of(key), row.lineage if row else None)
 

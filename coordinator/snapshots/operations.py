@@ -35,7 +35,7 @@ class ErrandState(StrEnum):
 
 
 @dataclass(slots=True)
-class Errand:
+class LongRunningOperation:
     errand: str
     kind: str
     subject: str
@@ -51,21 +51,21 @@ class Errand:
 Work = Callable[[Progress], Awaitable[Mapping[str, Any]]]
 
 
-class Errands:
+class Operations:
     """`new_id` makes ids. Of one kind and subject at most one runs at a time."""
 
     def __init__(self, clock: Clock, new_id: Callable[[], str]) -> None:
         self._clock = clock
         self._new_id = new_id
-        self._errands: dict[str, Errand] = {}
+        self._errands: dict[str, LongRunningOperation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, kind: str, subject: str, unit: str, work: Work) -> Errand:
+    def start(self, kind: str, subject: str, unit: str, work: Work) -> LongRunningOperation:
         """Begin the work, or find it going on."""
         for each in self._errands.values():
             if (each.kind, each.subject, each.state) == (kind, subject, ErrandState.RUNNING):
                 return each
-        made = Errand(self._new_id(), kind, subject, Progress(unit), self._clock.now())
+        made = LongRunningOperation(self._new_id(), kind, subject, Progress(unit), self._clock.now())
         self._errands[made.errand] = made
         self._forget()
         task = asyncio.create_task(self._run(made, work), name=f"{kind} {made.errand}")
@@ -78,7 +78,7 @@ class Errands:
         for each in ended[: max(0, len(self._errands) - REMEMBERED)]:
             del self._errands[each.errand]
 
-    async def _run(self, errand: Errand, work: Work) -> None:
+    async def _run(self, errand: LongRunningOperation, work: Work) -> None:
         try:
             errand.result = await work(errand.progress)
             errand.state = ErrandState.DONE
@@ -91,7 +91,7 @@ class Errands:
             errand.ended_at = self._clock.now()
             errand.over.set()
 
-    async def look(self, errand: str, wait: timedelta) -> Errand:
+    async def look(self, errand: str, wait: timedelta) -> LongRunningOperation:
         """How it is, as soon as it is over, or after `wait`. Raises UnknownErrand."""
         found = self._errands.get(errand)
         if found is None:

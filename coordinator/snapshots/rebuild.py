@@ -20,16 +20,16 @@ from itertools import groupby
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import read_index, take_over
 from coordinator.snapshots.operations import Progress
-from coordinator.store.port import HoldRow, Store, StoreRow, Writing
-from coordinator.store.snapshots import MarkerRow, SnapshotRow, StoreKey
+from coordinator.store.port import Store, StoreRow, TaskOwnershipRow, Writing
+from coordinator.store.snapshots import MarkerRow, SnapshotRow, StageKey
 from coordinator.transitions import keeping, retirement
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
-from sluice.core.errors import DataTrouble, RegistryNotEmpty
+from sluice.core.errors import CorruptData, RegistryNotEmpty
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId
-from sluice.core.ownership import Hold
+from sluice.core.ownership import TaskOwner
 from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, SnapshotIndex, store_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, store_prefix
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
@@ -50,9 +50,9 @@ class FoundSnapshot:
     index: SnapshotIndex
 
     @property
-    def key(self) -> StoreKey:
+    def key(self) -> StageKey:
         of = self.index.metadata
-        return StoreKey(of.job, of.task, of.store)
+        return StageKey(of.job, of.task, of.store)
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Rebuilt:
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
     stores: list[StoreRow] = field(default_factory=list)
-    generations: dict[StoreKey, Generation] = field(default_factory=dict)
+    generations: dict[StageKey, Generation] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
         async for prefix, listed in _stores(blobs):
             progress.done += len(listed)
             found += await _snapshots(name, blobs, prefix, listed, rebuilt)
-    by_store: defaultdict[StoreKey, list[FoundSnapshot]] = defaultdict(list)
+    by_store: defaultdict[StageKey, list[FoundSnapshot]] = defaultdict(list)
     for each in found:
         by_store[each.key].append(each)
     numbers: defaultdict[JobName, int] = defaultdict(int)
@@ -109,7 +109,7 @@ async def _snapshots(
     for blob in (each for each in listed if each.startswith(f"{prefix}{Kind.SNAPSHOTS}/")):
         try:
             index = await read_index(blobs, blob, ABOUT)
-        except DataTrouble as error:
+        except CorruptData as error:
             rebuilt.left_out[f"{name}: {blob}"] = str(error)
             continue
         why = _unfit(index, prefix, listed)
@@ -132,7 +132,7 @@ def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -
 
 def _rows(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
     """Of one store, oldest first: by generation, since clocks differ from one container to the next."""
-    by_checkpoint: dict[CheckpointId, SnapshotRow] = {}
+    by_checkpoint: dict[CommitId, SnapshotRow] = {}
     for each in found:
         row = _row(each)
         known = by_checkpoint.get(row.checkpoint)
@@ -191,11 +191,11 @@ async def _write(tx: Writing, now: datetime, rebuilt: Rebuilt) -> None:
         for name in row.markers:
             await tx.put_cleanup(keeping(row, name, now))
     for store in rebuilt.stores:
-        key = StoreKey(store.job, store.task, store.stage)
+        key = StageKey(store.job, store.task, store.stage)
         await tx.put_store(store)
         await tx.put_cleanup(retirement(key, now))
         held = await tx.hold(key.job, key.task)
         generation = Generation(rebuilt.generations[key] + HOLDERS_UNSEEN)
         if held is None or held.hold.generation < generation:
-            hold = Hold(generation, ExecutionContainerId(str(REBUILT)), released=True)
-            await tx.put_hold(HoldRow(key.job, key.task, REBUILT, hold, now))
+            hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
+            await tx.put_hold(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))

@@ -10,12 +10,12 @@ from datetime import datetime
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.store.port import Reading, RunRow, Store, StoreRow, Writing
-from coordinator.store.snapshots import MarkerRow, SnapshotRow, StoreKey
-from coordinator.transitions import held, keeping, retirement, the_run
+from coordinator.store.snapshots import MarkerRow, SnapshotRow, StageKey
+from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId, Kind, checked_blob_id, store_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, store_prefix
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Reported:
     lineage: Lineage
     batch: int | None
     offsets: Mapping[Ssp, int]
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     markers: Mapping[BlobStoreName, Marked]
 
 
@@ -47,14 +47,14 @@ class Snapshots:
         self._notices = notices
         self._clock = clock
         self._new_lineage = new_lineage
-        self.newest: dict[StoreKey, datetime] = {}
+        self.newest: dict[StageKey, datetime] = {}
 
     async def recover(self) -> None:
         """Learn when the stores of the current runs' jobs were last reported."""
         async with self._store.read() as tx:
             for run in await tx.active_runs():
                 for store in await tx.stores(run.job):
-                    key = StoreKey(store.job, store.task, store.stage)
+                    key = StageKey(store.job, store.task, store.stage)
                     found = None if store.head is None else await tx.snapshot(key, store.head)
                     if found is not None:
                         self.newest[key] = found.reported_at
@@ -67,9 +67,9 @@ class Snapshots:
         """
         self._blob_stores.chosen(list(told.markers), ())
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
-            await held(tx, run, task, told.generation)
-            key = StoreKey(run.job, task, stage)
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, told.generation)
+            key = StageKey(run.job, task, stage)
             _check_places(key, told.markers)
             row = await store_row(tx, key)
             known = await tx.snapshot(key, told.checkpoint)
@@ -93,9 +93,9 @@ class Snapshots:
         Raises UnknownRun, UnknownTask, LeaseLost, SnapshotConflict.
         """
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
-            await held(tx, run, task, generation)
-            key = StoreKey(run.job, task, stage)
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, generation)
+            key = StageKey(run.job, task, stage)
             row = await store_row(tx, key)
             if row.former == lineage:
                 return row.lineage
@@ -120,7 +120,7 @@ class Snapshots:
         """From their next commit on, the run's containers back up to these blob stores. Raises UnknownRun, StaleRun, BlobStoreUnusable."""
         document = self._blob_stores.chosen(to, restore_from).document
         async with self._store.begin() as tx:
-            run = await the_run(tx, run_id)
+            run = await get_run(tx, run_id)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended: say it in the configuration of the next one")
             changed = replace(run, backup=document)
@@ -130,7 +130,7 @@ class Snapshots:
         return changed
 
 
-async def store_row(tx: Reading, key: StoreKey) -> StoreRow:
+async def store_row(tx: Reading, key: StageKey) -> StoreRow:
     """Raises UnknownTask for a store that nobody ever acquired."""
     row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
     if row is None:
@@ -138,7 +138,7 @@ async def store_row(tx: Reading, key: StoreKey) -> StoreRow:
     return row
 
 
-def _check_places(key: StoreKey, markers: Mapping[BlobStoreName, Marked]) -> None:
+def _check_places(key: StageKey, markers: Mapping[BlobStoreName, Marked]) -> None:
     under = f"{store_prefix(key.job, key.task, key.stage)}{Kind.SNAPSHOTS}/"
     for each in markers.values():
         if not checked_blob_id(each.marker.index).startswith(under):
@@ -152,7 +152,7 @@ def _the_same(known: SnapshotRow, told: Reported) -> SnapshotRow:
     return known
 
 
-async def _check_order(tx: Reading, key: StoreKey, row: StoreRow, told: Reported) -> None:
+async def _check_order(tx: Reading, key: StageKey, row: StoreRow, told: Reported) -> None:
     if row.lineage != told.lineage:
         raise SnapshotConflict(f"stage {key.stage} of task {key.task} goes on under lineage {row.lineage}, not {told.lineage}")
     if row.chosen:
@@ -174,7 +174,7 @@ def _before(batch: int | None, other: int | None) -> bool:
     return other is not None and (batch is None or batch < other)
 
 
-def _snapshot(key: StoreKey, seq: int, run_id: RunId, told: Reported, now: datetime) -> SnapshotRow:
+def _snapshot(key: StageKey, seq: int, run_id: RunId, told: Reported, now: datetime) -> SnapshotRow:
     return SnapshotRow(
         job=key.job,
         seq=seq,
@@ -201,4 +201,4 @@ def _with_head(row: StoreRow, made: SnapshotRow) -> StoreRow:
 async def _queue(tx: Writing, made: SnapshotRow) -> None:
     for name in made.markers:
         await tx.put_cleanup(keeping(made, name, made.reported_at))
-    await tx.put_cleanup(retirement(StoreKey(made.job, made.task, made.stage), made.reported_at))
+    await tx.put_cleanup(retirement(StageKey(made.job, made.task, made.stage), made.reported_at))

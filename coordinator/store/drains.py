@@ -15,7 +15,7 @@ from coordinator.store.columns import Columns, _offset_list, _offsets
 from coordinator.store.snapshots import AT_ONCE, SqlBackupReading, SqlBackupWriting
 from sluice.core.drain import DrainId, Phase, Step, Times, is_late
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class DrainStageRow:
     generation: Generation | None = None
     batch_id: int | None = None
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    pinned: CheckpointId | None = None
-    committed: CheckpointId | None = None
+    pinned: CommitId | None = None
+    committed: CommitId | None = None
     began_empty: bool = False
     rows_left: int | None = None
     operators_left: Sequence[str] = ()

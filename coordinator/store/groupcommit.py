@@ -13,23 +13,23 @@ from typing import Generic, TypeVar
 
 from sluice.core.errors import SluiceError
 
-Question = TypeVar("Question")
-Reply = TypeVar("Reply")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
-class Gathering(Generic[Question, Reply]):
+class GroupCommit(Generic[Request, Result]):
     """`answer_all` answers up to `most` questions in the order in which they came: a reply or an error for each. What it raises is
     everybody's answer. One event loop's; no locks."""
 
-    def __init__(self, answer_all: Callable[[Sequence[Question]], Awaitable[Sequence[Reply | SluiceError]]], most: int = 100) -> None:
+    def __init__(self, answer_all: Callable[[Sequence[Request]], Awaitable[Sequence[Result | SluiceError]]], most: int = 100) -> None:
         self._answer_all = answer_all
         self._most = most
-        self._waiting: deque[tuple[Question, asyncio.Future[Reply]]] = deque()
+        self._waiting: deque[tuple[Request, asyncio.Future[Result]]] = deque()
         self._answering: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Question) -> Reply:
+    async def ask(self, question: Request) -> Result:
         """The reply. Raises the error that is the answer. Who stops waiting does not undo what is done for the question."""
-        told: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, told))
         if self._answering is None:
             self._answering = asyncio.create_task(self._answer(), name="gathering")
@@ -49,7 +49,7 @@ class Gathering(Generic[Question, Reply]):
         finally:
             self._answering = None
 
-    async def _replies(self, questions: Sequence[Question]) -> Sequence[Reply | Exception]:
+    async def _replies(self, questions: Sequence[Request]) -> Sequence[Result | Exception]:
         try:
             return await self._answer_all(questions)
         except Exception as error:

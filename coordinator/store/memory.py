@@ -13,12 +13,23 @@ from typing import Any, TypeVar
 
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.jobmodels import ModelHead, ModelRow, WatchedRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, NoticeRow, Reading, RunRow, StoreRow, Tally, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StoreKey
+from coordinator.store.port import (
+    ContainerRow,
+    ContainerState,
+    JobRow,
+    NoticeRow,
+    Reading,
+    RunRow,
+    StoreRow,
+    Tally,
+    TaskOwnershipRow,
+    Writing,
+)
+from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StageKey
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 _Row = TypeVar("_Row")
 
@@ -54,11 +65,11 @@ class MemoryBackupReading:
     async def newest_snapshot(self, job: JobName) -> int:
         return max((seq for of, seq in self._backups.snapshots if of == job), default=0)
 
-    async def snapshot(self, store: StoreKey, checkpoint: CheckpointId) -> SnapshotRow | None:
+    async def snapshot(self, store: StageKey, checkpoint: CommitId) -> SnapshotRow | None:
         return next((row for row in await self.snapshots_of(store) if row.checkpoint == checkpoint), None)
 
-    async def snapshots_of(self, store: StoreKey) -> Sequence[SnapshotRow]:
-        return self._newest_first(lambda row: StoreKey(row.job, row.task, row.stage) == store)
+    async def snapshots_of(self, store: StageKey) -> Sequence[SnapshotRow]:
+        return self._newest_first(lambda row: StageKey(row.job, row.task, row.stage) == store)
 
     async def snapshots(
         self, job: JobName, task: TaskName | None, stage: StageName | None, before: int | None, limit: int
@@ -74,9 +85,9 @@ class MemoryBackupReading:
     async def snapshot_jobs(self) -> Sequence[JobName]:
         return sorted({job for job, _ in self._backups.snapshots})
 
-    async def snapshot_stores(self, job: JobName) -> Sequence[StoreKey]:
+    async def snapshot_stores(self, job: JobName) -> Sequence[StageKey]:
         found = {(row.task, row.stage) for row in self._backups.snapshots.values() if row.job == job}
-        return [StoreKey(job, task, stage) for task, stage in sorted(found)]
+        return [StageKey(job, task, stage) for task, stage in sorted(found)]
 
     async def pins(self, job: JobName) -> Sequence[PinRow]:
         return [row for _, row in sorted(self._backups.pins.items()) if row.job == job]
@@ -266,7 +277,7 @@ class _Rows:
     assignments: dict[JobName, Previous] = field(default_factory=dict)
     starts: dict[RunId, dict[Ssp, int]] = field(default_factory=dict)
     containers: dict[ExecutionContainerId, ContainerRow] = field(default_factory=dict)
-    holds: dict[tuple[JobName, TaskName], HoldRow] = field(default_factory=dict)
+    holds: dict[tuple[JobName, TaskName], TaskOwnershipRow] = field(default_factory=dict)
     stores: dict[tuple[JobName, TaskName, StageName], StoreRow] = field(default_factory=dict)
     notices: dict[RunId, tuple[NoticeRow, ...]] = field(default_factory=dict)
     backups: BackupRows = field(default_factory=BackupRows)
@@ -337,13 +348,13 @@ class MemoryReading(MemoryBackupReading, MemoryDrainReading, MemoryVersionReadin
         standing = [row for row in self._rows.containers.values() if row.state in _STANDING and row.ended_at is None]
         return sorted(standing, key=lambda row: row.execution_id)
 
-    async def holds(self, job: JobName) -> Sequence[HoldRow]:
+    async def holds(self, job: JobName) -> Sequence[TaskOwnershipRow]:
         return [row for key, row in sorted(self._rows.holds.items()) if key[0] == job]
 
-    async def hold(self, job: JobName, task: TaskName) -> HoldRow | None:
+    async def hold(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None:
         return self._rows.holds.get((job, task))
 
-    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
+    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[TaskOwnershipRow]:
         return [row for _, row in sorted(self._rows.holds.items()) if row.hold.holder == execution_id and not row.hold.released]
 
     async def tally(self, run_id: RunId, job: JobName) -> Tally:
@@ -384,7 +395,7 @@ class MemoryWriting(MemoryReading, MemoryBackupWriting, MemoryDrainWriting, Memo
             if row := self._rows.containers.get(execution_id):
                 self._rows.containers[execution_id] = in_utc(replace(row, last_seen_at=at))
 
-    async def put_hold(self, row: HoldRow) -> None:
+    async def put_hold(self, row: TaskOwnershipRow) -> None:
         self._rows.holds[row.job, row.task] = in_utc(row)
 
     async def put_store(self, row: StoreRow) -> None:

@@ -25,8 +25,8 @@ from coordinator.store.snapshots import BackupReading, BackupWriting
 from sluice.core.grouping import Previous
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.core.ownership import Hold
-from sluice.core.snapshot import CheckpointId
+from sluice.core.ownership import TaskOwner
+from sluice.core.snapshot import CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class ContainerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldRow:
+class TaskOwnershipRow:
     """The last grant of a job's task."""
 
     job: JobName
     task: TaskName
     run_id: RunId
-    hold: Hold
+    hold: TaskOwner
     acquired_at: datetime
 
 
@@ -115,7 +115,7 @@ class StoreRow:
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
     generation: Generation | None = None
     reported_at: datetime | None = None
-    head: CheckpointId | None = None
+    head: CommitId | None = None
     chosen: bool = False
     former: Lineage | None = None
 
@@ -175,11 +175,11 @@ class Reading(BackupReading, DrainReading, VersionReading, Protocol):
         """The containers of all runs that are not known to be gone: those alive, and those replaced that may still act."""
         ...
 
-    async def holds(self, job: JobName) -> Sequence[HoldRow]: ...
+    async def holds(self, job: JobName) -> Sequence[TaskOwnershipRow]: ...
 
-    async def hold(self, job: JobName, task: TaskName) -> HoldRow | None: ...
+    async def hold(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None: ...
 
-    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
+    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[TaskOwnershipRow]:
         """The tasks that the container holds and has not released."""
         ...
 
@@ -215,7 +215,7 @@ class Writing(Reading, BackupWriting, DrainWriting, VersionWriting, Protocol):
         """Write when containers were last heard of; ids that are gone are ignored."""
         ...
 
-    async def put_hold(self, row: HoldRow) -> None: ...
+    async def put_hold(self, row: TaskOwnershipRow) -> None: ...
 
     async def put_store(self, row: StoreRow) -> None: ...
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from coordinator.store import tables
 from coordinator.store.columns import Columns, _offset_list, _offsets
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SnapshotRow:
     seq: int
     task: TaskName
     stage: StageName
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     lineage: Lineage
     batch_id: int | None
     generation: Generation
@@ -62,7 +62,7 @@ class PinRow:
     job: JobName
     task: TaskName
     stage: StageName
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     reason: str
     created_at: datetime
     expires_at: datetime | None = None
@@ -116,7 +116,7 @@ class CondemnedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreKey:
+class StageKey:
     """A store of the registry: the checkpoint directory of a stage of a task."""
 
     job: JobName
@@ -129,9 +129,9 @@ class BackupReading(Protocol):
         """The number of the job's newest snapshot; 0 without any."""
         ...
 
-    async def snapshot(self, store: StoreKey, checkpoint: CheckpointId) -> SnapshotRow | None: ...
+    async def snapshot(self, store: StageKey, checkpoint: CommitId) -> SnapshotRow | None: ...
 
-    async def snapshots_of(self, store: StoreKey) -> Sequence[SnapshotRow]:
+    async def snapshots_of(self, store: StageKey) -> Sequence[SnapshotRow]:
         """All of a store, newest first."""
         ...
 
@@ -145,7 +145,7 @@ class BackupReading(Protocol):
         """The jobs that have snapshots."""
         ...
 
-    async def snapshot_stores(self, job: JobName) -> Sequence[StoreKey]:
+    async def snapshot_stores(self, job: JobName) -> Sequence[StageKey]:
         """The stores of the job that have snapshots."""
         ...
 
@@ -232,12 +232,12 @@ class SqlBackupReading:
         newest = select(func.max(tables.snapshots.c.seq)).where(tables.snapshots.c.job == job)
         return int(await self._connection.scalar(newest) or 0)
 
-    async def snapshot(self, store: StoreKey, checkpoint: CheckpointId) -> SnapshotRow | None:
+    async def snapshot(self, store: StageKey, checkpoint: CommitId) -> SnapshotRow | None:
         query = _of_store(store).where(tables.snapshots.c.checkpoint == checkpoint)
         found = (await self._connection.execute(query)).first()
         return snapshot_row(found) if found else None
 
-    async def snapshots_of(self, store: StoreKey) -> Sequence[SnapshotRow]:
+    async def snapshots_of(self, store: StageKey) -> Sequence[SnapshotRow]:
         found = await self._connection.execute(_of_store(store).order_by(tables.snapshots.c.seq.desc()))
         return [snapshot_row(each) for each in found]
 
@@ -258,10 +258,10 @@ class SqlBackupReading:
         query = select(tables.snapshots.c.job).distinct().order_by(tables.snapshots.c.job)
         return [JobName(job) for job in await self._connection.scalars(query)]
 
-    async def snapshot_stores(self, job: JobName) -> Sequence[StoreKey]:
+    async def snapshot_stores(self, job: JobName) -> Sequence[StageKey]:
         table = tables.snapshots
         query = select(table.c.task, table.c.stage).where(table.c.job == job).distinct().order_by(table.c.task, table.c.stage)
-        return [StoreKey(job, TaskName(found.task), StageName(found.stage)) for found in await self._connection.execute(query)]
+        return [StageKey(job, TaskName(found.task), StageName(found.stage)) for found in await self._connection.execute(query)]
 
     async def pins(self, job: JobName) -> Sequence[PinRow]:
         table = tables.pins
@@ -302,7 +302,7 @@ class SqlBackupReading:
         return found
 
 
-def _of_store(store: StoreKey) -> Any:
+def _of_store(store: StageKey) -> Any:
     table = tables.snapshots
     return select(table).where(table.c.job == store.job, table.c.task == store.task, table.c.stage == store.stage)
 

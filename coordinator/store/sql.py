@@ -16,7 +16,18 @@ from coordinator.store import tables
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
 from coordinator.store.columns import Columns, _offset_list, _offsets
 from coordinator.store.jobmodels import SqlVersionReading, SqlVersionWriting
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, JobRow, NoticeRow, Reading, RunRow, StoreRow, Tally, Writing
+from coordinator.store.port import (
+    ContainerRow,
+    ContainerState,
+    JobRow,
+    NoticeRow,
+    Reading,
+    RunRow,
+    StoreRow,
+    Tally,
+    TaskOwnershipRow,
+    Writing,
+)
 from coordinator.store.sqlite import connect
 from sluice.core.errors import StoreUnavailable
 from sluice.core.grouping import Previous
@@ -34,8 +45,8 @@ from sluice.core.ids import (
     TaskName,
 )
 from sluice.core.lifecycle import RunState
-from sluice.core.ownership import Hold
-from sluice.core.snapshot import CheckpointId
+from sluice.core.ownership import TaskOwner
+from sluice.core.snapshot import CommitId
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """What makes a transaction that writes wait for the others, also for those of another process. The number is Sluice's in the database."""
@@ -128,16 +139,16 @@ class SqlReading(SqlVersionReading):
         query = select(table).where(table.c.state.in_(standing), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
         return [container_row(found) for found in await self._connection.execute(query)]
 
-    async def holds(self, job: JobName) -> Sequence[HoldRow]:
+    async def holds(self, job: JobName) -> Sequence[TaskOwnershipRow]:
         query = select(tables.holds).where(tables.holds.c.job == job).order_by(tables.holds.c.task)
         return [hold_row(found) for found in await self._connection.execute(query)]
 
-    async def hold(self, job: JobName, task: TaskName) -> HoldRow | None:
+    async def hold(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None:
         query = select(tables.holds).where(tables.holds.c.job == job, tables.holds.c.task == task)
         found = (await self._connection.execute(query)).first()
         return hold_row(found) if found else None
 
-    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[HoldRow]:
+    async def holds_of(self, execution_id: ExecutionContainerId) -> Sequence[TaskOwnershipRow]:
         table = tables.holds
         query = select(table).where(table.c.holder == execution_id, table.c.released.is_(False)).order_by(table.c.job, table.c.task)
         return [hold_row(found) for found in await self._connection.execute(query)]
@@ -217,7 +228,7 @@ class SqlWriting(SqlReading, SqlVersionWriting):
         if several := [{"which": execution_id, "at": at} for execution_id, at in seen]:
             await self._connection.execute(statement, several)
 
-    async def put_hold(self, row: HoldRow) -> None:
+    async def put_hold(self, row: TaskOwnershipRow) -> None:
         await self._put(tables.holds, hold_columns(row))
 
     async def put_store(self, row: StoreRow) -> None:
@@ -361,7 +372,7 @@ def container_row(found: Row[Any]) -> ContainerRow:
     return ContainerRow(**columns)
 
 
-def hold_columns(row: HoldRow) -> Columns:
+def hold_columns(row: TaskOwnershipRow) -> Columns:
     return {
         "job": row.job,
         "task": row.task,
@@ -373,9 +384,9 @@ def hold_columns(row: HoldRow) -> Columns:
     }
 
 
-def hold_row(found: Row[Any]) -> HoldRow:
-    hold = Hold(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
-    return HoldRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), hold, found.acquired_at)
+def hold_row(found: Row[Any]) -> TaskOwnershipRow:
+    hold = TaskOwner(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
+    return TaskOwnershipRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), hold, found.acquired_at)
 
 
 def store_columns(row: StoreRow) -> Columns:
@@ -404,7 +415,7 @@ def store_row(found: Row[Any]) -> StoreRow:
         offsets=_offsets(found.offsets),
         generation=None if found.generation is None else Generation(found.generation),
         reported_at=found.reported_at,
-        head=None if found.head is None else CheckpointId(found.head),
+        head=None if found.head is None else CommitId(found.head),
         chosen=found.chosen,
         former=None if found.former is None else Lineage(found.former),
     )

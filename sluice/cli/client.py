@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import quote
 
-from sluice.client import TIMEOUT, Coordinator, whoever
+from sluice.client import TIMEOUT, CoordinatorClient, whoever
 from sluice.wire import drains as wire_drains
 from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import snapshots as wire_snapshots
 
 
-class DrainClient(Coordinator):
+class DrainClient(CoordinatorClient):
     async def request_drain(self, request: wire_drains.DrainRequest) -> wire_drains.DrainSummary:
         return await self._read(wire_drains.DrainSummary, "POST", "/drain", request)
 
@@ -39,7 +39,7 @@ def _headers(version: int | None) -> Mapping[str, str]:
     return {wire_jobmodels.WHO_HEADER: whoever()} | ({} if version is None else {"If-Match": f'"{version}"'})
 
 
-class VersionClient(Coordinator):
+class VersionClient(CoordinatorClient):
     async def plan(self, request: wire_jobmodels.PlanRequest) -> wire_jobmodels.PlanReply:
         return await self._read(wire_jobmodels.PlanReply, "POST", "/jobModel/plan", request)
 
@@ -74,8 +74,8 @@ HEAD = "head"
 """Stands for the snapshot that a store goes on from."""
 
 
-class BackupClient(Coordinator):
-    """Every method raises what those of `Coordinator` raise."""
+class BackupClient(CoordinatorClient):
+    """Every method raises what those of `CoordinatorClient` raise."""
 
     async def snapshots(
         self, job: str, task: str | None, stage: str | None, before: int | None, limit: int

@@ -20,7 +20,7 @@ from rich.text import Text
 from sluice.cli.client import DrainClient
 from sluice.cli.console.bars import DrainBars
 from sluice.cli.console.tables import Column, count, duration, shown, table
-from sluice.cli.runner import LOCAL, Json, Url, tell, the_job
+from sluice.cli.runner import LOCAL, Json, Url, find_job, tell
 from sluice.core.drain import Phase
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
@@ -43,7 +43,7 @@ def drain(
     The next run starts at the drained offsets with empty state.
     """
 
-    wish = Wish(wait, dry_run, require_empty, cancel, soft_seconds, hard_seconds)
+    wish = DrainOptions(wait, dry_run, require_empty, cancel, soft_seconds, hard_seconds)
     raise typer.Exit(drain_job(coordinator, job, wish, as_json=as_json))
 
 
@@ -57,7 +57,7 @@ RETRY = timedelta(seconds=0.2)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DrainOptions:
     """What the command line asks for."""
 
     wait: bool
@@ -67,7 +67,7 @@ class Wish:
     soft_seconds: float | None
     hard_seconds: float | None
 
-    def checked(self) -> Wish:
+    def checked(self) -> DrainOptions:
         """Raises BadSettings."""
         if self.dry_run and (self.wait or self.cancel):
             raise BadSettings("--dry-run changes nothing: leave out --wait and --cancel")
@@ -76,7 +76,7 @@ class Wish:
         return self
 
 
-def drain_job(url: str, job: str | None, wish: Wish, *, as_json: bool) -> int:
+def drain_job(url: str, job: str | None, wish: DrainOptions, *, as_json: bool) -> int:
     """The exit code. Raises BadSettings, UnknownJob, UnknownDrain, and what `Coordinator` raises."""
     if wish.checked().dry_run:
         return _show_plan(url, job, as_json=as_json)
@@ -84,7 +84,7 @@ def drain_job(url: str, job: str | None, wish: Wish, *, as_json: bool) -> int:
         return _cancel(url, job, as_json=as_json)
 
     async def ask(client: DrainClient) -> wire_drains.DrainSummary:
-        run = RunId((await the_job(client, job)).current_run)
+        run = RunId((await find_job(client, job)).current_run)
         request = wire_drains.DrainRequest(
             run_id=run,
             soft_deadline_seconds=wish.soft_seconds,
@@ -161,7 +161,7 @@ def _last_line(reply: wire_drains.DrainSummary) -> str:
 
 def _cancel(url: str, job: str | None, *, as_json: bool) -> int:
     async def ask(client: DrainClient) -> wire_drains.DrainSummary:
-        name = (await the_job(client, job)).job
+        name = (await find_job(client, job)).job
         newest = await client.newest_drain(name)
         if newest is None:
             raise UnknownDrain(f"job {name} was never drained")
@@ -177,7 +177,7 @@ def _cancel(url: str, job: str | None, *, as_json: bool) -> int:
 
 def _show_plan(url: str, job: str | None, *, as_json: bool) -> int:
     async def ask(client: DrainClient) -> wire_drains.DrainPlanReply:
-        return await client.plan_drain((await the_job(client, job)).current_run)
+        return await client.plan_drain((await find_job(client, job)).current_run)
 
     reply = _asked(url, ask)
     tell(reply, lambda width: _plan_page(reply, width), as_json=as_json)

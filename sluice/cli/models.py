@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sluice.cli.client import VersionClient
 from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
-from sluice.cli.runner import LOCAL, JobArgument, Json, Url, tell, the_job
+from sluice.cli.runner import LOCAL, JobArgument, Json, Url, find_job, tell
 from sluice.core.errors import BadSettings
 from sluice.core.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
@@ -126,7 +126,7 @@ def show_plan(
         raise BadSettings("name each --stream once, and its --partitions with it")
 
     async def ask(client: VersionClient) -> wire_jobmodels.PlanReply:
-        name = job or (await the_job(client, None)).job
+        name = job or (await find_job(client, None)).job
         counts = dict(zip(streams, partitions, strict=True))
         return await client.plan(wire_jobmodels.PlanRequest(job=name, streams=counts, containers=containers))
 
@@ -145,7 +145,7 @@ def grow_job(url: str, job: str, why: str, *, as_json: bool) -> None:
 
 def _change(url: str, job: str, request: wire_jobmodels.ChangeRequest, version: int | None, *, as_json: bool) -> None:
     async def ask(client: VersionClient) -> wire_jobmodels.ChangeReply:
-        return await client.change((await the_job(client, job)).current_run, request, version)
+        return await client.change((await find_job(client, job)).current_run, request, version)
 
     reply = _asked(url, ask)
     tell(reply, lambda width: _change_page(reply, width), as_json=as_json)
@@ -224,7 +224,7 @@ def _spread(spread: wire_jobmodels.Spread) -> str:
 
 def show_versions(url: str, job: str | None, before: int | None, limit: int, *, as_json: bool) -> None:
     async def ask(client: VersionClient) -> wire_jobmodels.VersionsReply:
-        return await client.versions(job or (await the_job(client, None)).job, before, limit)
+        return await client.versions(job or (await find_job(client, None)).job, before, limit)
 
     reply = _asked(url, ask)
     tell(reply, lambda width: _versions_page(reply, width), as_json=as_json)

@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice.cli.console.tables import Screen
-from sluice.client import Coordinator
-from sluice.core.errors import UnknownJob, UnknownRun, YourRequest
+from sluice.client import CoordinatorClient
+from sluice.core.errors import ClientError, UnknownJob, UnknownRun
 from sluice.core.ids import RunId
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -33,11 +33,11 @@ T = TypeVar("T")
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-def asked(url: str, ask: Callable[[Coordinator], Awaitable[T]]) -> T:
-    """Raises what `Coordinator` raises."""
+def asked(url: str, ask: Callable[[CoordinatorClient], Awaitable[T]]) -> T:
+    """Raises what `CoordinatorClient` raises."""
 
     async def run() -> T:
-        client = Coordinator(url)
+        client = CoordinatorClient(url)
         try:
             return await ask(client)
         finally:
@@ -46,8 +46,8 @@ def asked(url: str, ask: Callable[[Coordinator], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def the_job(client: Coordinator, name: str | None) -> wire_runs.JobReply:
-    """The job of that name, or the only one. Raises UnknownJob, and YourRequest when there are several to choose from."""
+async def find_job(client: CoordinatorClient, name: str | None) -> wire_runs.JobReply:
+    """The job of that name, or the only one. Raises UnknownJob, and ClientError when there are several to choose from."""
     jobs = (await client.jobs()).jobs
     if not jobs:
         raise UnknownJob("there is no job yet")
@@ -55,22 +55,22 @@ async def the_job(client: Coordinator, name: str | None) -> wire_runs.JobReply:
         return jobs[0]
     choices = ", ".join(each.job for each in jobs)
     if name is None:
-        raise YourRequest(f"there are {len(jobs)} jobs, so name one: {choices}")
+        raise ClientError(f"there are {len(jobs)} jobs, so name one: {choices}")
     found = next((each for each in jobs if each.job == name), None)
     if found is None:
         raise UnknownJob(f"there is no job {name!r}: there is {choices}")
     return found
 
 
-async def the_run(client: Coordinator, name: str | None) -> wire_runs.RunDetail:
-    """The run of that id, or the current one of the job of that name, or of the only job. Raises UnknownRun, UnknownJob, YourRequest."""
+async def find_run(client: CoordinatorClient, name: str | None) -> wire_runs.RunDetail:
+    """The run of that id, or the current one of the job of that name, or of the only job. Raises UnknownRun, UnknownJob, ClientError."""
     jobs = (await client.jobs()).jobs
     if name is not None:
         current = {each.job: each.current_run for each in jobs}
         return await client.run(RunId(current.get(name, name)))
     if len(jobs) > 1:
         choices = ", ".join(f"{each.current_run} ({each.state})" for each in jobs)
-        raise YourRequest(f"there are {len(jobs)} jobs, so name a run or a job: {choices}")
+        raise ClientError(f"there are {len(jobs)} jobs, so name a run or a job: {choices}")
     if not jobs:
         raise UnknownRun("there is no run yet")
     return await client.run(RunId(jobs[0].current_run))

@@ -19,7 +19,7 @@ from rich.text import Text
 from sluice.cli.client import BackupClient
 from sluice.cli.console.bars import bar
 from sluice.cli.console.tables import NONE, Column, Screen, count, moment, shown, table
-from sluice.cli.runner import LOCAL, Json, Url, extension, tell, the_job
+from sluice.cli.runner import LOCAL, Json, Url, extension, find_job, tell
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.wire import snapshots as wire_snapshots
 
@@ -163,7 +163,7 @@ def show_snapshots(
     url: str, job: str | None, task: str | None, stage: str | None, before: int | None, limit: int, *, as_json: bool
 ) -> None:
     async def ask(client: BackupClient) -> wire_snapshots.SnapshotsReply:
-        name = job or (await the_job(client, None)).job
+        name = job or (await find_job(client, None)).job
         return await client.snapshots(name, task, stage, before, limit)
 
     reply = asked(url, ask)

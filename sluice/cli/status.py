@@ -22,8 +22,8 @@ from sluice.cli.console.live import InPlace
 from sluice.cli.console.overview import RunOverview, StatusReply, overview, status_of
 from sluice.cli.console.pages import status_page
 from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
-from sluice.cli.runner import LOCAL, JobArgument, Json, RunArgument, Url, _with_note, asked, the_job, the_run
-from sluice.client import Coordinator
+from sluice.cli.runner import LOCAL, JobArgument, Json, RunArgument, Url, _with_note, asked, find_job, find_run
+from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, CoordinatorUnreachable
 from sluice.core.ids import JobName, RunId
@@ -111,8 +111,8 @@ class Watched:
     job: str | None
     old_report_seconds: float
 
-    async def status(self, client: Coordinator) -> StatusReply:
-        jobs = (await client.jobs()).jobs if self.job is None else (await the_job(client, self.job),)
+    async def status(self, client: CoordinatorClient) -> StatusReply:
+        jobs = (await client.jobs()).jobs if self.job is None else (await find_job(client, self.job),)
         free = asyncio.Semaphore(AT_ONCE)
 
         async def one(job: wire_runs.JobReply) -> RunOverview:
@@ -148,8 +148,8 @@ def show_jobs(url: str, *, as_json: bool) -> None:
 
 
 def show_runs(url: str, job: str | None, limit: int, before: str | None, *, as_json: bool) -> None:
-    async def ask(client: Coordinator) -> wire_runs.RunsReply:
-        name = JobName((await the_job(client, job)).job)
+    async def ask(client: CoordinatorClient) -> wire_runs.RunsReply:
+        name = JobName((await find_job(client, job)).job)
         return await client.runs(name, limit, RunId(before) if before else None)
 
     reply = asked(url, ask)
@@ -157,13 +157,13 @@ def show_runs(url: str, job: str | None, limit: int, before: str | None, *, as_j
 
 
 def show_containers(url: str, run: str | None, *, as_json: bool) -> None:
-    found = asked(url, lambda client: the_run(client, run))
+    found = asked(url, lambda client: find_run(client, run))
     reply = ContainersReply(job=found.job, run_id=found.run_id, containers=found.incarnations)
     _tell(reply, lambda width: _of_run(found, containers_table(found, width)), as_json=as_json)
 
 
 def show_tasks(url: str, run: str | None, *, as_json: bool) -> None:
-    found = asked(url, lambda client: the_run(client, run))
+    found = asked(url, lambda client: find_run(client, run))
     reply = TasksReply(job=found.job, run_id=found.run_id, tasks=found.tasks)
     _tell(reply, lambda width: _of_run(found, tasks_table(found, found.told_at or _now(), width)), as_json=as_json)
 
@@ -200,7 +200,7 @@ async def _watch(watched: Watched, screen: Screen) -> None:
     assert watching is not None
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, watching.cancel)
-    client = Coordinator(watched.url)
+    client = CoordinatorClient(watched.url)
     try:
         with suppress(asyncio.CancelledError):
             if is_interactive(screen.console):
@@ -219,7 +219,7 @@ def _after_one_another(screen: Screen) -> Callable[[RenderableType], Awaitable[N
     return show
 
 
-async def _refresh(watched: Watched, client: Coordinator, screen: Screen, show: Callable[[RenderableType], Awaitable[None]]) -> None:
+async def _refresh(watched: Watched, client: CoordinatorClient, screen: Screen, show: Callable[[RenderableType], Awaitable[None]]) -> None:
     """Show again and again; while the coordinator is away, what it said last and that it is away."""
     last: StatusReply | None = None
     last_at = _now()

@@ -19,7 +19,7 @@ from sluice.core.ids import TaskName
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TaskEventTime:
     """What is known of a stage of a task. `event_time`: the newest that it has committed; `heard`: it runs, or waits for our word."""
 
     event_time: datetime | None
@@ -28,7 +28,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class AlignmentDecision:
     """Whether a task must wait, how far it leads the slowest (None if that can't be told), and for whom it waits."""
 
     hold: bool
@@ -36,7 +36,7 @@ class Word:
     waits_for: tuple[TaskName, ...] = ()
 
 
-def word_for(task: TaskName, paces: Mapping[TaskName, Pace], max_skew: timedelta, *, held: bool) -> Word:
+def decide_alignment(task: TaskName, paces: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, held: bool) -> AlignmentDecision:
     """`paces` is of every task of the stage. `held`: the task waits already, and goes on once its lead is half of what is allowed.
 
     The slowest task is never told to wait, so somebody always moves, unless one that nobody has heard of has something to read.
@@ -44,14 +44,14 @@ def word_for(task: TaskName, paces: Mapping[TaskName, Pace], max_skew: timedelta
     others = {name: pace for name, pace in paces.items() if name != task and not pace.idle}
     unheard = tuple(sorted(name for name, pace in others.items() if not pace.heard))
     if unheard:
-        return Word(True, None, unheard)
+        return AlignmentDecision(True, None, unheard)
     ours = paces[task].event_time
     if ours is None or not others:
-        return Word(False, None)
+        return AlignmentDecision(False, None)
     not_begun = tuple(sorted(name for name, pace in others.items() if pace.event_time is None))
     if not_begun:
-        return Word(True, None, not_begun)
+        return AlignmentDecision(True, None, not_begun)
     allowed = max_skew / 2 if held else max_skew
     times = {name: pace.event_time for name, pace in others.items() if pace.event_time is not None}
     lead = ours - min(times.values())
-    return Word(lead > allowed, lead, tuple(sorted(name for name, at in times.items() if ours - at > allowed)))
+    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in times.items() if ours - at > allowed)))

@@ -1,9 +1,9 @@
 """Every error of Sluice, sorted by who must act on it.
 
-* `YourRequest`: the caller must change the request; repeating it is useless (4xx).
+* `ClientError`: the caller must change the request; repeating it is useless (4xx).
 * `LeaseLost`: the caller's time is up; it must stop, not retry (409, type `lease-lost`).
-* `OurTrouble`: nobody's fault and it may pass; retry with a pause (503).
-* `DataTrouble`: stored bytes are not what was written; stop and tell a person (500).
+* `Unavailable`: nobody's fault and it may pass; retry with a pause (503).
+* `CorruptData`: stored bytes are not what was written; stop and tell a person (500).
 * `Bug`: an illegal transition or a broken invariant; the message goes to us (500).
 
 The docstring of a class is its title in an `application/problem+json` answer (RFC 9457); its `slug` is the last part of
@@ -29,14 +29,14 @@ class SluiceError(Exception):
 # --- the caller must act: change the request -------------------------------------------------------------------------
 
 
-class YourRequest(SluiceError):
+class ClientError(SluiceError):
     """The request cannot be carried out as it stands."""
 
     slug = "bad-request"
     status = 422
 
 
-class BadName(YourRequest):
+class BadName(ClientError):
     """A name has characters that Sluice does not accept."""
 
     slug = "bad-name"
@@ -47,145 +47,145 @@ class BadName(YourRequest):
         )
 
 
-class UnknownJob(YourRequest):
+class UnknownJob(ClientError):
     """There is no such job."""
 
     slug = "unknown-job"
     status = 404
 
 
-class UnknownRun(YourRequest):
+class UnknownRun(ClientError):
     """There is no such run."""
 
     slug = "unknown-run"
     status = 404
 
 
-class UnknownContainer(YourRequest):
+class UnknownContainer(ClientError):
     """There is no such container."""
 
     slug = "unknown-container"
     status = 404
 
 
-class UnknownSlot(YourRequest):
+class UnknownSlot(ClientError):
     """The run has no such processor id."""
 
     slug = "unknown-slot"
     status = 404
 
 
-class UnknownTask(YourRequest):
+class UnknownTask(ClientError):
     """The job model has no such task."""
 
     slug = "unknown-task"
     status = 404
 
 
-class NoJobModel(YourRequest):
+class NoJobModel(ClientError):
     """The job has no job model yet."""
 
     slug = "no-job-model"
     status = 404
 
 
-class UnknownSystem(YourRequest):
+class UnknownSystem(ClientError):
     """No such system is configured."""
 
     slug = "unknown-system"
 
 
-class UnknownStream(YourRequest):
+class UnknownStream(ClientError):
     """The system has no such stream."""
 
     slug = "unknown-stream"
 
 
-class StreamConflict(YourRequest):
+class StreamConflict(ClientError):
     """The stream exists with another partition count."""
 
     slug = "stream-conflict"
 
 
-class BadGraph(YourRequest):
+class BadGraph(ClientError):
     """The stage graph is not a chain of stages that can run."""
 
     slug = "bad-graph"
 
 
-class BadConfig(YourRequest):
+class BadConfig(ClientError):
     """The job's configuration holds a value that cannot be used."""
 
     slug = "bad-config"
 
 
-class BadGrouping(YourRequest):
+class BadGrouping(ClientError):
     """The inputs cannot be grouped into tasks this way."""
 
     slug = "bad-grouping"
 
 
-class NotCoPartitioned(YourRequest):
+class NotCoPartitioned(ClientError):
     """A stage reads streams whose partitions do not match."""
 
     slug = "not-co-partitioned"
 
 
-class IncompatibleExpansion(YourRequest):
+class IncompatibleExpansion(ClientError):
     """A stateful job's stream changed its partition count in a way that would part keys from their state."""
 
     slug = "incompatible-expansion"
 
 
-class BadPlacement(YourRequest):
+class BadPlacement(ClientError):
     """The tasks cannot be spread over that many containers."""
 
     slug = "bad-placement"
 
 
-class StaleRun(YourRequest):
+class StaleRun(ClientError):
     """The run is not the job's current one, or has ended."""
 
     slug = "stale-run"
     status = 409
 
 
-class RunIsDraining(YourRequest):
+class RunIsDraining(ClientError):
     """The job's current run is draining."""
 
     slug = "run-is-draining"
     status = 409
 
 
-class VersionConflict(YourRequest):
+class VersionConflict(ClientError):
     """The job model has changed since."""
 
     slug = "version-conflict"
     status = 412
 
 
-class VersionAdopted(YourRequest):
+class VersionAdopted(ClientError):
     """A container runs a later version of the job model."""
 
     slug = "version-adopted"
     status = 409
 
 
-class UnknownVersion(YourRequest):
+class UnknownVersion(ClientError):
     """The job has no such version of its model."""
 
     slug = "unknown-version"
     status = 404
 
 
-class NotTheCurrentRun(YourRequest):
+class NotTheCurrentRun(ClientError):
     """The run that was to be replaced is not the job's current one."""
 
     slug = "not-the-current-run"
     status = 412
 
 
-class UnknownDrain(YourRequest):
+class UnknownDrain(ClientError):
     """There is no such drain."""
 
     slug = "unknown-drain"
@@ -198,139 +198,139 @@ class ForeignDrain(UnknownDrain):
     status = 409
 
 
-class DrainTooEarly(YourRequest):
+class DrainTooEarly(ClientError):
     """The drain has not come to the phase of this step."""
 
     slug = "drain-too-early"
     status = 409
 
 
-class NotCancellable(YourRequest):
+class NotCancellable(ClientError):
     """The drain cannot be cancelled any more."""
 
     slug = "not-cancellable"
     status = 409
 
 
-class NotEmptied(YourRequest):
+class NotEmptied(ClientError):
     """A flush would not empty the run's state."""
 
     slug = "not-emptied"
     status = 409
 
 
-class NeverDrained(YourRequest):
+class NeverDrained(ClientError):
     """The job was never drained."""
 
     slug = "never-drained"
 
 
-class CheckpointNeeded(YourRequest):
+class CheckpointNeeded(ClientError):
     """A stage that is backed up reports its pinned checkpoint."""
 
     slug = "checkpoint-needed"
 
 
-class NotAligned(YourRequest):
+class NotAligned(ClientError):
     """The stage's tasks are not aligned by event time."""
 
     slug = "not-aligned"
 
 
-class IdInUse(YourRequest):
+class IdInUse(ClientError):
     """The execution container id belongs to another slot."""
 
     slug = "id-in-use"
     status = 409
 
 
-class TaskNotYours(YourRequest):
+class TaskNotYours(ClientError):
     """The job model gives that task to another slot."""
 
     slug = "task-not-yours"
     status = 409
 
 
-class BodyTooLarge(YourRequest):
+class BodyTooLarge(ClientError):
     """The request's body is larger than Sluice reads."""
 
     slug = "body-too-large"
     status = 413
 
 
-class BadSettings(YourRequest):
+class BadSettings(ClientError):
     """The settings cannot be used."""
 
     slug = "bad-settings"
 
 
-class HomeInUse(YourRequest):
+class HomeInUse(ClientError):
     """Another coordinator uses this home."""
 
     slug = "home-in-use"
 
 
-class DatabaseInUse(YourRequest):
+class DatabaseInUse(ClientError):
     """Another coordinator uses this database."""
 
     slug = "database-in-use"
 
 
-class BlobStoreUnusable(YourRequest):
+class BlobStoreUnusable(ClientError):
     """The blob store is not there, is not ours, or may not be written."""
 
     slug = "blob-store-unusable"
 
 
-class UnknownSnapshot(YourRequest):
+class UnknownSnapshot(ClientError):
     """There is no such snapshot."""
 
     slug = "unknown-snapshot"
     status = 404
 
 
-class UnknownPin(YourRequest):
+class UnknownPin(ClientError):
     """There is no such pin."""
 
     slug = "unknown-pin"
     status = 404
 
 
-class UnknownErrand(YourRequest):
+class UnknownErrand(ClientError):
     """There is no such errand."""
 
     slug = "unknown-errand"
     status = 404
 
 
-class TaskHeld(YourRequest):
+class TaskHeld(ClientError):
     """A container holds the task."""
 
     slug = "task-held"
     status = 409
 
 
-class StateUnregistered(YourRequest):
+class StateUnregistered(ClientError):
     """A blob store has snapshots of the job that the coordinator does not know."""
 
     slug = "state-unregistered"
     status = 409
 
 
-class RegistryNotEmpty(YourRequest):
+class RegistryNotEmpty(ClientError):
     """The registry knows snapshots already."""
 
     slug = "registry-not-empty"
 
 
-class SnapshotConflict(YourRequest):
+class SnapshotConflict(ClientError):
     """The snapshot does not follow the newest one of its store."""
 
     slug = "snapshot-conflict"
     status = 409
 
 
-class BadJobFile(YourRequest):
+class BadJobFile(ClientError):
     """The job file does not describe a job."""
 
     slug = "bad-job-file"
@@ -349,7 +349,7 @@ class LeaseLost(SluiceError):
 # --- our trouble: it may pass ----------------------------------------------------------------------------------------
 
 
-class OurTrouble(SluiceError):
+class Unavailable(SluiceError):
     """A part of Sluice is not available."""
 
     slug = "unavailable"
@@ -358,7 +358,7 @@ class OurTrouble(SluiceError):
     """Seconds after which asking again may help."""
 
 
-class HeldBack(OurTrouble):
+class HeldBack(Unavailable):
     """The slot's containers failed again and again."""
 
     slug = "held-back"
@@ -368,31 +368,31 @@ class HeldBack(OurTrouble):
         self.retry_after = retry_after
 
 
-class StoreUnavailable(OurTrouble):
+class StoreUnavailable(Unavailable):
     """The coordinator's database cannot be read or written."""
 
     slug = "store-unavailable"
 
 
-class StreamUnavailable(OurTrouble):
+class StreamUnavailable(Unavailable):
     """A stream's system cannot be reached."""
 
     slug = "stream-unavailable"
 
 
-class BlobUnavailable(OurTrouble):
+class BlobUnavailable(Unavailable):
     """A blob store does not answer, or not sensibly."""
 
     slug = "blob-unavailable"
 
 
-class CannotListen(OurTrouble):
+class CannotListen(Unavailable):
     """The coordinator cannot listen on its address."""
 
     slug = "cannot-listen"
 
 
-class CoordinatorUnreachable(OurTrouble):
+class CoordinatorUnreachable(Unavailable):
     """The coordinator does not answer."""
 
     slug = "coordinator-unreachable"
@@ -401,13 +401,13 @@ class CoordinatorUnreachable(OurTrouble):
 # --- the data --------------------------------------------------------------------------------------------------------
 
 
-class DataTrouble(SluiceError):
+class CorruptData(SluiceError):
     """Stored data is not what was written."""
 
     slug = "bad-data"
 
 
-class BlobMissing(DataTrouble):
+class BlobMissing(CorruptData):
     """The blob store has no such blob."""
 
     slug = "blob-missing"
@@ -419,13 +419,13 @@ class BlobDeleted(BlobMissing):
     slug = "blob-deleted"
 
 
-class BlobCorrupted(DataTrouble):
+class BlobCorrupted(CorruptData):
     """A blob is not what was written."""
 
     slug = "blob-corrupted"
 
 
-class IndexUnreadable(DataTrouble):
+class IndexUnreadable(CorruptData):
     """A snapshot's index cannot be read."""
 
     slug = "index-unreadable"

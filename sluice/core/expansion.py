@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sluice.core.errors import IncompatibleExpansion, YourRequest
+from sluice.core.errors import ClientError, IncompatibleExpansion
 from sluice.core.ids import ProcessorId, Ssp, StreamId, TaskName
-from sluice.core.model import JobModel, Plan
+from sluice.core.model import JobModel, PlannedModel
 
 
 class Verdict(StrEnum):
@@ -47,11 +47,11 @@ class Judged:
     reason: str = ""
 
 
-PlanFor = Callable[[Mapping[str, int]], Plan]
-"""Makes the plan for partition counts by the job's names of streams. Raises YourRequest."""
+PlanFor = Callable[[Mapping[str, int]], PlannedModel]
+"""Makes the plan for partition counts by the job's names of streams. Raises ClientError."""
 
 
-def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tuple[Plan, Sequence[Judged]]:
+def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tuple[PlannedModel, Sequence[Judged]]:
     """The plan with every stream grown that can be, and what became of each. Without any it is the plan for the known counts.
 
     Raises what `plan_for` raises for these: that is no stream's fault.
@@ -61,7 +61,7 @@ def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tu
     grown, refused = growing, dict[str, str]()
     try:
         plan = _plan(plan_for, former, {**known, **_now(growing)})
-    except YourRequest:
+    except ClientError:
         plan, grown, refused = _one_by_one(plan_for, former, known, growing)
 
     def judged(each: Counted) -> Judged:
@@ -95,7 +95,7 @@ def _now(streams: Sequence[Counted]) -> Mapping[str, int]:
 
 def _one_by_one(
     plan_for: PlanFor, former: JobModel, known: Mapping[str, int], growing: Sequence[Counted]
-) -> tuple[Plan, list[Counted], dict[str, str]]:
+) -> tuple[PlannedModel, list[Counted], dict[str, str]]:
     """As many of the streams as can grow, each beside those that were found before it, until no more is found."""
     plan, grown = _plan(plan_for, former, known), list[Counted]()
     while True:
@@ -107,13 +107,13 @@ def _one_by_one(
             try:
                 plan = _plan(plan_for, former, {**known, **_now([*grown, each])})
                 grown.append(each)
-            except YourRequest as error:
+            except ClientError as error:
                 refused[each.name] = str(error)
         if len(grown) == before or not refused:
             return plan, grown, refused
 
 
-def _plan(plan_for: PlanFor, former: JobModel, counts: Mapping[str, int]) -> Plan:
+def _plan(plan_for: PlanFor, former: JobModel, counts: Mapping[str, int]) -> PlannedModel:
     """Raises IncompatibleExpansion when a task would lose a partition."""
     plan = plan_for(counts)
     check_nothing_is_taken(former, plan.model)

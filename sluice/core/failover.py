@@ -79,7 +79,7 @@ class Incarnation:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldBack:
+class CrashLoopPolicy:
     """The rule: `free` failures one after the other cost nothing; the next one `first`, and every further one double, up to `most`. A
     failure counts when it came within `quick` of the registration. `first` of zero holds nobody back."""
 
@@ -89,16 +89,16 @@ class HoldBack:
     quick: timedelta = timedelta(minutes=1)
 
 
-USUAL = HoldBack()
+DEFAULT = CrashLoopPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUntil:
+class BackoffUntil:
     failures: int
     until: datetime
 
 
-def held_until(incarnations: Sequence[Incarnation], rule: HoldBack) -> HeldUntil | None:
+def held_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy) -> BackoffUntil | None:
     """Until when a slot with these incarnations, in order, is held back; None if it is not."""
     failures = 0
     for each in reversed(incarnations):
@@ -108,4 +108,4 @@ def held_until(incarnations: Sequence[Incarnation], rule: HoldBack) -> HeldUntil
     if failures <= rule.free or not rule.first:
         return None
     doublings = min(failures - rule.free - 1, 30)
-    return HeldUntil(failures, incarnations[-1].ended_at + min(rule.most, rule.first * 2**doublings))
+    return BackoffUntil(failures, incarnations[-1].ended_at + min(rule.most, rule.first * 2**doublings))

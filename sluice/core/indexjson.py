@@ -23,7 +23,7 @@ from sluice.core.errors import BadName, IndexUnreadable
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import (
     BlobId,
-    CheckpointId,
+    CommitId,
     DirIndex,
     FileBlob,
     FileIndex,
@@ -177,7 +177,7 @@ def _index(document: Mapping[str, Any]) -> SnapshotIndex:
     return SnapshotIndex(
         created_millis=_number(document["creation-time-millis"], "creation-time-millis"),
         metadata=SnapshotMetadata(
-            CheckpointId(_text(about["checkpoint-id"], "checkpoint-id")),
+            CommitId(_text(about["checkpoint-id"], "checkpoint-id")),
             JobName(_text(about["job-name"], "job-name")),
             TaskName(_text(about["task-name"], "task-name")),
             StageName(_text(about["store-name"], "store-name")),

@@ -1,6 +1,7 @@
 """The job model: which container runs which task, and which task reads which partition.
 
-An `Outline` is what a run asks for, as far as its job model depends on it. `Outline.plan` turns it into a `Plan`, which holds the model.
+A `ModelSpec` is the part of a run's request on which its job model depends. `ModelSpec.plan` makes a `PlannedModel` of it, which holds the
+model.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def job_model(
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedModel:
     """A job model with the assignment to store beside it."""
 
     model: JobModel
@@ -99,7 +100,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class ModelSpec:
     """`reads`: stage -> the job's names of the streams that it reads; `bindings`: those names -> streams; `broadcast` are some of them.
     `grouping` names the grouper and its fold. `containers`: how many slots the run has, whether all of them are given tasks or not."""
 
@@ -125,7 +126,7 @@ class Outline:
         former: JobModel | None,
         processors: Sequence[ProcessorId],
         homes: Homes | None = None,
-    ) -> Plan:
+    ) -> PlannedModel:
         """The job model for these partition counts, by the job's names of streams, with the tasks spread over `processors`.
 
         Raises the errors of grouping, co-partitioning and placement.
@@ -138,7 +139,7 @@ class Outline:
         placement = place(made.tasks.keys(), processors, former.placement if former else {}, homes)
         changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
         config = {**self.config, "job.name": self.job, "job.container.count": str(self.containers)}
-        return Plan(
+        return PlannedModel(
             model=job_model(config, made.tasks, placement, changelog),
             assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=self.grouping),
         )

@@ -13,7 +13,7 @@ from sluice.core.ids import ExecutionContainerId, Generation, Instant
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class TaskOwner:
     """The last grant of a task. `released` when the holder gave it back, its exit was reported, or its lease and grace passed."""
 
     generation: Generation
@@ -34,7 +34,7 @@ class Wait:
     delay: timedelta
 
 
-def acquire(hold: Hold | None, asker: ExecutionContainerId, former_free_at: Instant | None, now: Instant) -> Granted | Wait:
+def acquire(hold: TaskOwner | None, asker: ExecutionContainerId, former_free_at: Instant | None, now: Instant) -> Granted | Wait:
     """Decide a container's request for a task.
 
     `former_free_at` is when the present holder's lease and grace have passed, None if it has no lease. The same asker again (its answer was
@@ -49,6 +49,6 @@ def acquire(hold: Hold | None, asker: ExecutionContainerId, former_free_at: Inst
     return Wait(hold.holder, timedelta(seconds=former_free_at - now))
 
 
-def holds(hold: Hold | None, generation: Generation) -> bool:
+def holds(hold: TaskOwner | None, generation: Generation) -> bool:
     """Whether a report under `generation` is the present holder's."""
     return hold is not None and hold.generation == generation and not hold.released

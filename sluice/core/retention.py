@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sluice.core.ids import Lineage
-from sluice.core.snapshot import BlobId, CheckpointId, Kind, batch_of
+from sluice.core.snapshot import BlobId, CommitId, Kind, batch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,19 @@ class Retention:
 class Taken:
     """A snapshot and when it was reported, by the coordinator's clock."""
 
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     at: datetime
 
 
 def retained(
     newest_first: Sequence[Taken],
     retention: Retention,
-    head: CheckpointId | None,
-    pins: Mapping[CheckpointId, Sequence[str]],
-) -> Mapping[CheckpointId, Sequence[str]]:
+    head: CommitId | None,
+    pins: Mapping[CommitId, Sequence[str]],
+) -> Mapping[CommitId, Sequence[str]]:
     """The snapshots that stay, each with why: "head", "last", "hourly", "daily", "pin ID". `head` is the one that the store goes on from.
     The order is that of the reports: a clock that was put back moves none."""
-    why: defaultdict[CheckpointId, list[str]] = defaultdict(list)
+    why: defaultdict[CommitId, list[str]] = defaultdict(list)
     if head is not None:
         why[head].append("head")
     for each in newest_first[: retention.last]:
@@ -49,8 +49,8 @@ def retained(
     return {each.checkpoint: why[each.checkpoint] for each in newest_first if each.checkpoint in why}
 
 
-def _last_of_each(newest_first: Sequence[Taken], pattern: str, count: int) -> Sequence[CheckpointId]:
-    found: dict[str, CheckpointId] = {}
+def _last_of_each(newest_first: Sequence[Taken], pattern: str, count: int) -> Sequence[CommitId]:
+    found: dict[str, CommitId] = {}
     for each in newest_first:
         found.setdefault(each.at.strftime(pattern), each.checkpoint)
     return [found[span] for span in sorted(found, reverse=True)[:count]]

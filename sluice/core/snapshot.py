@@ -27,7 +27,7 @@ from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName, d
 BlobId = NewType("BlobId", str)
 """The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'; see `sluice.core.snapshot`."""
 
-CheckpointId = NewType("CheckpointId", str)
+CommitId = NewType("CommitId", str)
 """Samza's spelling: "<milliseconds>-<six digits>"."""
 
 BlobStoreName = NewType("BlobStoreName", str)
@@ -95,7 +95,7 @@ class DirIndex:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMetadata:
-    checkpoint: CheckpointId
+    checkpoint: CommitId
     job: JobName
     task: TaskName
     store: StageName

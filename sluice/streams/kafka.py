@@ -20,7 +20,7 @@ from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from sluice.core.errors import StreamConflict, StreamUnavailable, UnknownStream, YourRequest
+from sluice.core.errors import ClientError, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import checked_name
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
@@ -157,9 +157,9 @@ class KafkaSystem:
         except errors.UnknownTopicOrPartitionError as error:
             raise UnknownStream(f"Kafka has no topic {stream!r}: make it first") from error
         except (errors.InvalidTopicError, errors.InvalidPartitionsError, errors.InvalidReplicationFactorError) as error:
-            raise YourRequest(f"Kafka refuses the topic {stream!r}: {error}") from error
+            raise ClientError(f"Kafka refuses the topic {stream!r}: {error}") from error
         except errors.PolicyViolationError as error:
-            raise YourRequest(f"Kafka's policy refuses the topic {stream!r}: {error}") from error
+            raise ClientError(f"Kafka's policy refuses the topic {stream!r}: {error}") from error
         except (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError) as error:
             raise StreamUnavailable(f"Kafka at {self._bootstrap} does not let the coordinator at the topic {stream!r}") from error
         except (errors.KafkaError, OSError, TimeoutError) as error:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from sluice.core.errors import LeaseLost, StreamConflict, StreamUnavailable, UnknownStream, YourRequest
+from sluice.core.errors import ClientError, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage, checked_name
 from sluice.streams.port import Offsets
 
@@ -93,7 +93,7 @@ class Log:
 
     def _file(self, stream: str) -> Path:
         if len(checked_name("stream", stream)) > _LONGEST_NAME:
-            raise YourRequest(f"a stream of the log is named with at most {_LONGEST_NAME} characters: its files are named after it")
+            raise ClientError(f"a stream of the log is named with at most {_LONGEST_NAME} characters: its files are named after it")
         return self.directory / f"{stream}.db"
 
     @contextmanager

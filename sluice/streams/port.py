@@ -4,7 +4,7 @@ The contract, tested by `tests/contracts/streams.py` on every implementation:
 
 * A stream has partitions 0 … n-1, n > 0. Offsets are integers that grow within a partition; `earliest` is the first record still there,
   `latest` the offset that the next record will have, so an empty partition has both equal.
-* Names follow `core.ids.checked_name`; a system takes at least 240 characters and refuses longer ones with YourRequest or takes them.
+* Names follow `core.ids.checked_name`; a system takes at least 240 characters and refuses longer ones with ClientError or takes them.
 * Every method may be called at any time by several processes. Asking about a stream that does not exist raises UnknownStream; a system
   that cannot be reached raises StreamUnavailable, which passes.
 * `create` may run twice: it is content with a stream that has the same count, raises StreamConflict for another, and changes nothing then.

@@ -18,7 +18,7 @@ from sqlalchemy import Table, event, insert
 
 from coordinator.store import drains, jobmodels, snapshots, sql, tables
 from coordinator.store.port import ContainerState, Reading, RunRow, Writing
-from coordinator.store.snapshots import SnapshotRow, StoreKey
+from coordinator.store.snapshots import SnapshotRow, StageKey
 from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
@@ -57,7 +57,7 @@ JOB, RUN, SLOT, CONTAINER, TASK = (
     TaskName("t-123"),
 )
 STAGE = StageName("route")
-STORE = StoreKey(JOB, TASK, STAGE)
+STORE = StageKey(JOB, TASK, STAGE)
 DRAIN = DrainId("job-07-drain-17")
 FIRST_BLOB, LAST_BLOB = (BlobId(f"jobs/j/t/s/data/{n:013}-0000000000000000") for n in (7_000, 7_900))
 """The last run of a job, and something of it."""

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.jobmodels import ModelRow, WatchedRow
-from coordinator.store.port import ContainerRow, ContainerState, HoldRow, RunRow, StoreRow
+from coordinator.store.port import ContainerRow, ContainerState, RunRow, StoreRow, TaskOwnershipRow
 from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase
 from sluice.core.expansion import Verdict
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.core.ownership import Hold
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.ownership import TaskOwner
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")
@@ -53,8 +53,12 @@ def container_row(execution_id: str = "c1", processor_id: str = "0", epoch: int 
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def hold_row(task: str = "Partition 0", generation: int = 1, holder: str = "c1", *, released: bool = False, job: JobName = JOB) -> HoldRow:
-    return HoldRow(job, TaskName(task), RunId("r1"), Hold(Generation(generation), ExecutionContainerId(holder), released), NOON)
+def hold_row(
+    task: str = "Partition 0", generation: int = 1, holder: str = "c1", *, released: bool = False, job: JobName = JOB
+) -> TaskOwnershipRow:
+    return TaskOwnershipRow(
+        job, TaskName(task), RunId("r1"), TaskOwner(Generation(generation), ExecutionContainerId(holder), released), NOON
+    )
 
 
 def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JOB) -> StoreRow:
@@ -70,8 +74,8 @@ def watched_row(stream: str = "ads.clicks", job: JobName = JOB, **changes: objec
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def checkpoint_of(number: int) -> CheckpointId:
-    return CheckpointId(f"{1_700_000_000_000 + number}-123456")
+def checkpoint_of(number: int) -> CommitId:
+    return CommitId(f"{1_700_000_000_000 + number}-123456")
 
 
 def snapshot_row(seq: int = 1, task: str = "Partition 0", stage: str = "route", job: JobName = JOB, **changes: object) -> SnapshotRow:

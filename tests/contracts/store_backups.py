@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from coordinator.store.port import Store
-from coordinator.store.snapshots import CleanupKind, MarkerRow, QueueTally, StoreKey
+from coordinator.store.snapshots import CleanupKind, MarkerRow, QueueTally, StageKey
 from sluice.core.ids import Generation, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
@@ -23,7 +23,7 @@ from tests.contracts.rows import (
     store_row,
 )
 
-KEY = StoreKey(JOB, TaskName("Partition 0"), StageName("route"))
+KEY = StageKey(JOB, TaskName("Partition 0"), StageName("route"))
 
 
 class StoreBackupsContract:
@@ -60,7 +60,7 @@ class StoreBackupsContract:
             assert [row.seq for row in await tx.snapshots(JOB, None, None, 6, 9)] == [5, 4, 3, 2, 1]
             assert [row.seq for row in await tx.snapshots(JOB, TaskName("a"), None, None, 9)] == [7, 5, 3, 1]
             assert [row.seq for row in await tx.snapshots(JOB, None, StageName("s"), None, 9)] == [4, 3, 2, 1]
-            assert [row.seq for row in await tx.snapshots_of(StoreKey(JOB, TaskName("b"), StageName("t")))] == [8, 6]
+            assert [row.seq for row in await tx.snapshots_of(StageKey(JOB, TaskName("b"), StageName("t")))] == [8, 6]
             assert list(await tx.snapshot_jobs()) == [JOB, OTHER]
             stores = [(key.task, key.stage) for key in await tx.snapshot_stores(JOB)]
             assert stores == [("a", "s"), ("a", "t"), ("b", "s"), ("b", "t")]

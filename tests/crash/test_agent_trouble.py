@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.errors import SparkGone, StateElsewhere
 from sluice.core.errors import BadJobFile, SluiceError
 from tests.support.agents import Place, place
@@ -32,10 +32,10 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Callable[[Start], None]:
+def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Callable[[StageStart], None]:
     """A stage's function that takes long."""
 
-    def function(start: Start) -> None:
+    def function(start: StageStart) -> None:
         if start.query == stage:
             reached.set()
             gate.wait(60)
@@ -108,7 +108,7 @@ async def test_a_container_that_reaches_nobody_ends_with_its_own_lease(there: Pl
 
 
 async def test_a_query_that_fails_every_time_ends_the_container_and_the_reason_is_in_the_api(there: Place) -> None:
-    def explodes(start: Start) -> None:
+    def explodes(start: StageStart) -> None:
         if start.query == "Partition 1/second":
             raise ValueError("no such column: carrier\0")
 
@@ -126,7 +126,7 @@ async def test_a_query_that_fails_every_time_ends_the_container_and_the_reason_i
 
 @pytest.mark.parametrize("error", [StateElsewhere, BadJobFile])
 async def test_what_no_restart_can_mend_ends_the_container_at_the_first_time(there: Place, error: type[SluiceError]) -> None:
-    def refuses(start: Start) -> None:
+    def refuses(start: StageStart) -> None:
         if start.query == "Partition 0/first":
             raise error("do this")
 
@@ -149,7 +149,7 @@ async def test_a_session_that_does_not_open_is_a_failure_with_its_reason(there: 
 
 @pytest.mark.parametrize("ends", [SystemExit("enough"), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
 async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(there: Place, ends: BaseException) -> None:
-    def exits(start: Start) -> None:
+    def exits(start: StageStart) -> None:
         if start.query == "Partition 1/second":
             raise ends
 

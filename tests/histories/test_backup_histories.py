@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from coordinator.snapshots.catalog import Wanted
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
 from sluice.core.retention import Retention
-from sluice.core.snapshot import BlobId, CheckpointId, Kind, SnapshotIndex, offsets_blob_id
+from sluice.core.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
 from tests.support.backups import GRACE, JOB, KEY, STAGE, TASK, TTL, Agent, World, new_world
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Histories(RuleBasedStateMachine):
         if head is not None:
             assert self.agent.files == self.world.kept[head]
 
-    async def head(self) -> CheckpointId | None:
+    async def head(self) -> CommitId | None:
         async with self.world.store.read() as tx:
             return next((row.head for row in await tx.stores(JOB, TASK)), None)
 

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Newcomer
+from coordinator.fleet.registration import Heartbeats, Registration
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
@@ -64,13 +64,15 @@ class World:
             Groupers(),
             no_blob_stores(),
         )
-        self.runs = Runs(self.store, models, notices, clock, self.leases.show_drain)
+        self.runs = Runs(self.store, models, notices, clock, self.leases.set_drain)
 
     async def deploy(self, **changes: object) -> RunRow:
         return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
-        return await self.heartbeats.register(run.run_id, Newcomer(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None))
+        return await self.heartbeats.register(
+            run.run_id, Registration(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None)
+        )
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:

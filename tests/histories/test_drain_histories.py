@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.drains.deadlines import DrainWatch
-from coordinator.drains.drains import Asked, Drains, Took
+from coordinator.drains.deadlines import DrainDeadlines
+from coordinator.drains.drains import DrainRequest, Drains, StepReport
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Newcomer
-from coordinator.fleet.stage_metrics import Measures
+from coordinator.fleet.registration import Heartbeats, Registration
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
@@ -34,7 +34,7 @@ from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.lease import LeasePolicy
 from sluice.core.lifecycle import RunState
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.wire import runs as wire_runs
 from tests.support.api import chained_body
 from tests.support.fakes import FakeClock, no_blob_stores
@@ -59,17 +59,17 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        systems, models, notices, measures = {"log": TwoPartitions()}, JobModels(self.store), Notices(self.store), Measures()
+        systems, models, notices, measures = {"log": TwoPartitions()}, JobModels(self.store), Notices(self.store), StageMetrics()
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), self.clock)
         blob_stores, names = no_blob_stores(), Groupers()
         self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
-        self.runs = Runs(self.store, models, notices, self.clock, self.leases.show_drain)
+        self.runs = Runs(self.store, models, notices, self.clock, self.leases.set_drain)
         self.heartbeats = Heartbeats(self.store, self.leases, notices, self.clock)
         self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures)
         self.drains = Drains(
-            self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self.leases.show_drain, self._drain_id
+            self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self.leases.set_drain, self._drain_id
         )
-        self.watch = DrainWatch(self.store, self.drains, self.clock)
+        self.watch = DrainDeadlines(self.store, self.drains, self.clock)
 
     def _run_id(self, job: JobName, _: object) -> RunId:
         return RunId(f"{job}-{next(self.numbers)}")
@@ -91,7 +91,7 @@ class World:
         if self.holder:
             await self.heartbeats.exited(ExecutionContainerId(self.holder), 1, "")
         self.holder = f"c{next(self.numbers)}"
-        new = Newcomer(ProcessorId("0"), ExecutionContainerId(self.holder), "h", False, None)
+        new = Registration(ProcessorId("0"), ExecutionContainerId(self.holder), "h", False, None)
         epoch = (await self.heartbeats.register(self.run_id, new)).container.epoch
         for task in TASKS:
             found = await self.tasks.acquire(self.run_id, task, ExecutionContainerId(self.holder), Epoch(epoch))
@@ -102,7 +102,7 @@ class World:
         await self.heartbeats.recover()
 
     async def request(self) -> None:
-        await self.drains.request(Asked(self.run_id, "DEFAULT", TIMES))
+        await self.drains.request(DrainRequest(self.run_id, "DEFAULT", TIMES))
 
     async def cancel(self) -> None:
         await self.drains.cancel((await self.newest()).drain_id)
@@ -117,16 +117,16 @@ class World:
     async def step(self, key: tuple[TaskName, StageName], step: Step, *, stale: bool = False) -> None:
         drain = await self.newest()
         checkpoint = await self.snapshot(key)
-        took = Took(self.generation, drain.drain_id, step, 7, {}, checkpoint)
+        took = StepReport(self.generation, drain.drain_id, step, 7, {}, checkpoint)
         if stale:
             with pytest.raises(LeaseLost):
                 await self.drains.report(self.run_id, *key, replace(took, generation=Generation(self.generation - 1)))
         else:
             await self.drains.report(self.run_id, *key, took)
 
-    async def snapshot(self, key: tuple[TaskName, StageName]) -> CheckpointId:
+    async def snapshot(self, key: tuple[TaskName, StageName]) -> CommitId:
         number = next(self.numbers)
-        made = CheckpointId(f"{1_700_000_000_000 + number}-123456")
+        made = CommitId(f"{1_700_000_000_000 + number}-123456")
         async with self.store.begin() as tx:
             (row,) = [row for row in await tx.stores(JOB, key[0]) if row.stage == key[1]]
             marker = {BlobStoreName("local"): MarkerRow(BlobId(f"b{number}"))}

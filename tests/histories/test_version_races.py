@@ -14,12 +14,12 @@ import pytest
 
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Newcomer
+from coordinator.fleet.registration import Heartbeats, Registration
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
-from coordinator.jobmodels.partition_monitor import PartitionWatch
+from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import ModelHistory
-from coordinator.jobmodels.versions import Asked, Change, Versions, Wish, supposed
+from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, ModelVersions, supposed
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
 from coordinator.store.memory import MemoryStore
@@ -35,7 +35,7 @@ from tests.support.api import run_body
 from tests.support.fakes import FakeClock, no_blob_stores
 from tests.support.streams import TwoPartitions
 
-ASKED = Asked("somebody", "because")
+ASKED = ChangeReason("somebody", "because")
 
 
 class Died(Exception):
@@ -107,17 +107,17 @@ class World:
             names,
             no_blob_stores(),
         )
-        self.runs = Runs(self.store, self.models, notices, clock, self.leases.show_drain)
-        self.versions = Versions(self.store, systems, self.models, notices, clock, names, self.leases.show_model)
+        self.runs = Runs(self.store, self.models, notices, clock, self.leases.set_drain)
+        self.versions = ModelVersions(self.store, systems, self.models, notices, clock, names, self.leases.set_model_version)
         self.history = ModelHistory(self.store, self.models, clock, self.versions.in_force)
-        self.watch = PartitionWatch(self.store, systems, self.versions, clock, timedelta(seconds=60))
+        self.watch = PartitionMonitor(self.store, systems, self.versions, clock, timedelta(seconds=60))
 
     async def deploy(self, **changes: object) -> RunRow:
         return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
 
-    async def grow(self, run: RunRow, partitions: int = 4, asked: Asked = ASKED) -> Change:
+    async def grow(self, run: RunRow, partitions: int = 4, asked: ChangeReason = ASKED) -> Change:
         self.system.count = partitions
-        return await self.versions.change(run.run_id, Wish(counts=supposed(run, {"flights": partitions})), asked)
+        return await self.versions.change(run.run_id, ModelChange(counts=supposed(run, {"flights": partitions})), asked)
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:
@@ -183,7 +183,7 @@ async def test_wherever_the_coordinator_dies_a_roll_back_is_done_or_not(world: W
 
 async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and_changes_nothing(world: World) -> None:
     run = await world.deploy()
-    scaled = Wish(containers=2)
+    scaled = ModelChange(containers=2)
     world.system.meanwhile = lambda: world.versions.change(run.run_id, scaled, ASKED)
     with pytest.raises(VersionConflict, match="version 2 of the job model of flight-delays is in force, and not 1"):
         await world.grow(run)
@@ -195,7 +195,7 @@ async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and
 
 async def test_a_run_that_is_stopped_meanwhile_does_not_grow(world: World) -> None:
     run = await world.deploy()
-    await world.heartbeats.register(run.run_id, Newcomer(ProcessorId("0"), ExecutionContainerId("c1"), "h", False, None))
+    await world.heartbeats.register(run.run_id, Registration(ProcessorId("0"), ExecutionContainerId("c1"), "h", False, None))
     world.system.meanwhile = lambda: world.runs.stop(run.run_id, "by hand", failed=False)
     with pytest.raises(StaleRun):
         await world.grow(run)

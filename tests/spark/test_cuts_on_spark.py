@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect
-from containers.state.freeze import Cut, freeze, lineage_of, needed
+from containers.state.freeze import FrozenCheckpoint, freeze, lineage_of, needed
 from containers.state.upload import CommitSettings
 from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
@@ -78,7 +78,7 @@ def counted(up_to: int) -> dict[int, int]:
     return {key: len(range(key, up_to, KEYS)) for key in range(KEYS)}
 
 
-def read_until(cut: Cut) -> int:
+def read_until(cut: FrozenCheckpoint) -> int:
     """How many records the batches of the cut read, by the plan of the last."""
     plan = (cut.directory / "offsets" / str(cut.batch)).read_text()
     return sum(json.loads(plan.splitlines()[2]).get("in", {}).values())
@@ -91,7 +91,7 @@ def small(bench: Bench) -> object:
     put_back()
 
 
-def cuts_of_a_running_query(bench: Bench, into: Path) -> list[Cut]:
+def cuts_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
     """One cut after each batch or so, while the query goes on; the first may be from before any state."""
     bench.max_rows = 10
     totals, grant = Totals(), bench.grant("in")
@@ -109,7 +109,7 @@ def cuts_of_a_running_query(bench: Bench, into: Path) -> list[Cut]:
     return [cut for cut in cuts if cut.batch is not None]
 
 
-def some(cuts: list[Cut]) -> list[Cut]:
+def some(cuts: list[FrozenCheckpoint]) -> list[FrozenCheckpoint]:
     """Of different batches, the first and the last among them."""
     distinct = list({cut.batch: cut for cut in cuts}.values())
     return [distinct[place * (len(distinct) - 1) // (RESTARTS - 1)] for place in range(RESTARTS)]

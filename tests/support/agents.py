@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 
 from containers.agent.agent import Agent
-from containers.agent.lifecycle import Ending
+from containers.agent.lifecycle import ExitReason
 from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings
 from sluice import Job
 from sluice.blobs.port import BlobStore
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock, SystemClock
 from sluice.core.ids import Instant, RunId
 from sluice.deploy import deploy_request
@@ -103,11 +103,11 @@ class Incarnation:
     agent: Agent
     engine: FakeEngine
     wire: Wire
-    life: asyncio.Task[Ending]
+    life: asyncio.Task[ExitReason]
     lost: list[str]
     renewed: list[Instant]
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> ExitReason:
         return await soon(asyncio.shield(self.life))
 
 
@@ -117,7 +117,7 @@ class Place:
 
     home: Path
     app: httpx.ASGITransport
-    client: Coordinator
+    client: CoordinatorClient
     clock: FakeClock
     log: Log
     system: str = "log"
@@ -172,7 +172,7 @@ class Place:
         agent = Agent(
             job or two_stages(),
             ContainerSettings(**given),
-            Coordinator("http://c", there),
+            CoordinatorClient("http://c", there),
             clock or SystemClock(),
             lambda run: made,
             renewed.append,
@@ -195,7 +195,7 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")
         log.create("in", 2)
-        made = Place(home, app, Coordinator("http://c", app), clock, log)
+        made = Place(home, app, CoordinatorClient("http://c", app), clock, log)
         try:
             yield made
         finally:

@@ -14,14 +14,14 @@ from typing import Any
 from containers.agent.lifecycle import EXIT_OK
 from coordinator.blobpool import Backup, BlobStores
 from coordinator.fleet.notices import Notices
-from coordinator.snapshots.catalog import Registry
+from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import is_ours
 from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
-from coordinator.store.snapshots import MarkerRow, StoreKey
+from coordinator.store.snapshots import MarkerRow, StageKey
 from sluice import Job
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
@@ -33,7 +33,7 @@ from sluice.core.retention import Retention
 from sluice.core.snapshot import (
     BlobId,
     BlobStoreName,
-    CheckpointId,
+    CommitId,
     DirIndex,
     FileBlob,
     FileIndex,
@@ -50,7 +50,7 @@ from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.fakes import FakeClock
 
 TASK, STAGE, RUN = TaskName("Partition 0"), StageName("s"), RunId("r1")
-KEY = StoreKey(JOB, TASK, STAGE)
+KEY = StageKey(JOB, TASK, STAGE)
 LOCAL = BlobStoreName("local")
 TTL = timedelta(days=30)
 GRACE = timedelta(hours=24)
@@ -81,12 +81,12 @@ class World:
     store: MemoryStore
     retention: Retention
     number: count[int] = field(default_factory=lambda: count(1))
-    kept: dict[CheckpointId, Files] = field(default_factory=dict)
+    kept: dict[CommitId, Files] = field(default_factory=dict)
     blob_stores: BlobStores = field(init=False)
     snapshots: Snapshots = field(init=False)
     clean_up: CleanUp = field(init=False)
     collection: Collection = field(init=False)
-    registry: Registry = field(init=False)
+    registry: SnapshotCatalog = field(init=False)
     sweep: SweepExpired = field(init=False)
     retire: RetireStores = field(init=False)
 
@@ -107,7 +107,7 @@ class World:
         self.collection = Collection(
             self.store, stores, self.clock, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
         )
-        self.registry = Registry(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
+        self.registry = SnapshotCatalog(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
         self.sweep = SweepExpired(stores, self.clean_up, self.clock)
         self.retire = RetireStores(self.store, self.clock, timedelta(days=7), self.retention)
 
@@ -171,7 +171,7 @@ class World:
             await self.blobs.put(blob, body, ABOUT, ttl=TTL)
             metadata = FileMetadata(0, 0, len(body), "o", "g", 0o644)
             known[name] = FileIndex(name, (FileBlob(blob, 0),), metadata, zlib.crc32(body), hashlib.sha256(body).hexdigest())
-        checkpoint = CheckpointId(f"{1_700_000_000_000 + next(self.number)}-123456")
+        checkpoint = CommitId(f"{1_700_000_000_000 + next(self.number)}-123456")
         root = DirIndex("", tuple(known[name] for name in sorted(known)))
         metadata_of = SnapshotMetadata(checkpoint, JOB, TASK, STAGE)
         index = SnapshotIndex(0, metadata_of, root, agent.previous, agent.generation, agent.lineage, agent.batch)
@@ -187,7 +187,7 @@ class World:
         self.kept[index.metadata.checkpoint] = dict(agent.files)
         agent.previous, agent.known = blob, dict(index.root.walk())
 
-    async def commit(self, agent: Agent) -> CheckpointId:
+    async def commit(self, agent: Agent) -> CommitId:
         blob, index = await self.upload(agent)
         await self.report(agent, blob, index)
         return index.metadata.checkpoint
@@ -208,7 +208,7 @@ class World:
             found[name] = body.getvalue()
         return found
 
-    async def retained(self) -> Mapping[CheckpointId, BlobId]:
+    async def retained(self) -> Mapping[CommitId, BlobId]:
         async with self.store.read() as tx:
             return {row.checkpoint: row.markers[LOCAL].index for row in await tx.snapshots_of(KEY)}
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from containers.engine import Batch, Emptied, Start
+from containers.engine import Batch, Emptied, StageStart
 from containers.errors import StateElsewhere
 from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from containers.state.offsetlog import advance
@@ -174,7 +174,7 @@ class CountingEngine(DiskEngine):
 
     # --- what an agent does with it --------------------------------------------------------------------------------
 
-    def start(self, start: Start) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> tuple[str, Any]:
         with self._at_work():
             check_not_emptied(self._prepared(start))
             appended = self._fence(start)
@@ -207,19 +207,19 @@ class CountingEngine(DiskEngine):
             query.callbacks.on_end(query.token, None)
         self._tell()
 
-    def finish(self, start: Start) -> None:
+    def finish(self, start: StageStart) -> None:
         with self._at_work():
             if not self._is_held(start):
                 self._made_ready(start)
                 self._finish(start)
 
-    def ends(self, start: Start) -> Mapping[Ssp, int]:
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         with self._at_work():
             (stream,) = start.declared.stage.reads
             now = self.ledger.log.latest(stream)
             return {ssp: now[ssp.partition] for ssp in start.starts} if stream == self.ledger.mid else {}
 
-    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         with self._at_work():
             self._emptied.add(start.query)
             if not self._is_held(start):
@@ -256,7 +256,7 @@ class CountingEngine(DiskEngine):
             self._run(start, batch + 1, plan(end, stream))
             return True
 
-    def _run(self, start: Start, batch: int, text: str | None) -> None:
+    def _run(self, start: StageStart, batch: int, text: str | None) -> None:
         """As Spark does: plan, compute, write, keep the state, commit. May be interrupted anywhere and run again."""
         directory = self.directory(start)
         for part in ("offsets", "state", "commits"):
@@ -291,7 +291,7 @@ class CountingEngine(DiskEngine):
         assert self._callbacks is not None
         self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {ssp: end[ssp.partition] for ssp in start.starts}))
 
-    def _append(self, start: Start, batch: int, out: Mapping[str, int]) -> None:
+    def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes
         headers = {RUN_RECORD_HEADER: str(start.origin)} if stream == self.ledger.mid else {}
         headers |= {DRAIN_RECORD_HEADER: start.drain} if start.drain else {}
@@ -301,43 +301,43 @@ class CountingEngine(DiskEngine):
 
     # --- stores ----------------------------------------------------------------------------------------------------
 
-    def _prepared(self, start: Start) -> Path:
+    def _prepared(self, start: StageStart) -> Path:
         self._step()
         reported = None if start.restored else start.reported
         return Stores(self.root, self.job).prepare(start.task, start.declared.stage.name, start.lineage, reported)
 
-    def _made_ready(self, start: Start) -> None:
+    def _made_ready(self, start: StageStart) -> None:
         self._fence(start)
         check_not_emptied(self._prepared(start), start.drain)
         self._replay(start)
 
-    def _fence(self, start: Start) -> int:
+    def _fence(self, start: StageStart) -> int:
         (stream,) = start.declared.stage.writes
         self.ledger.log.fence(stream, f"{self.job}/{start.task}", start.generation)
         appended = self.ledger.log.last_batch(stream, start.lineage)
         return -1 if appended is None else appended
 
-    def _replay(self, start: Start) -> None:
+    def _replay(self, start: StageStart) -> None:
         for batch, text in sorted(start.replay.items()):
             found = inspect(self.directory(start))
             assert found is not None
             if batch > found.committed:
                 self._run(start, batch, text)
 
-    def _finish(self, start: Start) -> None:
+    def _finish(self, start: StageStart) -> None:
         found = inspect(self.directory(start))
         assert found is not None
         if found.planned > found.committed:
             self._run(start, found.planned, None)
 
-    def _last(self, start: Start) -> tuple[int, tuple[Ends, Ends]]:
+    def _last(self, start: StageStart) -> tuple[int, tuple[Ends, Ends]]:
         """The last batch, -1 for none, and what it has read."""
         found = inspect(self.directory(start))
         assert found is not None
         assert found.planned == found.committed
         return found.committed, self._range(start, found.committed)
 
-    def _range(self, start: Start, batch: int) -> tuple[Ends, Ends]:
+    def _range(self, start: StageStart, batch: int) -> tuple[Ends, Ends]:
         directory, (stream,) = self.directory(start), start.declared.stage.reads
         first = {ssp.partition: offset for ssp, offset in start.starts.items()}
 
@@ -350,7 +350,7 @@ class CountingEngine(DiskEngine):
     def _note(self, directory: Path, batch: int) -> str:
         return str(json.loads(read_plan(directory, batch).splitlines()[1])["note"])
 
-    def _counts(self, start: Start, before: int) -> Counter[str]:
+    def _counts(self, start: StageStart, before: int) -> Counter[str]:
         """The state before that batch. Raises for that of another version of the job, and for state with holes."""
         found: Counter[str] = Counter()
         for batch in range(before):
@@ -400,7 +400,7 @@ class CountingEngine(DiskEngine):
         with lock:
             yield
 
-    def _is_held(self, start: Start) -> bool:
+    def _is_held(self, start: StageStart) -> bool:
         return any(query.held for query in self.queries if query.start.query == start.query)
 
     def _tell(self) -> None:

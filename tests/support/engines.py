@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from containers.engine import Batch, Callbacks, Emptied, Start
+from containers.engine import Batch, Callbacks, Emptied, StageStart
 from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Ssp
@@ -34,7 +34,7 @@ async def soon(what: Awaitable[T]) -> T:
 class FakeQuery:
     """A query that has started. It tells of itself on threads of its own, as Spark does."""
 
-    start: Start
+    start: StageStart
     token: str
     callbacks: Callbacks
     stopped: bool = False
@@ -57,13 +57,13 @@ class FakeEngine:
     raise."""
 
     on_open: Callable[[], None] = lambda: None
-    on_start: Callable[[Start], None] = lambda start: None
+    on_start: Callable[[StageStart], None] = lambda start: None
     on_stop: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
     on_hold: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
     on_check: Callable[[], None] = lambda: None
     ends_told_early: bool = False
     opened: int = 0
-    tries: list[Start] = field(default_factory=list)
+    tries: list[StageStart] = field(default_factory=list)
     queries: list[FakeQuery] = field(default_factory=list)
     stops: list[tuple[str, timedelta]] = field(default_factory=list)
 
@@ -78,7 +78,7 @@ class FakeEngine:
         self._callbacks = callbacks
         self.on_open()
 
-    def start(self, start: Start) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> tuple[str, Any]:
         assert self._callbacks is not None, "not opened"
         self.tries.append(start)
         self.on_start(start)
@@ -105,12 +105,12 @@ class FakeEngine:
         query.held = False
         self._loop.call_soon_threadsafe(self._released.put_nowait, query)
 
-    def finish(self, start: Start) -> None: ...
+    def finish(self, start: StageStart) -> None: ...
 
-    def ends(self, start: Start) -> Mapping[Ssp, int]:
+    def ends(self, start: StageStart) -> Mapping[Ssp, int]:
         return {}
 
-    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         return Emptied(-1)
 
     def check(self) -> None:
@@ -149,10 +149,10 @@ class DiskEngine(FakeEngine):
     root: Path = Path()
     job: str = "delays"
     outputs: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    on_empty: Callable[[Start], None] = lambda start: None
+    on_empty: Callable[[StageStart], None] = lambda start: None
     on_emptying: Callable[[], None] = lambda: None
 
-    def start(self, start: Start) -> tuple[str, Any]:
+    def start(self, start: StageStart) -> tuple[str, Any]:
         directory = self.directory(start)
         Stores(self.root, self.job).prepare(
             start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
@@ -166,19 +166,19 @@ class DiskEngine(FakeEngine):
                 self._run(start, batch, None)
         return super().start(start)
 
-    def directory(self, start: Start) -> Path:
+    def directory(self, start: StageStart) -> Path:
         return Stores(self.root, self.job).directory(start.task, start.declared.stage.name)
 
-    def state(self, start: Start) -> dict[int, str]:
+    def state(self, start: StageStart) -> dict[int, str]:
         """What the stage knows: batch -> plan."""
         return {int(file.name.split(".")[0]): file.read_text() for file in (self.directory(start) / "state").glob("*.changelog")}
 
-    def finish(self, start: Start) -> None:
+    def finish(self, start: StageStart) -> None:
         found = inspect(self.directory(start))
         if found is not None and found.planned > found.committed:
             self._run(start, found.planned, None)
 
-    def empty(self, start: Start, ends: Mapping[Ssp, int]) -> Emptied:
+    def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         """A batch up to the ends, if they are further than the last, and one that flushes. Their plans say under which drain."""
         self.on_empty(start)
         directory = self.directory(start)
@@ -214,7 +214,7 @@ class DiskEngine(FakeEngine):
         await asyncio.to_thread(self._run, replace(query.start, around=()), batch, text)
         await query.commits(batch)
 
-    def _run(self, start: Start, batch: int, text: str | None) -> None:
+    def _run(self, start: StageStart, batch: int, text: str | None) -> None:
         directory = self.directory(start)
         for part in ("offsets", "state", "commits"):
             (directory / part).mkdir(exist_ok=True)

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from sluice.core.snapshot import BlobId, CheckpointId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
+from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, FileMetadata, SnapshotIndex, SnapshotMetadata
 
 BLOB = BlobId("jobs/demo/Partition_0/counts/snapshots/1700000002100-0123456789abcdef")
-ABOUT = SnapshotMetadata(CheckpointId("1700000002000-123456"), JobName("demo"), TaskName("Partition 0"), StageName("counts"))
+ABOUT = SnapshotMetadata(CommitId("1700000002000-123456"), JobName("demo"), TaskName("Partition 0"), StageName("counts"))
 METADATA = FileMetadata(1700000000000, 1700000001000, 16, "app", "app", 0o644)
 DIGEST = "ab" * 32
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from containers.state.files import LocalFiles
-from containers.state.freeze import Cut
+from containers.state.freeze import FrozenCheckpoint
 from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.transfer import NoProgress, StoreKey
-from containers.state.upload import CommitSettings, Committer, Marker
+from containers.state.transfer import NoProgress, StageKey
+from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
-from sluice.core.snapshot import BlobId, CheckpointId, SnapshotIndex
+from sluice.core.snapshot import BlobId, CommitId, SnapshotIndex
 from tests.support.fakes import FakeClock
 
-KEY = StoreKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))
+KEY = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))
 TINY = CommitSettings(chunk_bytes=64, pack_bytes=48, small_bytes=32, concurrency=3)
 """Sizes at which a few dozen bytes are a large file."""
 
@@ -105,8 +105,8 @@ class Place:
     def store(self) -> Path:
         return self.root / "hourly"
 
-    def new_committer(self) -> Committer:
-        return Committer(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), NoProgress(), files=self.files)
+    def new_committer(self) -> Uploader:
+        return Uploader(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), NoProgress(), files=self.files)
 
     def make(self, tree: Tree) -> None:
         make(self.store, tree)
@@ -117,12 +117,12 @@ class Place:
         latest = max((path.lstat().st_mtime for path in self.store.rglob("*")), default=0)
         self.clock.advance(max(0, latest + 60 - self.clock.now().timestamp()))
 
-    def cut(self, batch: int = 1) -> Cut:
+    def cut(self, batch: int = 1) -> FrozenCheckpoint:
         """All of the store: what freeze leaves out is tested elsewhere."""
-        return Cut(self.store, Lineage("lineage"), batch)
+        return FrozenCheckpoint(self.store, Lineage("lineage"), batch)
 
-    def checkpoint(self, batch: int) -> CheckpointId:
-        return CheckpointId(f"1700000000000-{batch:06}")
+    def checkpoint(self, batch: int) -> CommitId:
+        return CommitId(f"1700000000000-{batch:06}")
 
     async def upload(self, batch: int = 1) -> tuple[Marker, SnapshotIndex]:
         return await self.committer.upload(self.cut(batch), self.checkpoint(batch), Generation(1))

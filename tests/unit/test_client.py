@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sluice.client import Alive, Coordinator, NotValid, Refused, whoever
+from sluice.client import Alive, CoordinatorClient, NotValid, Refused, whoever
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState
@@ -25,11 +25,11 @@ TERMS = {
 }
 
 
-def answering(status: int, **content: Any) -> Coordinator:
-    return Coordinator("http://c", httpx.MockTransport(lambda request: httpx.Response(status, **content)))
+def answering(status: int, **content: Any) -> CoordinatorClient:
+    return CoordinatorClient("http://c", httpx.MockTransport(lambda request: httpx.Response(status, **content)))
 
 
-async def beat(coordinator: Coordinator, seconds: float = 5) -> Alive | NotValid:
+async def beat(coordinator: CoordinatorClient, seconds: float = 5) -> Alive | NotValid:
     return await soon(coordinator.heartbeat(C1, Epoch(3), timedelta(seconds=seconds)))
 
 
@@ -46,7 +46,7 @@ async def test_a_connection_that_would_be_given_up_before_the_next_heartbeat_is_
         asked.append(request)
         return httpx.Response(200, json={"alive": True}, headers=TERMS | {"Sluice-Next-Heartbeat-Seconds": interval})
 
-    coordinator = Coordinator("http://c", httpx.MockTransport(answer))
+    coordinator = CoordinatorClient("http://c", httpx.MockTransport(answer))
     for _ in range(2):
         await beat(coordinator)
     assert [each.headers["Connection"] == "close" for each in asked] == [False, closed]
@@ -83,7 +83,7 @@ async def test_an_answer_that_never_comes_is_not_waited_for_longer_than_told() -
         raise AssertionError
 
     with pytest.raises(CoordinatorUnreachable, match=r"did not answer within 0\.01 s"):
-        await beat(Coordinator("http://c", httpx.MockTransport(never)), 0.01)
+        await beat(CoordinatorClient("http://c", httpx.MockTransport(never)), 0.01)
 
 
 @pytest.mark.parametrize("within", [0.0, -1.0])
@@ -93,11 +93,11 @@ async def test_a_heartbeat_without_any_time_left_is_unreachable_and_no_crash(wit
         return httpx.Response(200, json={"alive": True}, headers=TERMS)
 
     with pytest.raises(CoordinatorUnreachable):
-        await beat(Coordinator("http://c", httpx.MockTransport(slow)), within)
+        await beat(CoordinatorClient("http://c", httpx.MockTransport(slow)), within)
 
 
 async def test_a_lost_lease_is_its_own_error_and_other_refusals_say_what_they_are() -> None:
-    def problem(slug: str) -> Coordinator:
+    def problem(slug: str) -> CoordinatorClient:
         return answering(409, json={"type": f"urn:sluice:{slug}", "title": "t", "status": 409, "detail": "told"})
 
     with pytest.raises(LeaseLost, match="told"):
@@ -109,7 +109,7 @@ async def test_a_lost_lease_is_its_own_error_and_other_refusals_say_what_they_ar
 
 async def test_a_coordinator_s_url_that_is_none_is_refused() -> None:
     with pytest.raises((Refused, CoordinatorUnreachable), match=r"not a url|not a coordinator's URL"):
-        await Coordinator("not a url").live()
+        await CoordinatorClient("not a url").live()
 
 
 async def test_an_answer_of_another_server_is_refused_as_such() -> None:
@@ -125,7 +125,7 @@ async def test_names_are_one_part_of_a_path_whatever_they_hold() -> None:
         return httpx.Response(202, json={"waitSeconds": 1.0, "former": "c0"})
 
     task = TaskName("SystemStreamPartition [kafka, a/b?c, 0]")
-    await Coordinator("http://c", httpx.MockTransport(answer)).acquire(RunId("../r"), task, C1, Epoch(1))
+    await CoordinatorClient("http://c", httpx.MockTransport(answer)).acquire(RunId("../r"), task, C1, Epoch(1))
     assert asked == ["/runs/..%2Fr/tasks/SystemStreamPartition%20%5Bkafka%2C%20a%2Fb%3Fc%2C%200%5D/acquire?wait=0.0"]
 
 
@@ -141,7 +141,7 @@ async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, tol
         sent.append(json.loads(request.content)["reason"])
         return httpx.Response(503)
 
-    coordinator = Coordinator("http://c", httpx.MockTransport(answer))
+    coordinator = CoordinatorClient("http://c", httpx.MockTransport(answer))
     asks: dict[str, Callable[[], Any]] = {
         "exited": lambda: coordinator.exited(C1, 1, reason),
         "stop_run": lambda: coordinator.stop_run(RunId("r"), reason),
@@ -179,7 +179,7 @@ async def test_an_adoption_is_told_with_the_epoch_and_whatever_the_container_is_
         asked.append((request.url.raw_path.decode(), json.loads(request.content)))
         return httpx.Response(200, json={"version": 3, "current": 4, "allOn": None})
 
-    reply = await Coordinator("http://c", httpx.MockTransport(answer)).adopted(RunId("r"), ExecutionContainerId("pod/0"), Epoch(2), 3)
+    reply = await CoordinatorClient("http://c", httpx.MockTransport(answer)).adopted(RunId("r"), ExecutionContainerId("pod/0"), Epoch(2), 3)
     assert asked == [("/runs/r/containers/pod%2F0/adopted", {"version": 3, "epoch": 2})]
     assert (reply.version, reply.current, reply.all_on) == (3, 4, None)
 
@@ -191,7 +191,7 @@ async def test_who_deploys_is_told() -> None:
         asked.append(request)
         return httpx.Response(503)
 
-    coordinator = Coordinator("http://c", httpx.MockTransport(answer))
+    coordinator = CoordinatorClient("http://c", httpx.MockTransport(answer))
     with pytest.raises(CoordinatorUnreachable):
         await coordinator.deploy(RunRequest(job="j", containers=1, inputs=(), stages=()))
     assert asked[0].headers["Sluice-Who"] == whoever()

@@ -17,7 +17,7 @@ from rich.live import Live
 from sluice.cli.console.overview import overview
 from sluice.cli.console.pages import ProcessRow, local_page
 from sluice.cli.console.tables import Screen
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import RunId
@@ -49,7 +49,7 @@ EVERY = timedelta(seconds=1)
 class LiveTable:
     """`processes` tells of the processes as they are when it is called."""
 
-    def __init__(self, client: Coordinator, screen: Screen, processes: Callable[[], Sequence[ProcessRow]], clock: Clock) -> None:
+    def __init__(self, client: CoordinatorClient, screen: Screen, processes: Callable[[], Sequence[ProcessRow]], clock: Clock) -> None:
         self._client = client
         self._screen = screen
         self._processes = processes
@@ -112,7 +112,7 @@ def told(run: wire_runs.RunDetail) -> str:
 
 
 class StatusLine:
-    def __init__(self, client: Coordinator, out: TextIO) -> None:
+    def __init__(self, client: CoordinatorClient, out: TextIO) -> None:
         self._client = client
         self._out = out
         self._task: asyncio.Task[None] | None = None

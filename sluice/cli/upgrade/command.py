@@ -14,7 +14,7 @@ from rich.text import Text
 from sluice.cli.client import DrainClient
 from sluice.cli.console.tables import shown
 from sluice.cli.runner import LOCAL, Json, Url, tell
-from sluice.cli.upgrade.decide import EXIT_CODES, UpgradeReply, Wish, say
+from sluice.cli.upgrade.decide import EXIT_CODES, UpgradeOptions, UpgradeReply, say
 from sluice.cli.upgrade.run import Upgrade
 from sluice.core.errors import SluiceError
 
@@ -48,7 +48,7 @@ def upgrade(
     version.
     """
     from sluice import logconfig
-    from sluice.cli.upgrade.decide import LocalWish, Settings, Wish
+    from sluice.cli.upgrade.decide import LocalOptions, Settings, UpgradeOptions
     from sluice.core.errors import BadSettings
 
     if old is not None and not local:
@@ -56,7 +56,7 @@ def upgrade(
     if local and as_json:
         raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
     logconfig.configure(logconfig.read_log_settings())
-    wish = Wish(
+    wish = UpgradeOptions(
         job_file=job_file,
         settings=Settings(containers, system, bind or (), config or ()),
         within=within,
@@ -66,13 +66,13 @@ def upgrade(
         back=not no_back,
         anew=anew,
         dry_run=dry_run,
-        local=LocalWish(home, master, restarts, old) if local else None,
+        local=LocalOptions(home, master, restarts, old) if local else None,
     )
     raise typer.Exit(upgrade_job(coordinator, wish, as_json=as_json))
 
 
-def upgrade_job(url: str, wish: Wish, *, as_json: bool) -> int:
-    """The exit code. Raises BadJobFile, BadSettings, UnknownJob, YourRequest, and what `Coordinator` raises, before anything is changed."""
+def upgrade_job(url: str, wish: UpgradeOptions, *, as_json: bool) -> int:
+    """The exit code. Raises BadJobFile, BadSettings, UnknownJob, ClientError, and what `Coordinator` raises, before anything is changed."""
     made: list[Upgrade] = []
 
     async def run() -> int:

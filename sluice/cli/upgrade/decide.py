@@ -44,7 +44,7 @@ EXIT_CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UpgradeOptions:
     """What the command line asks for."""
 
     job_file: Path
@@ -56,7 +56,7 @@ class Wish:
     back: bool = True
     anew: bool = False
     dry_run: bool = False
-    local: LocalWish | None = None
+    local: LocalOptions | None = None
 
 
 class UpgradeReply(wire_body.Reply):
@@ -116,7 +116,7 @@ def same_version(present: wire_runs.RunRequest, new: wire_runs.RunRequest, code:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class UpgradeStatus:
     """The job's current run, whether it is of the new version (`same_version`), and the job's drains, newest first."""
 
     run: wire_runs.RunDetail
@@ -176,7 +176,7 @@ class Refuse:
 Step = Drain | Deploy | Watch | GoBack | AwaitEnd | Refuse
 
 
-def next_step(seen: Seen, *, back: bool, anew: bool = False) -> Step:
+def next_step(seen: UpgradeStatus, *, back: bool, anew: bool = False) -> Step:
     """`back`: an upgrade that failed goes back; `anew`: a run of this very version is upgraded like any other."""
     run = seen.run
     former = run.config.get(FORMER)
@@ -198,7 +198,7 @@ def next_step(seen: Seen, *, back: bool, anew: bool = False) -> Step:
 _ONCE_MORE = "deploy the old version once more, which goes on where it stopped, and upgrade that run"
 
 
-def _after_a_failure(seen: Seen, former: RunId, *, back: bool) -> Step:
+def _after_a_failure(seen: UpgradeStatus, former: RunId, *, back: bool) -> Step:
     if seen.drained != former:
         return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, and the job's last drain is of run {seen.drained} by now")
     if back:
@@ -206,7 +206,7 @@ def _after_a_failure(seen: Seen, former: RunId, *, back: bool) -> Step:
     return Deploy(former) if seen.run.state.ended else AwaitEnd(seen.run_id)
 
 
-def _why_ended(seen: Seen) -> str:
+def _why_ended(seen: UpgradeStatus) -> str:
     run = seen.run
     failed = next((each for each in seen.drains if each.run_id == run.run_id), None)
     if failed is not None and failed.phase is Phase.FAILED:
@@ -305,7 +305,7 @@ def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, di
 
 
 @dataclass(frozen=True, slots=True)
-class LocalWish:
+class LocalOptions:
     """`old`: the old version's job file, for going back. `restarts`: of a container that ends, within ten minutes."""
 
     home: Path

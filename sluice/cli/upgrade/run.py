@@ -12,22 +12,22 @@ from typing import Protocol, TypeVar, assert_never
 from sluice.cli.client import DrainClient
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow
-from sluice.cli.runner import extension, the_job
+from sluice.cli.runner import extension, find_job
 from sluice.cli.upgrade.decide import (
     GIVEN_UP,
     AwaitEnd,
     Deploy,
     Drain,
     GoBack,
-    LocalWish,
+    LocalOptions,
     Outcome,
     Refuse,
-    Seen,
     Step,
     Terms,
+    UpgradeOptions,
     UpgradeReply,
+    UpgradeStatus,
     Watch,
-    Wish,
     gone_back,
     new_request,
     next_step,
@@ -36,11 +36,11 @@ from sluice.cli.upgrade.decide import (
     say,
     upgraded,
 )
-from sluice.cli.upgrade.watch import How, Trial, TrialBar
+from sluice.cli.upgrade.watch import HealthState, Trial, TrialBar
 from sluice.client import Refused
 from sluice.clock import SystemClock
 from sluice.core.drain import Phase
-from sluice.core.errors import CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining, YourRequest
+from sluice.core.errors import ClientError, CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining
 from sluice.core.ids import RunId
 from sluice.deploy import check_job
 from sluice.job import load_job
@@ -84,7 +84,7 @@ class LocalContainers(Protocol):
     async def stay(self) -> str: ...
 
 
-def _local_containers(wish: LocalWish, client: DrainClient) -> LocalContainers:
+def _local_containers(wish: LocalOptions, client: DrainClient) -> LocalContainers:
     made: LocalContainers = extension("local-upgrade")(wish, client.url, client, SystemClock())
     return made
 
@@ -92,7 +92,7 @@ def _local_containers(wish: LocalWish, client: DrainClient) -> LocalContainers:
 class Upgrade:
     """`standing`: what is on and what to do next, for whoever presses Ctrl-C."""
 
-    def __init__(self, client: DrainClient, wish: Wish, *, quiet: bool) -> None:
+    def __init__(self, client: DrainClient, wish: UpgradeOptions, *, quiet: bool) -> None:
         self._client = client
         self._wish = wish
         self._quiet = quiet
@@ -134,7 +134,7 @@ class Upgrade:
 
     # --- the steps -------------------------------------------------------------------------------------------------
 
-    async def _take(self, seen: Seen, step: Step, request: wire_runs.RunRequest) -> UpgradeReply | None:
+    async def _take(self, seen: UpgradeStatus, step: Step, request: wire_runs.RunRequest) -> UpgradeReply | None:
         """Take the step; None: look again."""
         match step:
             case Drain():
@@ -149,7 +149,7 @@ class Upgrade:
             case GoBack():
                 return await self._go_back(step.failed, step.former, seen.run.reason.removeprefix(GIVEN_UP))
             case Refuse():
-                raise YourRequest(step.why)
+                raise ClientError(step.why)
             case _:
                 assert_never(step)
 
@@ -173,7 +173,7 @@ class Upgrade:
         )
         return self._reply(Outcome.NOT_DRAINED, f"the drain of run {run_id} {how} ({over.reason}); {left}", former=run_id)
 
-    async def _deploy(self, seen: Seen, former: RunId, request: wire_runs.RunRequest) -> UpgradeReply | None:
+    async def _deploy(self, seen: UpgradeStatus, former: RunId, request: wire_runs.RunRequest) -> UpgradeReply | None:
         self.standing = f"run {former} is drained and nothing of the job runs: the same command again goes on with the new version"
         left = await patiently(lambda: self._checks.rows_left(seen, former))
         if left and not self._wish.allow_left:
@@ -204,7 +204,7 @@ class Upgrade:
         needs = f"SLUICE_COORDINATOR_URL={self._client.url} SLUICE_RUN_ID={run_id}, and SLUICE_PROCESSOR_ID {slots}"
         say(f"{version} is deployed as run {run_id}" + ("" if self._local else f"; its containers need {needs}"))
 
-    async def _watch(self, seen: Seen, step: Watch) -> UpgradeReply:
+    async def _watch(self, seen: UpgradeStatus, step: Watch) -> UpgradeReply:
         again = (
             "its containers stop; the same command again starts them and watches on" if self._local else "the same command again watches on"
         )
@@ -221,15 +221,15 @@ class Upgrade:
             self._stays = self._local is not None
             return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version does well", step.former, step.run_id)
         how, why = told
-        if how is How.TAKEN_AWAY or not self._wish.back or trial.too_late or seen.drained != step.former:
-            hint = "" if how is How.TAKEN_AWAY else "; `sluice deploy` of the old job file with --start drained goes back"
+        if how is HealthState.TAKEN_AWAY or not self._wish.back or trial.too_late or seen.drained != step.former:
+            hint = "" if how is HealthState.TAKEN_AWAY else "; `sluice deploy` of the old job file with --start drained goes back"
             return self._reply(
                 Outcome.NOT_WELL, f"run {step.run_id} of the new version is left as it is: {why}{hint}", step.former, step.run_id
             )
         say(f"the new version is given up: {why}")
         return await self._go_back(step.run_id, step.former, why)
 
-    async def _judge(self, run_id: RunId, trial: Trial) -> tuple[How, str] | None:
+    async def _judge(self, run_id: RunId, trial: Trial) -> tuple[HealthState, str] | None:
         """Watch the first batches: None when they are well, else what is wrong."""
         with TrialBar(run_id, quiet=self._quiet) as bar:
             while True:
@@ -237,9 +237,9 @@ class Upgrade:
                 try:
                     found = trial.seen(await self._client.run(run_id), crashed)
                     bar.show(found)
-                    if found.how is How.WELL:
+                    if found.how is HealthState.WELL:
                         return None
-                    if found.how in (How.BADLY, How.TAKEN_AWAY):
+                    if found.how in (HealthState.BADLY, HealthState.TAKEN_AWAY):
                         return found.how, found.told
                 except CoordinatorUnreachable as error:
                     bar.away(str(error))
@@ -283,7 +283,7 @@ class Upgrade:
             except (CoordinatorUnreachable, Refused) as error:
                 if isinstance(error, Refused) and error.refused_as != NotTheCurrentRun.slug:
                     raise
-                current = RunId((await patiently(lambda: the_job(self._client, request.job))).current_run)
+                current = RunId((await patiently(lambda: find_job(self._client, request.job))).current_run)
                 if current != present and await patiently(partial(self._client.request_of, current)) == request:
                     return current
                 if isinstance(error, Refused):
@@ -304,31 +304,31 @@ class Upgrade:
 class Checks:
     """Raises BadJobFile."""
 
-    def __init__(self, client: DrainClient, wish: Wish) -> None:
+    def __init__(self, client: DrainClient, wish: UpgradeOptions) -> None:
         self._client = client
         self._wish = wish
         self._old = load_job(wish.local.old) if wish.local is not None and wish.local.old is not None else None
         self.job = load_job(wish.job_file)
 
-    async def look(self) -> tuple[Seen, wire_runs.RunRequest]:
+    async def look(self) -> tuple[UpgradeStatus, wire_runs.RunRequest]:
         """How the job is, and the request of the new version."""
-        job = await the_job(self._client, self.job.name)
+        job = await find_job(self._client, self.job.name)
         run_id = RunId(job.current_run)
         present = await self._client.request_of(run_id)
         request = new_request(self.job, self._wish.settings, present)
         ours = same_version(present, request, self.job.code)
-        return Seen(await self._client.run(run_id), ours, await self._client.drains(job.job)), request
+        return UpgradeStatus(await self._client.run(run_id), ours, await self._client.drains(job.job)), request
 
-    def next(self, seen: Seen, *, acted: bool) -> Step:
+    def next(self, seen: UpgradeStatus, *, acted: bool) -> Step:
         """`acted`: this command has taken a step already."""
         return next_step(seen, back=self._wish.back, anew=self._wish.anew and not acted)
 
-    async def check(self, seen: Seen, request: wire_runs.RunRequest) -> None:
-        """Everything that can be known beforehand. Raises YourRequest for what would not come to a good end."""
+    async def check(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> None:
+        """Everything that can be known beforehand. Raises ClientError for what would not come to a good end."""
         step = self.next(seen, acted=False)
         match step:
             case Refuse():
-                raise YourRequest(step.why)
+                raise ClientError(step.why)
             case Drain():
                 await self._check_drain(seen)
                 await self._check_requests(seen.run_id, request)
@@ -339,7 +339,7 @@ class Checks:
             case Watch():
                 live = [each.execution_container_id for each in seen.run.incarnations if each.state == "LIVE"]
                 if self._wish.local is not None and live:
-                    raise YourRequest(
+                    raise ClientError(
                         f"run {seen.run_id} is of this version already, and has containers ({', '.join(live)}): "
                         "leave out --local to watch it"
                     )
@@ -349,7 +349,7 @@ class Checks:
             case _:
                 assert_never(step)
 
-    async def _check_drain(self, seen: Seen) -> None:
+    async def _check_drain(self, seen: UpgradeStatus) -> None:
         if (seen.run.drain is not None and not seen.run.drain.phase.over) or self._wish.allow_left or self._wish.dry_run:
             return
         left = _left(await self._client.plan_drain(seen.run_id))
@@ -363,13 +363,13 @@ class Checks:
             try:
                 await self._client.plan_run(gone_back(await self._client.request_of(former), None))
             except Refused as refused:
-                raise YourRequest(f"going back would be refused ({refused}): --no-back upgrades without a way back") from refused
+                raise ClientError(f"going back would be refused ({refused}): --no-back upgrades without a way back") from refused
 
     async def _check_old(self, former: RunId) -> None:
         if self._old is not None:
             check_job(self._old, await self._client.run(former))
 
-    async def plan(self, seen: Seen, request: wire_runs.RunRequest) -> UpgradeReply:
+    async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
         wish, step = self._wish, self.next(seen, acted=False)
         here, old_here = self._wish.local is not None, self._old is not None
         terms = Terms(wish.allow_left, wish.back, wish.batches, wish.watch, here, old_here)
@@ -382,7 +382,7 @@ class Checks:
                 outcome, told = Outcome.ROWS_LEFT, f"{left}; {told} be refused without --allow-left, else"
         return UpgradeReply(job=self.job.name, outcome=outcome, told=told, former_run=seen.run_id, steps=tuple(steps))
 
-    async def rows_left(self, seen: Seen, former: RunId) -> str:
+    async def rows_left(self, seen: UpgradeStatus, former: RunId) -> str:
         uuid = next(each.uuid for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED)
         detail = await self._client.drain(uuid)
         stages = sorted({each.stage for slot in detail.containers for task in slot.tasks for each in task.stages if each.rows_left})

@@ -25,7 +25,7 @@ SETTLED = timedelta(seconds=10)
 what there is to read may be old."""
 
 
-class How(Enum):
+class HealthState(Enum):
     WELL = auto()
     SETTLING = auto()
     """Well, if it stays so for SETTLED."""
@@ -36,16 +36,16 @@ class How(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class VersionHealth:
     """How a new version does. `done` of `total` stages of tasks have shown that they work; `told`: what is wrong, or missing yet."""
 
-    how: How
+    how: HealthState
     told: str
     done: int
     total: int
 
 
-def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> Look:
+def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHealth:
     """A stage has shown that it works by `batches` batches, or, with nothing to read, by its first, which Spark runs without rows, too.
     `crashed`: how a container of ours ended, if one did."""
     stages = [each for task in run.tasks for each in task.stages]
@@ -53,26 +53,29 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> Look:
     idle = [each for each in stages if each not in enough and each.batch_id is not None and offsets_behind(each) == 0]
     total = sum(len(task.stages) or len(run.stages) for task in run.tasks)
 
-    def found(how: How, told: str) -> Look:
-        return Look(how, told, len(enough) + len(idle), total)
+    def found(how: HealthState, told: str) -> VersionHealth:
+        return VersionHealth(how, told, len(enough) + len(idle), total)
 
     if (wrong := _wrong(run, crashed)) is not None:
         return found(*wrong)
     waits = _missing(run, len(stages) - len(enough) - len(idle), batches)
     if waits:
-        return found(How.NOT_YET, "; ".join(waits))
-    return found(How.SETTLING if idle else How.WELL, "")
+        return found(HealthState.NOT_YET, "; ".join(waits))
+    return found(HealthState.SETTLING if idle else HealthState.WELL, "")
 
 
-def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[How, str] | None:
+def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[HealthState, str] | None:
     if run.state is RunState.FAILED:
-        return How.BADLY, f"the run failed: {headlines(run.reason)}"
+        return HealthState.BADLY, f"the run failed: {headlines(run.reason)}"
     if run.state.ended or run.state is RunState.DRAINING:
-        return How.TAKEN_AWAY, f"somebody else made it {run.state}{f': {run.reason}' if run.reason else ''}"
+        return HealthState.TAKEN_AWAY, f"somebody else made it {run.state}{f': {run.reason}' if run.reason else ''}"
     for each in run.incarnations:
         if each.exit_code is not None and each.exit_code not in ORDERLY:
-            return How.BADLY, f"container {each.execution_container_id} ended with exit code {each.exit_code}: {headlines(each.reason)}"
-    return (How.BADLY, crashed) if crashed else None
+            return (
+                HealthState.BADLY,
+                f"container {each.execution_container_id} ended with exit code {each.exit_code}: {headlines(each.reason)}",
+            )
+    return (HealthState.BADLY, crashed) if crashed else None
 
 
 def headlines(reason: str) -> str:
@@ -102,7 +105,7 @@ class Trial:
         self._well_since: datetime | None = None
         self.too_late = False
 
-    def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> Look:
+    def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> VersionHealth:
         """WELL and BADLY are final; BADLY is also what has not become well in time."""
         now = run.told_at
         assert now is not None
@@ -112,14 +115,16 @@ class Trial:
         found = look(run, self._batches, crashed)
         ends = (self._began if self.too_late else run.created_at) + (2 * SETTLED if self.too_late else self._within)
         match found.how:
-            case How.SETTLING:
+            case HealthState.SETTLING:
                 self._well_since = self._well_since or now
                 if now >= self._well_since + SETTLED:
-                    return Look(How.WELL, "", found.done, found.total)
-            case How.NOT_YET:
+                    return VersionHealth(HealthState.WELL, "", found.done, found.total)
+            case HealthState.NOT_YET:
                 self._well_since = None
                 if now >= ends:
-                    return Look(How.BADLY, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total)
+                    return VersionHealth(
+                        HealthState.BADLY, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total
+                    )
             case _:
                 pass
         return found
@@ -149,8 +154,8 @@ class TrialBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
-    def show(self, look: Look) -> None:
-        told = "does well so far" if look.how is How.SETTLING else shown(look.told)
+    def show(self, look: VersionHealth) -> None:
+        told = "does well so far" if look.how is HealthState.SETTLING else shown(look.told)
         self._progress.update(self._bar, total=look.total, completed=look.done, told=told)
         self._say(f"{look.done} of {look.total} stages{f': {told}' if told else ''}")
 

@@ -14,7 +14,7 @@ import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.state.backup import Backup, BatchInterrupted, PlanReplaced
-from containers.state.recovery import Plan
+from containers.state.recovery import OffsetLogEntry
 from containers.state.wal import PlanLog
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.settings import read_settings
@@ -26,7 +26,7 @@ from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, StageName
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
 from tests.support.agents import Incarnation, Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
@@ -162,7 +162,7 @@ async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_
     theirs = plan({0: 5, 1: 0}, note="theirs")
     blobs = open_blob_store((there.home / "blobs").as_uri())
     log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
-    await log.settle(Plan(1, theirs, Generation(7), strict=True, code=""))
+    await log.settle(OffsetLogEntry(1, theirs, Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced, match="generation 7"):
         await disk.runs(query, 1, {0: 9, 1: 0}, note="ours")
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0]
@@ -333,7 +333,7 @@ async def test_a_snapshot_that_somebody_else_reported_ends_the_container_also_af
         lineage=query.start.lineage,
         batch_id=0,
         offsets=(),
-        checkpoint_id=CheckpointId("1-000001"),
+        checkpoint_id=CommitId("1-000001"),
         markers={"local": marker},
     )
     await there.client.report_snapshot(run_id, query.start.task, StageName("only"), body)
@@ -447,7 +447,7 @@ async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_compute
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     blobs = open_blob_store((there.home / "blobs").as_uri())
     log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
-    await log.settle(Plan(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
+    await log.settle(OffsetLogEntry(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced):
         await disk.runs(query, 0, {0: 9, 1: 0})
     with pytest.raises(PlanReplaced):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.engine import Start
+from containers.engine import StageStart
 from sluice.logconfig import Stamp
 from tests.support.agents import Place, place
 from tests.support.engines import FakeEngine
@@ -26,7 +26,7 @@ async def test_records_of_a_stage_name_task_stage_and_generation(here: Place, ca
     caplog.handler.addFilter(Stamp({}))
     caplog.set_level("INFO")
 
-    def user_function(start: Start) -> None:
+    def user_function(start: StageStart) -> None:
         log.info("on a thread of the engine")
 
     run_id = await here.deploy()

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
-from containers.engine import Start
+from containers.engine import StageStart
 from sluice import Job
 from sluice.core.ids import RunId
 from tests.support.agents import Place, place
@@ -267,7 +267,7 @@ async def test_a_container_that_is_stopped_does_not_give_a_task_back_while_its_s
     await disk.runs(query, 0, {0: 5, 1: 5})
     flushing, go = threading.Event(), threading.Event()
 
-    def blocks(start: Start) -> None:
+    def blocks(start: StageStart) -> None:
         flushing.set()
         go.wait(20)
 
@@ -299,7 +299,7 @@ async def test_without_backups_a_container_killed_in_a_flush_goes_on_with_it_on_
     await disk.runs(query, 0, {0: 5, 1: 5})
     flushing, go = threading.Event(), threading.Event()
 
-    def dies(start: Start) -> None:
+    def dies(start: StageStart) -> None:
         disk.on_empty = lambda start: None
         disk.empty(start, {})
         flushing.set()
@@ -324,7 +324,7 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
     await disk.runs(query, 0, {0: 5, 1: 5})
     flushed, go = threading.Event(), threading.Event()
 
-    def takes_too_long(start: Start) -> None:
+    def takes_too_long(start: StageStart) -> None:
         disk.on_empty = lambda start: None
         disk.empty(start, {})
         flushed.set()

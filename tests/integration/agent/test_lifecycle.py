@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
-from containers.engine import Batch, Start
+from containers.engine import Batch, StageStart
 from sluice.core.ids import Ssp
 from tests.support.agents import Place, place, two_stages
 from tests.support.engines import FakeEngine, FakeQuery, soon
@@ -204,7 +204,7 @@ async def test_a_run_or_slot_that_is_not_there_is_a_failure_that_names_it(there:
 
 
 async def test_queries_start_again_while_others_go_on(there: Place) -> None:
-    def fails_once(start: Start) -> None:
+    def fails_once(start: StageStart) -> None:
         if start.query == "Partition 0/second" and [s.query for s in engine.tries].count(start.query) == 1:
             raise ValueError("once")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.agent.lifecycle import EXIT_LEASE_LOST, EXIT_OK
-from containers.engine import Start
+from containers.engine import StageStart
 from sluice.core.ids import ExecutionContainerId, RunId, TaskName
 from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
@@ -29,7 +29,7 @@ class Overlaps:
         self.found: list[str] = []
         self._former = former
 
-    def watch(self, start: Start) -> None:
+    def watch(self, start: StageStart) -> None:
         self.found += [f"{start.query} beside {acting}" for acting in self._former.acting if acting.startswith(f"{start.task}/")]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.chores import Chore
 from coordinator.fleet.expiry import ExpireLeases
-from coordinator.jobmodels.failover import GiveTasksAway
+from coordinator.jobmodels.failover import ReassignTasks
 from tests.support.api import (
     UNSAVED,
     Caller,
@@ -38,7 +38,7 @@ async def caller(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
         yield made
 
 
-async def turn(caller: Caller, of: type[Chore] = GiveTasksAway) -> None:
+async def turn(caller: Caller, of: type[Chore] = ReassignTasks) -> None:
     """The chore has had its turn, whether by us or by itself."""
     chores = caller.coordinator.api.state.parts.health.maintenance._chores
     (chore,) = (each for each in chores if isinstance(each, of))

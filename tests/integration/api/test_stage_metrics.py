@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.runs.lag import Survey
+from coordinator.runs.lag import LagMonitor
 from sluice.core.errors import StreamUnavailable
 from sluice.core.ids import Generation, Lineage, RunId
 from sluice.streams.log import LogSystem, Record, Writer
@@ -268,7 +268,7 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
 
 async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
     parts = caller.coordinator.api.state.parts
-    made = Survey(parts.health.store, parts.systems, parts.measures, clock, parts.models.decoded)
+    made = LagMonitor(parts.health.store, parts.systems, parts.measures, clock, parts.models.decoded)
     assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
     await made.run_once()
     clock.advance(60)

@@ -22,7 +22,7 @@ from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import (
     BlobId,
-    CheckpointId,
+    CommitId,
     DirIndex,
     FileBlob,
     FileIndex,
@@ -80,7 +80,7 @@ class Backed:
 
     def uploaded(self, files: Mapping[str, bytes]) -> SnapshotIndex:
         self.made += 1
-        checkpoint = CheckpointId(f"17000000{self.made:05}-123456")
+        checkpoint = CommitId(f"17000000{self.made:05}-123456")
         found = []
         for name, body in sorted(files.items()):
             blob = fresh_blob_id(JOB, TASK, STAGE, Kind.DATA, self.made, f"{len(found):016x}")
@@ -97,7 +97,7 @@ class Backed:
     def index_blob(self) -> BlobId:
         return fresh_blob_id(JOB, TASK, STAGE, Kind.SNAPSHOTS, self.made, "f" * 16)
 
-    def commit(self, files: Mapping[str, bytes]) -> CheckpointId:
+    def commit(self, files: Mapping[str, bytes]) -> CommitId:
         index = self.uploaded(files)
         marker = {"index": self.index_blob(), "previous": self.previous, "files": len(files), "bytes": index.size}
         body = {

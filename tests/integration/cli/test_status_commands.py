@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
 from sluice.cli import status
-from sluice.core.errors import CoordinatorUnreachable, SluiceError, UnknownJob, YourRequest
+from sluice.core.errors import ClientError, CoordinatorUnreachable, SluiceError, UnknownJob
 from sluice.streams.log import Log
 from tests.support.api import Json, run_body
 from tests.support.processes import free_port
@@ -149,7 +149,7 @@ def test_a_job_stands_for_its_current_run(coordinator: Coordinator) -> None:
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
 def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator, command: str) -> None:
     runs = {job: coordinator.deploy(job) for job in ("a", "b")}
-    with pytest.raises(YourRequest, match="there are 2 jobs") as refused:
+    with pytest.raises(ClientError, match="there are 2 jobs") as refused:
         coordinator.sluice(command)
     for job, run_id in runs.items():
         assert (job if command == "runs" else run_id) in str(refused.value)
@@ -157,13 +157,13 @@ def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
 def test_without_any_there_is_none_to_show(coordinator: Coordinator, command: str) -> None:
-    with pytest.raises(YourRequest, match=r"there is no (job|run) yet"):
+    with pytest.raises(ClientError, match=r"there is no (job|run) yet"):
         coordinator.sluice(command)
 
 
 def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator) -> None:
     coordinator.deploy("a")
-    with pytest.raises(YourRequest, match="there is no run 'nothing'"):
+    with pytest.raises(ClientError, match="there is no run 'nothing'"):
         coordinator.sluice("tasks", "nothing")
     with pytest.raises(UnknownJob, match="there is no job 'b': there is a"):
         coordinator.sluice("status", "b")
@@ -288,5 +288,5 @@ def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", ["--json", "--check"])
 def test_a_watch_is_for_people(coordinator: Coordinator, other: str) -> None:
-    with pytest.raises(YourRequest, match="leave out --json and --check"):
+    with pytest.raises(ClientError, match="leave out --json and --check"):
         coordinator.sluice("status", "--watch", other)

@@ -9,7 +9,7 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from coordinator.chores import Maintenance
+from coordinator.chores import ChoreScheduler
 from coordinator.fleet.expiry import FlushLastSeen
 from coordinator.runs.trim import TrimStreams
 from sluice.core.errors import StoreUnavailable
@@ -124,7 +124,7 @@ class Stumbling:
 @pytest.mark.filterwarnings("ignore")
 async def test_a_chore_that_fails_is_counted_and_runs_again() -> None:
     chore = Stumbling()
-    async with Maintenance([chore], FakeClock()) as maintenance:
+    async with ChoreScheduler([chore], FakeClock()) as maintenance:
         await chore.well.wait()
         assert maintenance.done["stumbling", "failed"] == 2
         assert maintenance.dead == []

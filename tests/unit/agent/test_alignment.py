@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from containers.agent.alignment import Pacer
-from containers.engine import Start
-from sluice.client import Coordinator
+from containers.agent.alignment import Aligner
+from containers.engine import StageStart
+from sluice.client import CoordinatorClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
@@ -17,7 +17,7 @@ from sluice.job import DeclaredStage
 from sluice.wire import agents as wire_agents
 from tests.support.engines import soon
 
-START = Start(
+START = StageStart(
     DeclaredStage(Stage(StageName("route"), ("in",), ("mid",)), cast("Any", None)),
     TaskName("Partition 0"),
     Generation(1),
@@ -60,15 +60,15 @@ def says() -> SaysAsTold:
 
 
 @pytest.fixture
-async def pacer(says: SaysAsTold) -> Pacer:
-    return Pacer(cast("Coordinator", says), RunId("r"), START, ask_again=timedelta(milliseconds=10))
+async def pacer(says: SaysAsTold) -> Aligner:
+    return Aligner(cast("CoordinatorClient", says), RunId("r"), START, ask_again=timedelta(milliseconds=10))
 
 
-def passes(pacer: Pacer, batch: int) -> asyncio.Task[None]:
+def passes(pacer: Aligner, batch: int) -> asyncio.Task[None]:
     return asyncio.create_task(asyncio.to_thread(pacer.begins, batch))
 
 
-async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, says: SaysAsTold) -> None:
     says.hold = False
     first = passes(pacer, 0)
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Pacer, s
     run.cancel()
 
 
-async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Aligner, says: SaysAsTold) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
     await says.next()
@@ -89,7 +89,7 @@ async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Pacer,
     run.cancel()
 
 
-async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Aligner, says: SaysAsTold) -> None:
     says.hold = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 0))
@@ -104,7 +104,7 @@ async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_befor
     run.cancel()
 
 
-async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Aligner, says: SaysAsTold) -> None:
     says.hold = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 7))
@@ -112,7 +112,7 @@ async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(
     run.cancel()
 
 
-async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Aligner, says: SaysAsTold) -> None:
     says.hold = False
     pacer.committed(0, APRIL)
     pacer.committed(1, MARCH)
@@ -123,7 +123,7 @@ async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: P
     run.cancel()
 
 
-async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Aligner, says: SaysAsTold) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
     await says.next()
@@ -136,7 +136,7 @@ async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Pacer, 
     run.cancel()
 
 
-async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Aligner, says: SaysAsTold) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
     await says.next()
@@ -145,7 +145,7 @@ async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer
     run.cancel()
 
 
-async def test_a_lost_lease_ends_it(pacer: Pacer, says: SaysAsTold) -> None:
+async def test_a_lost_lease_ends_it(pacer: Aligner, says: SaysAsTold) -> None:
     says.trouble = LeaseLost("another holds it")
     with pytest.raises(LeaseLost):
         await soon(asyncio.ensure_future(pacer.run()))

@@ -8,7 +8,7 @@ from select import PIPE_BUF
 
 import pytest
 
-from containers.agent.lifecycle import Ending
+from containers.agent.lifecycle import ExitReason
 from containers.driver import Lifeline, main
 from containers.state.offsetlog import positions_of
 from sluice.core.ids import Instant, Ssp, StreamId
@@ -49,12 +49,12 @@ def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next
 
 def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
     Lifeline(None).renewed(Instant(1.0))
-    Lifeline(None).ended(Ending(0, "told to stop"))
+    Lifeline(None).ended(ExitReason(0, "told to stop"))
 
 
 def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
     read_fd, write_fd = os.pipe()
-    Lifeline(write_fd).ended(Ending(1, "first\nsecond \ud800"))
+    Lifeline(write_fd).ended(ExitReason(1, "first\nsecond \ud800"))
     assert os.read(read_fd, 1000) == b"end 1 first\0second ?\n"
     os.close(read_fd)
     os.close(write_fd)
@@ -62,7 +62,7 @@ def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
 
 def test_last_words_fit_into_one_write_of_a_pipe() -> None:
     read_fd, write_fd = os.pipe()
-    Lifeline(write_fd).ended(Ending(1, "ü" * 10_000))
+    Lifeline(write_fd).ended(ExitReason(1, "ü" * 10_000))
     told = os.read(read_fd, 1 << 20)
     assert len(told) <= PIPE_BUF
     assert (told[:6], told[-1:], told.count(b"\n")) == (b"end 1 ", b"\n", 1)

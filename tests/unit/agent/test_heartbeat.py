@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.agent.heartbeat import Heart, LeaseRanOut, Replaced, RunOver, Verdict
+from containers.agent.heartbeat import LeaseEnd, LeaseKeeper, LeaseRanOut, Replaced, RunOver
 from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
@@ -37,7 +37,7 @@ class Scene:
         self.renewed: list[float] = []
         self.versions: list[int] = []
         trust = Trust(self.clock.elapsed(), LEASE, MARGIN)
-        self.heart = Heart(
+        self.heart = LeaseKeeper(
             *(self, ExecutionContainerId("c1"), Epoch(4), trust, INTERVAL, self.clock, chance, self.renewed.append, self.sleep),
             on_version=self.versions.append,
         )
@@ -57,7 +57,7 @@ class Scene:
             raise answer
         return answer
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> LeaseEnd:
         return await soon(self.heart.run())
 
 
@@ -118,7 +118,9 @@ async def test_a_process_that_slept_through_its_lease_does_not_ask_any_more() ->
         scene.clock.advance(3600)
 
     trust = Trust(scene.clock.elapsed(), LEASE, MARGIN)
-    heart = Heart(scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, scene.clock, lambda: 0.0, scene.renewed.append, suspended)
+    heart = LeaseKeeper(
+        scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, scene.clock, lambda: 0.0, scene.renewed.append, suspended
+    )
     assert isinstance(await soon(heart.run()), LeaseRanOut)
     assert scene.sent == []
 
@@ -195,6 +197,6 @@ async def test_a_lease_shorter_than_the_interval_is_not_slept_through() -> None:
         clock.advance(seconds)
 
     trust = Trust(Instant(0.0), timedelta(seconds=4), MARGIN)
-    heart = Heart(scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, clock, lambda: 0.0, scene.renewed.append, sleep)
+    heart = LeaseKeeper(scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, clock, lambda: 0.0, scene.renewed.append, sleep)
     assert isinstance(await soon(heart.run()), LeaseRanOut)
     assert slept == [1]

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from containers.agent.metrics import ContainerCollector, Meters
-from containers.engine import Batch, Start, StateSize
+from containers.engine import Batch, StageStart, StateSize
 from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
 from sluice.wire import agents as wire_agents
@@ -20,11 +20,11 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TRIGGER = timedelta(seconds=1)
 
 
-def start_of(task: str = "Partition 0", stage: str = "hourly") -> Start:
+def start_of(task: str = "Partition 0", stage: str = "hourly") -> StageStart:
     job = Job("delays")
     read = job.input("in")
     job.stage(reads=read, name=stage)(lambda task: None)  # type: ignore[arg-type, return-value]
-    return Start(job.stages[0], TaskName(task), Generation(1), Lineage("l"), None, {}, RunId("r"))
+    return StageStart(job.stages[0], TaskName(task), Generation(1), Lineage("l"), None, {}, RunId("r"))
 
 
 START = start_of()

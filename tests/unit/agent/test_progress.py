@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from containers.agent.progress import Report, Reports
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from tests.support.engines import soon
@@ -60,7 +60,7 @@ def there() -> Scripted:
 
 @pytest.fixture
 async def reports(there: Scripted) -> AsyncIterator[Reports]:
-    client = Coordinator("http://c", httpx.MockTransport(there.answer))
+    client = CoordinatorClient("http://c", httpx.MockTransport(there.answer))
     yield Reports(client, RunId("run 1"), timedelta(milliseconds=1))
     await client.close()
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, cast
 
-from containers.agent.alignment import Pacer
+from containers.agent.alignment import Aligner
 from containers.agent.metrics import Meters
 from containers.agent.progress import Reports
 from containers.agent.queries import Queries
 from containers.agent.stage import RestartPolicy
-from containers.engine import Start
+from containers.engine import StageStart
 from containers.state.backup import Backup
 from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
@@ -33,20 +33,20 @@ class NoReports:
 class SlowBackup:
     """Of a store that takes until `go` to be made ready."""
 
-    start: Start
+    start: StageStart
     preparing: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: bool = False
     finished: int = 0
     forgotten: bool = False
 
-    async def prepare(self) -> Start:
+    async def prepare(self) -> StageStart:
         self.preparing.set()
         await self.go.wait()
         return replace(self.start, restored=True)
 
     @property
-    def ready(self) -> Start:
+    def ready(self) -> StageStart:
         return replace(self.start, restored=True)
 
     async def run(self) -> None:
@@ -79,13 +79,13 @@ class FakePacer:
         self.opened = False
 
 
-def two_starts() -> tuple[Start, Start]:
+def two_starts() -> tuple[StageStart, StageStart]:
     job = Job("j")
     read = job.input("in")
     for name in ("quick", "slow"):
         job.stage(reads=read, name=name)(lambda task: None)  # type: ignore[arg-type, return-value]
     first, second = (
-        Start(declared, TaskName("Partition 0"), Generation(1), Lineage(declared.stage.name), None, {}, RunId("r"))
+        StageStart(declared, TaskName("Partition 0"), Generation(1), Lineage(declared.stage.name), None, {}, RunId("r"))
         for declared in job.stages
     )
     return first, second
@@ -93,8 +93,8 @@ def two_starts() -> tuple[Start, Start]:
 
 async def opened(
     engine: FakeEngine,
-    backup_of: Callable[[Start], SlowBackup | None] = lambda start: None,
-    pacer_of: Callable[[Start], FakePacer | None] = lambda start: None,
+    backup_of: Callable[[StageStart], SlowBackup | None] = lambda start: None,
+    pacer_of: Callable[[StageStart], FakePacer | None] = lambda start: None,
 ) -> Queries:
     clock = FakeClock()
     made = Queries(
@@ -103,8 +103,8 @@ async def opened(
         clock,
         cast(Reports, NoReports()),
         lambda lost: None,
-        cast("Callable[[Start], Pacer | None]", pacer_of),
-        cast("Callable[[Start], Backup | None]", backup_of),
+        cast("Callable[[StageStart], Aligner | None]", pacer_of),
+        cast("Callable[[StageStart], Backup | None]", backup_of),
         Meters(timedelta(seconds=1), clock),
     )
     await made.open()
@@ -165,7 +165,7 @@ async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goe
     quick, _ = two_starts()
     engine, pacers = FakeEngine(), list[FakePacer]()
 
-    def pacer_of(start: Start) -> FakePacer:
+    def pacer_of(start: StageStart) -> FakePacer:
         pacers.append(FakePacer())
         return pacers[-1]
 
@@ -251,7 +251,7 @@ async def test_what_is_given_up_is_committed_and_begins_anew_when_it_comes_back(
     quick, _ = two_starts()
     engine, made = FakeEngine(), list[SlowBackup]()
 
-    def backup_of(start: Start) -> SlowBackup:
+    def backup_of(start: StageStart) -> SlowBackup:
         made.append(SlowBackup(start))
         made[-1].go.set()
         return made[-1]
@@ -278,9 +278,9 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
         return backup.abandoned
 
     backup.abandon()
-    assert not await queries.beside_backups(prepared, abandoned())
+    assert not await queries.concurrently_with_commits(prepared, abandoned())
     queries.hurry()
-    assert await queries.beside_backups(prepared, abandoned())
+    assert await queries.concurrently_with_commits(prepared, abandoned())
 
 
 async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
@@ -295,7 +295,7 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
             assert go.wait(20)
             threading.Timer(0.02, gone.set).start()  # by then the thread that works has told its end
 
-        working = asyncio.create_task(queries.on_engine(start, work))
+        working = asyncio.create_task(queries.run_on_engine(start, work))
         await asyncio.to_thread(begun.wait)
         go.set()
         assert gone.wait(20), "the event loop stands still until then"
@@ -315,7 +315,7 @@ async def test_of_work_that_fails_when_nobody_waits_for_it_any_more_nothing_is_s
         assert go.wait(20)
         raise ValueError("the run is over")
 
-    working = asyncio.create_task(queries.on_engine(two_starts()[0], work))
+    working = asyncio.create_task(queries.run_on_engine(two_starts()[0], work))
     await asyncio.to_thread(begun.wait)
     working.cancel()
     await asyncio.wait({working})

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from containers.agent.stage import RestartPolicy, StageFailed, StageRunner
-from containers.engine import Batch, Callbacks, Start
+from containers.engine import Batch, Callbacks, StageStart
 from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.graph import Stage
@@ -28,7 +28,7 @@ LONG = timedelta(seconds=60)
 def nothing(task: object) -> object: ...
 
 
-START = Start(
+START = StageStart(
     declared=DeclaredStage(Stage(StageName("hourly"), ("in",), ("out",)), nothing),  # type: ignore[arg-type]
     task=TaskName("Partition 0"),
     generation=Generation(3),
@@ -119,7 +119,7 @@ async def test_a_query_that_fails_beyond_the_limit_is_given_up_with_its_last_err
 
 
 async def test_a_query_that_does_not_even_start_is_counted_and_told_alike() -> None:
-    def explodes(start: Start) -> None:
+    def explodes(start: StageStart) -> None:
         raise ValueError("no such column")
 
     bench = Bench(RestartPolicy(2, TINY), FakeEngine(on_start=explodes))
@@ -164,7 +164,7 @@ async def test_each_pause_is_twice_the_last_and_short_again_after_a_quiet_time(c
 
 @pytest.mark.parametrize("error", [LeaseLost, StateElsewhere, BadJobFile, CheckpointUnreadable, OffsetsTrimmed])
 async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceError]) -> None:
-    def refuses(start: Start) -> None:
+    def refuses(start: StageStart) -> None:
         raise error("told")
 
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=refuses))
@@ -213,7 +213,7 @@ async def test_a_stop_returns_when_the_last_progress_has_been_told() -> None:
 async def test_a_query_that_is_just_starting_is_stopped_when_it_has_started() -> None:
     starting, go_on = threading.Event(), threading.Event()
 
-    def slow(start: Start) -> None:
+    def slow(start: StageStart) -> None:
         starting.set()
         assert go_on.wait(20)
 
@@ -240,7 +240,7 @@ async def test_a_stop_ends_the_pause_before_a_restart_and_starts_nothing_more() 
 
 
 async def test_a_stop_after_a_restart_that_did_not_start_leaves_the_dead_query_alone() -> None:
-    def only_once(start: Start) -> None:
+    def only_once(start: StageStart) -> None:
         if len(bench.engine.tries) > 1:
             failed.set()
             raise ValueError("not again")
@@ -316,7 +316,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
 async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:
     starting, go_on = threading.Event(), threading.Event()
 
-    def slow(start: Start) -> None:
+    def slow(start: StageStart) -> None:
         starting.set()
         assert go_on.wait(20)
 

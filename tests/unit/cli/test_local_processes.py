@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from containers.local.processes import Launch, LocalContainers, Processes, Slot
-from sluice.client import Coordinator
+from sluice.client import CoordinatorClient
 from sluice.core.ids import RunId
 from tests.support.fakes import FakeClock
 
@@ -29,7 +29,7 @@ class FakeProcesses(Processes):
 @pytest.fixture
 def containers(tmp_path: Path) -> LocalContainers:
     processes = FakeProcesses(tmp_path, 5, FakeClock())
-    return LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(Coordinator, None), RunId("r"), 2)
+    return LocalContainers(Launch(Path("job.py"), "http://c", tmp_path), processes, cast(CoordinatorClient, None), RunId("r"), 2)
 
 
 def ends(containers: LocalContainers, name: str, code: int) -> None:

@@ -18,10 +18,10 @@ from sluice.cli.upgrade.decide import (
     Drain,
     GoBack,
     Refuse,
-    Seen,
     Settings,
     Step,
     Terms,
+    UpgradeStatus,
     Watch,
     gone_back,
     new_request,
@@ -61,7 +61,7 @@ def drain(run_id: str, phase: str, seq: int = 1, reason: str = "") -> DrainSumma
 
 
 def step(*, ours: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
-    return next_step(Seen(detail(**run), ours, drains), back=back, anew=anew)
+    return next_step(UpgradeStatus(detail(**run), ours, drains), back=back, anew=anew)
 
 
 def of_new(**changes: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.upgrade.watch import SETTLED, How, Trial, look
+from sluice.cli.upgrade.watch import SETTLED, HealthState, Trial, look
 from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, ago, container, detail, execution_id, measures, stage, task
 
@@ -25,30 +25,30 @@ def at(batch: int | None, behind: int | None = 100) -> wire_runs.StageProgress:
 def test_batches_enough_of_every_stage_are_well() -> None:
     assert look(of_stages(at(1), at(5)), 2) == look(of_stages(at(1), at(1)), 2)
     found = look(of_stages(at(1), at(1)), 2)
-    assert (found.how, found.done, found.total) == (How.WELL, 2, 2)
+    assert (found.how, found.done, found.total) == (HealthState.WELL, 2, 2)
 
 
 @pytest.mark.parametrize("waiting", [at(None), at(None, 0), at(0), at(0, None)])
 def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire_runs.StageProgress) -> None:
     found = look(of_stages(at(1), waiting), 2)
-    assert (found.how, found.done, found.total) == (How.NOT_YET, 1, 2)
+    assert (found.how, found.done, found.total) == (HealthState.NOT_YET, 1, 2)
     assert found.told == "1 stages have not committed 2 batches and are not idle"
 
 
 def test_a_stage_whose_first_batch_left_nothing_to_read_speaks_for_itself_after_a_while() -> None:
-    assert look(of_stages(at(1), at(0, 0)), 2).how is How.SETTLING
+    assert look(of_stages(at(1), at(0, 0)), 2).how is HealthState.SETTLING
 
 
 def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -> None:
     idle = stage("hourly", batch_id=0, measures=measures(offsets_behind=0))
-    assert look(of_stages(idle), 2).how is How.SETTLING
+    assert look(of_stages(idle), 2).how is HealthState.SETTLING
 
 
 def test_empty_slots_and_free_tasks_are_told() -> None:
     bare = wire_runs.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))
     found = look(run, 2)
-    assert found.how is How.NOT_YET
+    assert found.how is HealthState.NOT_YET
     assert found.told == "1 of 2 containers are there; 1 of 2 tasks have no holder"
     assert (found.done, found.total) == (2, 4)
 
@@ -57,7 +57,7 @@ def test_empty_slots_and_free_tasks_are_told() -> None:
 def test_a_container_that_ended_with_an_error_is_bad_whatever_the_batches_say(code: int) -> None:
     gone = container(0, state="EXITED", exit_code=code, reason="boom", execution_container_id="c-7")
     found = look(detail(incarnations=(gone, container(0), container(1))), 2)
-    assert (found.how, found.told) == (How.BADLY, f"container c-7 ended with exit code {code}: boom")
+    assert (found.how, found.told) == (HealthState.BADLY, f"container c-7 ended with exit code {code}: boom")
 
 
 def test_a_reason_is_told_without_stack_frames() -> None:
@@ -69,18 +69,18 @@ def test_a_reason_is_told_without_stack_frames() -> None:
 
 @pytest.mark.parametrize("changes", [{"state": "EXITED", "exit_code": 0}, {"state": "EXITED", "exit_code": 3}, {"state": "LOST"}])
 def test_a_container_that_ended_otherwise_and_is_back_says_nothing(changes: dict[str, Any]) -> None:
-    assert look(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is How.WELL
+    assert look(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is HealthState.WELL
 
 
 def test_a_container_of_ours_that_crashed_before_anybody_knew_it_is_bad() -> None:
     found = look(detail(state="CREATED", incarnations=()), 2, "container-0 ended with exit code 1")
-    assert (found.how, found.told) == (How.BADLY, "container-0 ended with exit code 1")
+    assert (found.how, found.told) == (HealthState.BADLY, "container-0 ended with exit code 1")
 
 
 def test_a_failed_run_is_bad_and_one_that_somebody_drained_or_stopped_is_not_ours_any_more() -> None:
-    assert look(detail(state="FAILED", reason="boom", ended_at=NOON), 2).how is How.BADLY
+    assert look(detail(state="FAILED", reason="boom", ended_at=NOON), 2).how is HealthState.BADLY
     for state in ("DRAINING", "DRAINED", "STOPPED"):
-        assert look(detail(state=state), 2).how is How.TAKEN_AWAY
+        assert look(detail(state=state), 2).how is HealthState.TAKEN_AWAY
 
 
 def test_a_run_that_is_being_stopped_is_not_well() -> None:
@@ -90,7 +90,7 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 # --- over time ---
 
 
-def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> How:
+def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> HealthState:
     """The run was deployed at noon less five minutes."""
     return trial.seen(of_stages(*stages, told_at=ago(minutes=5) + timedelta(seconds=after), **changes)).how
 
@@ -98,35 +98,35 @@ def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes
 def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_otherwise() -> None:
     trial = Trial(2, WITHIN)
     settled = SETTLED.total_seconds()
-    assert seen(trial, at(0, 0), after=1) is How.SETTLING
-    assert seen(trial, at(0, 0), after=settled) is How.SETTLING
-    assert seen(trial, at(0, 0), after=1 + settled) is How.WELL
+    assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
+    assert seen(trial, at(0, 0), after=settled) is HealthState.SETTLING
+    assert seen(trial, at(0, 0), after=1 + settled) is HealthState.WELL
 
 
 def test_a_stage_that_gets_something_to_read_begins_anew() -> None:
     trial = Trial(2, WITHIN)
-    assert seen(trial, at(0, 0), after=1) is How.SETTLING
-    assert seen(trial, at(0, 7), after=8) is How.NOT_YET
-    assert seen(trial, at(0, 0), after=12) is How.SETTLING
-    assert seen(trial, at(1, 7), after=13) is How.WELL
+    assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
+    assert seen(trial, at(0, 7), after=8) is HealthState.NOT_YET
+    assert seen(trial, at(0, 0), after=12) is HealthState.SETTLING
+    assert seen(trial, at(1, 7), after=13) is HealthState.WELL
 
 
 def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
     trial = Trial(2, WITHIN)
-    assert seen(trial, at(None), after=1) is How.NOT_YET
-    assert seen(trial, at(None), after=599) is How.NOT_YET
+    assert seen(trial, at(None), after=1) is HealthState.NOT_YET
+    assert seen(trial, at(None), after=599) is HealthState.NOT_YET
     late = trial.seen(of_stages(at(None), told_at=ago(minutes=5) + WITHIN))
-    assert late.how is How.BADLY
+    assert late.how is HealthState.BADLY
     assert late.told.startswith("not within 600 s: ")
     assert not trial.too_late
 
 
 def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
     trial = Trial(2, timedelta(seconds=60))
-    assert seen(trial, at(0), after=100) is How.NOT_YET
+    assert seen(trial, at(0), after=100) is HealthState.NOT_YET
     assert trial.too_late
-    assert seen(trial, at(1), after=101) is How.WELL
+    assert seen(trial, at(1), after=101) is HealthState.WELL
     another = Trial(2, timedelta(seconds=60))
-    assert seen(another, at(0), after=100) is How.NOT_YET
-    assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is How.BADLY
+    assert seen(another, at(0), after=100) is HealthState.NOT_YET
+    assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.BADLY
     assert another.too_late

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.core.errors import BadConfig
-from sluice.core.failover import FailOver, HeldUntil, HoldBack, Incarnation, Slot, given_away, held_until
+from sluice.core.failover import BackoffUntil, CrashLoopPolicy, FailOver, Incarnation, Slot, given_away, held_until
 from sluice.core.ids import ProcessorId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -85,19 +85,19 @@ def lives(*each: tuple[float, bool]) -> list[Incarnation]:
 
 
 def test_the_first_failures_cost_nothing_and_each_further_one_double() -> None:
-    rule = HoldBack()
+    rule = CrashLoopPolicy()
     for failures, delay in ((0, None), (3, None), (4, 5), (5, 10), (6, 20), (9, 160), (10, 300), (60, 300), (1000, 300)):
         found = held_until(lives(*[(1, True)] * failures), rule)
-        assert found == (None if delay is None else HeldUntil(failures, NOON + seconds(failures + delay)))
+        assert found == (None if delay is None else BackoffUntil(failures, NOON + seconds(failures + delay)))
 
 
 def test_a_failure_after_good_work_or_an_orderly_end_begins_the_count_anew() -> None:
-    rule = HoldBack(free=1)
-    assert held_until(lives((1, True), (1, True)), rule) == HeldUntil(2, NOON + seconds(7))
+    rule = CrashLoopPolicy(free=1)
+    assert held_until(lives((1, True), (1, True)), rule) == BackoffUntil(2, NOON + seconds(7))
     assert held_until(lives((1, True), (1, True), (61, True)), rule) is None
     assert held_until(lives((1, True), (1, True), (1, False), (1, True)), rule) is None
-    assert held_until(lives((1, True), (1, True), (60, True)), rule) == HeldUntil(3, NOON + seconds(72))
+    assert held_until(lives((1, True), (1, True), (60, True)), rule) == BackoffUntil(3, NOON + seconds(72))
 
 
 def test_a_rule_of_no_delay_holds_nobody_back() -> None:
-    assert held_until(lives(*[(1, True)] * 9), HoldBack(first=timedelta(0))) is None
+    assert held_until(lives(*[(1, True)] * 9), CrashLoopPolicy(first=timedelta(0))) is None

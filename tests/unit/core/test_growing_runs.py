@@ -15,7 +15,7 @@ from sluice.core.errors import BadPlacement, IncompatibleExpansion
 from sluice.core.expansion import Counted, Judged, Move, Verdict, check_nothing_is_taken, effect, judge, overall, skew
 from sluice.core.grouping import Grouper, Groups, Previous, grouper_named
 from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
-from sluice.core.model import JobModel, Outline, Plan
+from sluice.core.model import JobModel, ModelSpec, PlannedModel
 from sluice.core.placement import slots
 
 FLIGHTS, WEATHER, CARRIERS = StreamId("kafka", "flights"), StreamId("kafka", "weather.hourly"), StreamId("log", "carriers")
@@ -41,7 +41,7 @@ class Running:
         max_tasks: int | None = None,
         by: Grouper | None = None,
     ) -> None:
-        self.outline = Outline(
+        self.outline = ModelSpec(
             JobName("j"), reads, BINDINGS, frozenset({"carriers"}), f"{grouper}/{max_tasks}", stateful, containers, {"x": "y"}
         )
         self.grouper = by or grouper_named(grouper, max_tasks)
@@ -52,7 +52,7 @@ class Running:
     def model(self) -> JobModel:
         return self.plan.model
 
-    def planned(self, containers: int | None = None, without: Sequence[str] = ()) -> Callable[[Mapping[str, int]], Plan]:
+    def planned(self, containers: int | None = None, without: Sequence[str] = ()) -> Callable[[Mapping[str, int]], PlannedModel]:
         wanted = self.outline.containers if containers is None else containers
         outline = replace(self.outline, containers=wanted)
         kept = [pid for pid in slots(wanted) if pid not in without]

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.ids import ExecutionContainerId, Generation, Instant
-from sluice.core.ownership import Granted, Hold, Wait, acquire, holds
+from sluice.core.ownership import Granted, TaskOwner, Wait, acquire, holds
 
 OLD = ExecutionContainerId("old")
 NEW = ExecutionContainerId("new")
 NOW = Instant(100.0)
 
 
-def held(generation: int = 3, holder: ExecutionContainerId = OLD, *, released: bool = False) -> Hold:
-    return Hold(Generation(generation), holder, released)
+def held(generation: int = 3, holder: ExecutionContainerId = OLD, *, released: bool = False) -> TaskOwner:
+    return TaskOwner(Generation(generation), holder, released)
 
 
 def test_the_first_holder_has_generation_one() -> None:
@@ -55,13 +55,13 @@ def test_only_the_present_generation_holds() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([OLD, NEW]), st.booleans(), st.floats(0, 50), st.floats(0, 50))))
 def test_generations_never_fall_and_never_belong_to_two_holders(steps: list[tuple[ExecutionContainerId, bool, float, float]]) -> None:
-    hold: Hold | None = None
+    hold: TaskOwner | None = None
     owner_of: dict[int, str] = {}
     for asker, release_first, free_at, now in steps:
         if hold is not None and release_first:
-            hold = Hold(hold.generation, hold.holder, released=True)
+            hold = TaskOwner(hold.generation, hold.holder, released=True)
         decision = acquire(hold, asker, Instant(free_at), Instant(now))
         if isinstance(decision, Granted):
             assert hold is None or decision.generation >= hold.generation
             assert owner_of.setdefault(decision.generation, asker) == asker
-            hold = Hold(decision.generation, asker, released=False)
+            hold = TaskOwner(decision.generation, asker, released=False)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sluice.core.ids import Lineage
 from sluice.core.retention import Retention, Taken, floors, plan_needed, retained
-from sluice.core.snapshot import CheckpointId
+from sluice.core.snapshot import CommitId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 L1, L2 = Lineage("l1"), Lineage("l2")
@@ -12,25 +12,25 @@ L1, L2 = Lineage("l1"), Lineage("l2")
 
 def taken(*minutes: int) -> list[Taken]:
     """Snapshots named after their minutes since noon, as they were reported, newest first."""
-    return [Taken(CheckpointId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
+    return [Taken(CommitId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
 
 
 def test_the_last_few_and_the_head_stay() -> None:
-    found = retained(taken(40, 30, 20, 10), Retention(2), CheckpointId("10"), {})
+    found = retained(taken(40, 30, 20, 10), Retention(2), CommitId("10"), {})
     assert found == {"40": ["last"], "30": ["last"], "10": ["head"]}
 
 
 def test_a_head_among_the_last_is_told_as_both() -> None:
-    assert retained(taken(40, 30), Retention(1), CheckpointId("40"), {}) == {"40": ["head", "last"]}
+    assert retained(taken(40, 30), Retention(1), CommitId("40"), {}) == {"40": ["head", "last"]}
 
 
 def test_a_pinned_snapshot_stays_for_each_of_its_pins() -> None:
-    found = retained(taken(40, 30, 20), Retention(1), None, {CheckpointId("20"): ["p1", "p2"]})
+    found = retained(taken(40, 30, 20), Retention(1), None, {CommitId("20"): ["p1", "p2"]})
     assert found == {"40": ["last"], "20": ["pin p1", "pin p2"]}
 
 
 def test_a_pin_on_what_is_not_there_keeps_nothing() -> None:
-    assert retained(taken(40), Retention(1), CheckpointId("gone"), {CheckpointId("gone"): ["p"]}) == {"40": ["last"]}
+    assert retained(taken(40), Retention(1), CommitId("gone"), {CommitId("gone"): ["p"]}) == {"40": ["last"]}
 
 
 def test_the_last_of_each_hour_and_day_that_has_any_stays() -> None:
@@ -48,7 +48,7 @@ def test_a_clock_that_was_put_back_does_not_change_the_order_of_reports() -> Non
 
 
 def test_no_snapshot_makes_no_trouble() -> None:
-    assert retained([], Retention(3, 1, 1), CheckpointId("x"), {}) == {}
+    assert retained([], Retention(3, 1, 1), CommitId("x"), {}) == {}
 
 
 def test_plans_are_needed_from_the_oldest_snapshot_of_their_lineage_on() -> None:

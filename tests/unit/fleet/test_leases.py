@@ -81,10 +81,10 @@ def test_the_answer_names_the_drain_while_one_is_on_whatever_the_terms(clock: Fa
     leases.grant(C1, Epoch(1), 1, drain=DrainId("d1"))
     leases.grant(C2, Epoch(1), 1)
     assert (told(leases, C1, 1)["sluice-drain"], "sluice-drain" in told(leases, C2, 1)) == ("d1", False)
-    leases.show_drain([C2, C3], DrainId("d2"))
+    leases.set_drain([C2, C3], DrainId("d2"))
     leases.grant(C3, Epoch(1), 1)  # stretches the leases
     assert [told(leases, each, 1).get("sluice-drain") for each in (C1, C2, C3)] == ["d1", "d2", None]
-    leases.show_drain([C1, C2], None)
+    leases.set_drain([C1, C2], None)
     assert ["sluice-drain" in told(leases, each, 1) for each in (C1, C2)] == [False, False]
 
 

@@ -4,9 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.recovery import Begin, GoOn, LocalStore, Plan, Refuse, Restore, RestoreAnew, Snapshot, recovery
+from containers.state.recovery import (
+    LocalStore,
+    OffsetLogEntry,
+    Refuse,
+    Restore,
+    RestoreUnderNewLineage,
+    Resume,
+    Snapshot,
+    StartFresh,
+    recovery,
+)
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId, BlobStoreName, CheckpointId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 CODE = "v1"
@@ -16,8 +26,8 @@ def text(batch: int) -> str:
     return f"plan of {batch}"
 
 
-def plans(*batches: int, strict: bool = True, code: str = CODE) -> dict[int, Plan]:
-    return {batch: Plan(batch, text(batch), Generation(1), strict, code) for batch in batches}
+def plans(*batches: int, strict: bool = True, code: str = CODE) -> dict[int, OffsetLogEntry]:
+    return {batch: OffsetLogEntry(batch, text(batch), Generation(1), strict, code) for batch in batches}
 
 
 def local(committed: int, planned: int | None = None, lineage: Lineage = OURS) -> LocalStore:
@@ -26,25 +36,25 @@ def local(committed: int, planned: int | None = None, lineage: Lineage = OURS) -
 
 
 def snapshot(batch: int, lineage: Lineage = OURS, *, chosen: bool = False) -> Snapshot:
-    return Snapshot(CheckpointId("1-1"), lineage, batch, {BlobStoreName("local"): BlobId("x")}, chosen)
+    return Snapshot(CommitId("1-1"), lineage, batch, {BlobStoreName("local"): BlobId("x")}, chosen)
 
 
 def batches(of: object) -> list[int]:
-    assert isinstance(of, GoOn | Begin | Restore)
+    assert isinstance(of, Resume | StartFresh | Restore)
     return [plan.batch for plan in of.replay]
 
 
 def test_a_new_stage_begins_empty() -> None:
-    assert recovery(OURS, None, None, {}, None, CODE) == Begin()
+    assert recovery(OURS, None, None, {}, None, CODE) == StartFresh()
 
 
 def test_a_directory_that_has_all_goes_on_although_there_is_a_snapshot() -> None:
-    assert recovery(OURS, 7, local(7), plans(5, 6, 7), snapshot(5), CODE) == GoOn()
+    assert recovery(OURS, 7, local(7), plans(5, 6, 7), snapshot(5), CODE) == Resume()
 
 
 def test_a_directory_that_was_interrupted_in_a_batch_runs_it_again_whatever_the_code() -> None:
     found = recovery(OURS, 7, local(7, 8), plans(7, 8, strict=False, code="v0"), snapshot(5), CODE)
-    assert isinstance(found, GoOn)
+    assert isinstance(found, Resume)
     assert batches(found) == [8]
 
 
@@ -56,13 +66,13 @@ def test_a_lost_disk_is_restored_and_what_came_after_the_snapshot_runs_again() -
 
 def test_a_disk_that_was_lost_before_the_first_snapshot_begins_empty_and_runs_everything_again() -> None:
     found = recovery(OURS, 1, None, plans(0, 1, 2), None, CODE)
-    assert isinstance(found, Begin)
+    assert isinstance(found, StartFresh)
     assert batches(found) == [0, 1, 2]
 
 
 def test_a_disk_that_was_set_back_catches_up_by_the_plans() -> None:
     found = recovery(OURS, 9, local(6), plans(6, 7, 8, 9), snapshot(5), CODE)
-    assert isinstance(found, GoOn)
+    assert isinstance(found, Resume)
     assert batches(found) == [7, 8, 9]
 
 
@@ -76,7 +86,7 @@ def test_a_directory_whose_batches_another_holder_planned_otherwise_is_not_used(
 def test_a_planned_batch_that_another_holder_planned_otherwise_runs_as_that_one_planned_it() -> None:
     forked = LocalStore(OURS, 6, 7, {6: text(6), 7: "another plan of 7"})
     found = recovery(OURS, 6, forked, plans(6, 7), snapshot(5), CODE)
-    assert isinstance(found, GoOn)
+    assert isinstance(found, Resume)
     assert found.replay == (plans(7)[7],)
 
 
@@ -89,9 +99,9 @@ def test_a_planned_batch_that_another_holder_planned_otherwise_runs_as_that_one_
         (plans(6, 7, 8, code="v0"), "version of the job file"),
     ],
 )
-def test_what_cannot_be_repeated_exactly_begins_a_new_lineage_at_the_snapshot(known: dict[int, Plan], why: str) -> None:
+def test_what_cannot_be_repeated_exactly_begins_a_new_lineage_at_the_snapshot(known: dict[int, OffsetLogEntry], why: str) -> None:
     found = recovery(OURS, 8, None, known, snapshot(5), CODE)
-    assert isinstance(found, RestoreAnew)
+    assert isinstance(found, RestoreUnderNewLineage)
     assert why in found.why
 
 
@@ -103,7 +113,7 @@ def test_state_that_is_nowhere_is_refused_and_never_begun_anew() -> None:
 
 
 def test_a_chosen_snapshot_is_restored_under_a_new_lineage_whatever_this_disk_has() -> None:
-    assert isinstance(recovery(OURS, 9, local(9), plans(8, 9), snapshot(5, chosen=True), CODE), RestoreAnew)
+    assert isinstance(recovery(OURS, 9, local(9), plans(8, 9), snapshot(5, chosen=True), CODE), RestoreUnderNewLineage)
 
 
 def test_a_lineage_that_began_at_a_snapshot_of_another_one_is_restored_from_it() -> None:
@@ -123,15 +133,15 @@ def test_whatever_is_found_every_batch_that_was_run_is_kept_or_run_again_or_a_ne
 ) -> None:
     last = max([-1 if reported is None else reported, *durable])
     match recovery(OURS, reported, here, plans(*durable), taken, CODE):
-        case GoOn() as found:
+        case Resume() as found:
             assert here is not None
             assert here.lineage == OURS
             assert batches(found) == list(range(here.committed + 1, last + 1))
         case Restore(snapshot=base) as found:
             assert batches(found) == list(range(base.batch + 1, last + 1))
-        case Begin() as found:
+        case StartFresh() as found:
             assert batches(found) == list(range(last + 1))
-        case RestoreAnew():
+        case RestoreUnderNewLineage():
             assert taken is not None
         case Refuse():
             assert taken is None

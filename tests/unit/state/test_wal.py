@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from containers.state.recovery import Plan
+from containers.state.recovery import OffsetLogEntry
 from containers.state.wal import PlanLog, encoded, settle_in_all
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
@@ -21,8 +21,8 @@ def log_in(blobs: BlobStore, lineage: Lineage = LINEAGE) -> PlanLog:
     return PlanLog(blobs, JOB, TASK, STAGE, lineage)
 
 
-def plan(batch: int, text: str = "v1\n{}\n{}", generation: int = 1) -> Plan:
-    return Plan(batch, text, Generation(generation), strict=True, code="c")
+def plan(batch: int, text: str = "v1\n{}\n{}", generation: int = 1) -> OffsetLogEntry:
+    return OffsetLogEntry(batch, text, Generation(generation), strict=True, code="c")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from coordinator.store.groupcommit import Gathering
+from coordinator.store.groupcommit import GroupCommit
 from sluice.core.errors import SluiceError, StaleRun, StoreUnavailable
 
 
@@ -26,13 +26,13 @@ class Doubling:
 async def test_a_question_that_comes_alone_is_answered_alone_and_at_once() -> None:
     doubling = Doubling()
     doubling.go_on.release()
-    assert await Gathering(doubling.answer_all).ask(4) == 8
+    assert await GroupCommit(doubling.answer_all).ask(4) == 8
     assert doubling.batches == [[4]]
 
 
 async def test_what_comes_meanwhile_is_answered_together_in_order_and_in_portions() -> None:
     doubling = Doubling()
-    gathering = Gathering(doubling.answer_all, most=3)
+    gathering = GroupCommit(doubling.answer_all, most=3)
     asked = [asyncio.create_task(gathering.ask(n)) for n in range(0, 16, 2)]
     for _ in range(4):
         doubling.go_on.release()
@@ -43,7 +43,7 @@ async def test_what_comes_meanwhile_is_answered_together_in_order_and_in_portion
 async def test_a_refusal_is_only_its_own_questions() -> None:
     doubling = Doubling()
     doubling.go_on.release()
-    gathering = Gathering(doubling.answer_all)
+    gathering = GroupCommit(doubling.answer_all)
     first, second, third = await asyncio.gather(*(gathering.ask(n) for n in (2, 3, 4)), return_exceptions=True)
     assert (first, third) == (4, 8)
     assert isinstance(second, StaleRun)
@@ -53,7 +53,7 @@ async def test_a_refusal_is_only_its_own_questions() -> None:
 async def test_trouble_is_everybodys_and_later_questions_are_answered_again() -> None:
     doubling = Doubling()
     doubling.failure = StoreUnavailable("away")
-    gathering = Gathering(doubling.answer_all)
+    gathering = GroupCommit(doubling.answer_all)
     doubling.go_on.release()
     found = await asyncio.gather(*(gathering.ask(n) for n in (2, 4)), return_exceptions=True)
     assert [type(each) for each in found] == [StoreUnavailable] * 2
@@ -64,7 +64,7 @@ async def test_trouble_is_everybodys_and_later_questions_are_answered_again() ->
 
 async def test_who_does_not_wait_any_more_keeps_nobody_from_an_answer() -> None:
     doubling = Doubling()
-    gathering = Gathering(doubling.answer_all)
+    gathering = GroupCommit(doubling.answer_all)
     asked = [asyncio.create_task(gathering.ask(n)) for n in (2, 4, 6)]
     await asyncio.sleep(0)
     asked[1].cancel()
