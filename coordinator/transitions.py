@@ -147,7 +147,7 @@ def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], h
         slots=model.placement,
         feeders=feeders_of(run),
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},
-        check_owner={each.task for each in holds if each.run_id == run.run_id and not each.hold.released},
+        held={each.task for each in holds if each.run_id == run.run_id and not each.hold.released},
     )
 
 
