@@ -64,6 +64,8 @@ class NotValid:
 class Refused(ClientError):
     """The coordinator refused."""
 
+    slug = ClientError.slug
+
     def __init__(self, slug: str, detail: str) -> None:
         super().__init__(detail)
         self.refused_as = slug

@@ -196,13 +196,13 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
         pytest.param(STREAMS + "@job.stage(reads=[], writes=between)\ndef f(task): ...\n", "stage f reads nothing", id="reads nothing"),
         pytest.param(
             STREAMS + "@job.stage(reads=flights, writes=between, name='../f')\ndef f(task): ...\n",
-            "cannot name a stage",
+            "invalid stage name",
             id="path as stage",
         ),
-        pytest.param(HEAD + "job.input('../flights')\n", "'../flights' cannot name a stream: use 1 to 249 letters", id="path as stream"),
-        pytest.param("from sluice import Job\njob = Job('../job')\n", "'../job' cannot name a job: use 1 to 249 letters", id="path as job"),
+        pytest.param(HEAD + "job.input('../flights')\n", "invalid stream name '../flights': use 1 to 249 letters", id="path as stream"),
+        pytest.param("from sluice import Job\njob = Job('../job')\n", "invalid job name '../job': use 1 to 249 letters", id="path as job"),
         pytest.param(HEAD + "job.intermediate('x', partitions=0)\n", "'x' needs at least one partition, not 0", id="no partitions"),
-        pytest.param(HEAD + "job.output('')\n", "'' cannot name a stream", id="empty name"),
+        pytest.param(HEAD + "job.output('')\n", "invalid stream name ''", id="empty name"),
     ],
 )
 def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: Write, text: str, told: str) -> None:
@@ -213,7 +213,7 @@ def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: W
 
 def test_a_bad_name_is_told_at_its_line(write: Write) -> None:
     file = write(HEAD + "\njob.input('..')\n")
-    assert refusal(file).startswith(f"{file}:5: '..' cannot name a stream")
+    assert refusal(file).startswith(f"{file}:5: invalid stream name '..'")
 
 
 def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:

@@ -21,7 +21,7 @@ def test_a_name_that_is_unsafe_in_a_path_or_on_a_command_line_is_refused(name: s
 
 
 def test_the_refusal_says_what_the_name_was_for_and_what_it_may_hold() -> None:
-    with pytest.raises(BadName, match=r"'\.\./x' cannot name a stage: use 1 to 249 letters, digits"):
+    with pytest.raises(BadName, match=r"invalid stage name '\.\./x': use 1 to 249 letters, digits"):
         checked_name("stage", "../x")
 
 
