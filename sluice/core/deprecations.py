@@ -1,6 +1,7 @@
 """Deprecated names of the wire, the settings, the command line and the metrics: the one table.
 
-Release `since` knows both names of an entry; release `removed_in` knows the new one only. Whatever accepts or shows an old name finds it here:
+Release `since` knows both names of an entry; release `removed_in` knows the new one only. What accepts or shows an old name looks it up
+here:
 
 * routes and headers: `coordinator.api`; fields of bodies: `sluice.wire.body.Renamed`
 * settings: `coordinator.settings`, with the variables `SLUICE_…` of the same names
