@@ -171,19 +171,25 @@ async def containers_of(tx: Reading, run_id: RunId) -> Sequence[ExecutionContain
     return [each.execution_id for each in await tx.containers(run_id)]
 
 
-async def enter(tx: Writing, drain: DrainRow, phase: Phase, now: datetime) -> DrainRow:
-    """Move the drain to the phase, and tell the run's containers. Ring the run's notices when the transaction has ended."""
+async def enter(tx: Writing, drain: DrainRow, phase: Phase, now: datetime, flushed: Sequence[StageName] = ()) -> DrainRow:
+    """Move the drain to the phase, and tell the run's containers; see `tell`. Ring the run's notices when the transaction has ended."""
     when = {"ended_at": now} if phase.over else {_BEGAN[phase]: now}
     entered = replace(drain, phase=moved(drain.phase, phase), **when)  # type: ignore[arg-type]
     await tx.put_drain(entered)
-    await tell(tx, entered, now)
+    await tell(tx, entered, now, flushed)
     log.info("drain %s of run %s is %s%s", drain.drain_id, drain.run_id, phase, f": {entered.reason}" if entered.reason else "")
     return entered
 
 
-async def tell(tx: Writing, drain: DrainRow, now: datetime) -> None:
-    detail = {"uuid": drain.drain_id, "phase": drain.phase.value}
-    await tx.add_notice(drain.run_id, "DRAIN", now, detail | ({"reason": drain.reason} if drain.reason else {}))
+async def tell(tx: Writing, drain: DrainRow, now: datetime, flushed: Sequence[StageName] = ()) -> None:
+    """Add a notice of the drain for the run's containers. `flushed`: the stages that every task has flushed; while the drain is FLUSHING, a
+    container needs to know them, because a stage flushes after those that feed it."""
+    detail: dict[str, object] = {"uuid": drain.drain_id, "phase": drain.phase.value}
+    if drain.reason:
+        detail["reason"] = drain.reason
+    if drain.phase is Phase.FLUSHING:
+        detail["flushed"] = list(flushed)
+    await tx.add_notice(drain.run_id, "DRAIN", now, detail)
 
 
 async def pin(tx: Writing, drain: DrainRow, row: DrainStageRow, now: datetime) -> None:

@@ -92,7 +92,12 @@ async def report_drain_step(
         operators_left=body.operators_left,
         note=body.note,
     )
-    return wire_drains.DrainStepReply(phase=await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took))
+    after = await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took)
+    return wire_drains.DrainStepReply(
+        phase=after.phase,
+        flushed=None if after.flushed is None else tuple(after.flushed),
+        catch_up=wire_body.offsets_body(after.catch_up),
+    )
 
 
 def drain_summary(row: DrainRow) -> wire_drains.DrainSummary:

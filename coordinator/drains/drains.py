@@ -21,6 +21,7 @@ from coordinator.transitions import (
     containers_of,
     enter,
     fail,
+    feeders_of,
     get_run,
     intermediates,
     pin,
@@ -74,6 +75,16 @@ class StepReport:
     rows_left: int | None = None
     operators_left: Sequence[str] = ()
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The drain after a step. `flushed`: the stages that every task has flushed, if the step changed that or began FLUSHING, else None.
+    `catch_up`: see `DrainRow`."""
+
+    phase: Phase
+    flushed: Sequence[StageName] | None
+    catch_up: Mapping[Ssp, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +224,8 @@ class Drains:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: StepReport) -> Phase:
-        """A stage of a task took a step: the phase of the drain after it. A step that was reported before, or that comes when the drain
-        is over, changes nothing.
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: StepReport) -> StepOutcome:
+        """A stage of a task took a step. A step that was reported before, or that comes when the drain is over, changes nothing.
 
         Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, CheckpointNeeded, UnknownSnapshot, and with a last step
         StreamUnavailable: ask again.
@@ -231,28 +241,26 @@ class Drains:
             if row is None:
                 raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
             if not counts(drain.phase, row.step, took.step):
-                return drain.phase
+                return StepOutcome(drain.phase, None, drain.catch_up)
             now = self._clock.now()
             row = await self._taken(tx, run, row, took, now)
             await tx.put_drain_stages([row])
             if took.step is Step.STOPPED and row.pinned is not None:
                 await pin(tx, drain, row, now)
             after = await self._advance(tx, run, drain, ends, now)
-            news = after.phase is not drain.phase or await self._tell_followers(tx, after, row, now)
+            moved_on = after.phase is not drain.phase
+            flushed = None
+            if after.phase is Phase.FLUSHING and (moved_on or await _flushed_everywhere(tx, row)):
+                flushed = await _flushed(tx, run, after)
+                if not moved_on:
+                    await tell(tx, after, now, flushed)
             containers = await containers_of(tx, run_id) if after.phase.over else []
-        if news:
+        if moved_on or flushed is not None:
             self._notices.ring(run_id)
         if after.phase.over:
             self._show_drain(containers, None)
             self._final_ends.pop(after.drain_id, None)
-        return after.phase
-
-    async def _tell_followers(self, tx: Writing, drain: DrainRow, row: DrainStageRow, now: datetime) -> bool:
-        """When the last task has flushed a stage, those that read what it writes need not wait any more: whether they were told."""
-        if row.step is not Step.FLUSHED or await tx.is_behind(drain.drain_id, row.stage, Step.FLUSHED):
-            return False
-        await tell(tx, drain, now)
-        return True
+        return StepOutcome(after.phase, flushed, after.catch_up)
 
     async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: StepReport, now: datetime) -> DrainStageRow:
         if took.step in (Step.STOPPED, Step.COMMITTED):
@@ -284,7 +292,7 @@ class Drains:
                 positions = await self._positions(tx, run, drain)
                 inputs = to_catch_up(positions)
                 read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in intermediates(run)}
-                return await enter(tx, replace(drain, catch_up=read_twice), to, now)
+                return await enter(tx, replace(drain, catch_up=read_twice), to, now, flushed=await _flushed(tx, run, drain))
             case Phase.DRAINED if ends is None:
                 raise StreamUnavailable("the ends of the intermediate streams have not been looked up yet: ask again")
             case Phase.DRAINED:
@@ -369,6 +377,15 @@ async def get_drain(tx: Reading, drain_id: DrainId) -> DrainRow:
     if found is None:
         raise UnknownDrain(f"there is no drain {drain_id!r}")
     return found
+
+
+async def _flushed_everywhere(tx: Reading, row: DrainStageRow) -> bool:
+    return row.step is Step.FLUSHED and not await tx.is_behind(row.drain_id, row.stage, Step.FLUSHED)
+
+
+async def _flushed(tx: Reading, run: RunRow, drain: DrainRow) -> Sequence[StageName]:
+    """The stages that every task has flushed."""
+    return [stage for stage in feeders_of(run) if not await tx.is_behind(drain.drain_id, stage, Step.FLUSHED)]
 
 
 def stages_at(rows: Sequence[DrainStageRow]) -> Sequence[StageAt]:

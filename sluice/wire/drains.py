@@ -65,9 +65,15 @@ class DrainStepRequest(Body):
 
 
 class DrainStepReply(Reply):
-    """The phase after the step. One that is over tells the container how it goes on: CANCELLED, as before; DRAINED, FAILED: it ends."""
+    """The phase after the step. CANCELLED: the container goes on as before. DRAINED, FAILED: it exits.
+
+    `flushed`: the stages that every task has flushed, when this step changed that or began FLUSHING; null otherwise. A stage flushes after
+    those that feed it. Notices of a drain in FLUSHING carry the same list. `catchUp`: offsets up to which a stage must read these
+    partitions before it flushes, because another stage or task has read further."""
 
     phase: Phase
+    flushed: tuple[str, ...] | None = None
+    catch_up: tuple[SspOffset, ...] = ()
 
 
 class DrainSummary(Reply):

@@ -76,6 +76,17 @@ async def test_when_the_last_task_has_flushed_a_stage_its_followers_are_told(cal
     assert await run.kinds() == [*before, ("DRAIN", "FLUSHING")]
 
 
+async def test_in_flushing_notices_and_answers_say_which_stages_every_task_has_flushed(caller: Caller) -> None:
+    run = await running(caller, chained=True)
+    await run.asked()
+    steps = [("stopped", task, stage) for stage in ("route", "hourly") for task in (0, 1)]
+    steps += [("flushing", 0, "route"), ("flushed", 0, "route"), ("flushed", 1, "route"), ("flushing", 0, "hourly")]
+    answers = [(await run.step(*each)).json() for each in steps]
+    assert [each["flushed"] for each in answers] == [None, None, None, [], None, None, ["route"], None]
+    flushing = [each["detail"] for each in await caller.notices(run.run_id) if each["detail"].get("phase") == "FLUSHING"]
+    assert [each["flushed"] for each in flushing] == [[], ["route"]]
+
+
 # --- every state of a run ---------------------------------------------------------------------------------------------
 
 
@@ -454,7 +465,9 @@ async def test_readers_of_one_partition_are_told_how_far_to_catch_up(caller: Cal
     await run.asked()
     await run.all_take("stopped", ["hourly"])
     for task, offset in ((0, 64), (1, 71)):
-        await run.phase_after("stopped", task, "daily", offsets=offsets_json({("flights", task): offset}))
+        answer = await run.step("stopped", task, "daily", offsets=offsets_json({("flights", task): offset}))
     expected = {("flights", 0): 70}
+    assert offsets_told(answer.json()["catchUp"]) == expected
+    assert offsets_told((await run.step("flushing", 0, "hourly")).json()["catchUp"]) == expected
     assert offsets_told((await run.told())["catchUp"]) == expected
     assert offsets_told((await caller.run(run.run_id))["drain"]["catchUp"]) == expected
