@@ -57,8 +57,8 @@ async def end_container(
     )
     await tx.put_container(gone)
     holds = await tx.holds_of(container.execution_id)
-    for check_owner in holds:
-        await tx.put_hold(replace(check_owner, hold=replace(check_owner.hold, released=True)))
+    for owned in holds:
+        await tx.put_hold(replace(owned, hold=replace(owned.hold, released=True)))
     return gone, holds
 
 
