@@ -235,7 +235,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""Tried settings (docs/design.md, section 8); a job's own come after them and win."""
+"""Settings that were tried (docs/spark-facts.md). A job's own settings take precedence."""
 
 LOCAL_CHECKPOINTS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -280,7 +280,7 @@ def session_settings(
 
 def _unix_sockets(directory: Path) -> Mapping[str, str]:
     """The JVM and its Python workers meet in a directory that nobody else can enter, instead of at ports of the machine, and a small batch
-    takes a fifth less (228 ms became 182, docs/design.md). Without a directory whose path is short enough they meet at ports."""
+    takes a fifth less (182 ms instead of 228; docs/spark-facts.md). Without a directory whose path is short enough they meet at ports."""
     if len(os.fsencode(directory)) > LONGEST_SOCKETS_PATH:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(directory)}

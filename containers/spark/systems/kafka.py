@@ -1,7 +1,7 @@
 """Kafka as a task's system, through Spark's connector.
 
-The sink is at-least-once: after a crash a topic may hold a batch's records twice, and nothing shuts out a writer whose lease is over
-before it ends. The coordinator's leases bound that window; docs/design.md says what is exact and what is not.
+The sink is at-least-once: after a crash a topic may contain a batch's records twice, and a container whose lease has ended can write until
+it exits. Leases bound that time. docs/decisions/0007-kafka.md describes what is exact and what is not.
 """
 
 from __future__ import annotations
