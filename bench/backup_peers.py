@@ -51,9 +51,9 @@ class Sluice:
     """Freeze and upload as an agent does it; the report to the coordinator is not in it. `marker` is that of the last backup, `puts` all so
     far."""
 
-    def __init__(self, committer: Uploader, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
+    def __init__(self, uploader: Uploader, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
         self.marker: Marker | None = None
-        self._committer = committer
+        self._uploader = uploader
         self._restorer = restorer
         self._requests = requests
         self._directory = directory
@@ -69,9 +69,9 @@ class Sluice:
         into = self._scratch / checkpoint
         await self.cleared()
         cut = await asyncio.to_thread(freeze, self._directory, into)
-        marker, index = await self._committer.upload(cut, checkpoint, Generation(1))
+        marker, index = await self._uploader.upload(cut, checkpoint, Generation(1))
         self._clearing = asyncio.create_task(asyncio.to_thread(shutil.rmtree, into, ignore_errors=True))
-        self._committer.committed(marker, index)
+        self._uploader.reported(marker, index)
         self.marker = marker
 
     async def cleared(self) -> None:
@@ -99,10 +99,10 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
         try:
             await blobs.open(create=True)
             settings = CommitSettings(concurrency=AT_ONCE)
-            committer = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
-            await committer.begin(None)
+            uploader = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
+            await uploader.begin(None)
             restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), NoProgress(), in_thread=in_thread)
-            made = Sluice(committer, restorer, requests, directory, scratch)
+            made = Sluice(uploader, restorer, requests, directory, scratch)
             yield made
             await made.cleared()
         finally:

@@ -1,23 +1,31 @@
-"""The part of a commit beyond this machine: a cut is uploaded to every blob store, and the coordinator is told.
+"""The commit of a stage's state, from top to bottom.
 
-The report is what makes a snapshot count. Whoever is interrupted while he waits for its answer does not know whether it does, and the next
-snapshot must name the one before it: so a report without a known outcome is made again, the very same, before anything else. The
-coordinator answers it alike however often it comes.
+    freeze    link a consistent copy of the live checkpoint                       `containers.state.freeze`
+    upload    put what changed since the last snapshot into every blob store      `containers.state.upload`
+    report    the coordinator records that the snapshot counts
+    clean up  remove the frozen copy, in the background; the coordinator cleans up in the blob stores
+
+Only the report makes a snapshot count. If it is interrupted, its outcome is unknown, and the next snapshot must name the one before it. So
+a report without an answer is repeated, unchanged, before anything else. The coordinator answers each repetition in the same way.
 """
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from containers.engine import StageStart
 from containers.state.checkpoint import read_plan
 from containers.state.context import StateContext
-from containers.state.freeze import FrozenCheckpoint
+from containers.state.freeze import FrozenCheckpoint, freeze
 from containers.state.offsetlog import positions_in
 from containers.state.recovery import Snapshot
-from containers.state.transfer import in_parallel, telling
+from containers.state.transfer import in_parallel, telling, to_its_end
 from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
@@ -26,114 +34,153 @@ from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, SnapshotIndex
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
 
-
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """To one blob store."""
-
-    committer: Uploader
-    marker: Marker
-    index: SnapshotIndex
+Uploads = Mapping[BlobStoreName, tuple[Marker, SnapshotIndex]]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """A snapshot that is uploaded everywhere. `batch` is the last in it, `frozen_at` when its cut was begun."""
+class Commit:
+    """A snapshot that is in every blob store. `batch` is the last batch in it, `frozen_at` the time at which it was frozen."""
 
-    checkpoint: CommitId
+    id: CommitId
     batch: int
     frozen_at: Instant
+    uploads: Uploads
     report: wire_snapshots.SnapshotRequest
-    uploads: Mapping[BlobStoreName, Uploaded]
 
 
-class Delivery:
-    """Of one stage, one at a time. On the agent's loop."""
+@dataclass(slots=True)
+class StageCommits:
+    """The commits of one stage of one task: what is durable, and what the next commit builds upon. Used on the agent's loop, by one commit
+    at a time."""
 
-    def __init__(self, place: StateContext, start: StageStart, head: Snapshot | None) -> None:
-        """`head` is the snapshot that the coordinator has as the store's newest."""
-        self._place = place
-        self._start = start
-        self._heads: Mapping[BlobStoreName, BlobId] = head.markers if head is not None else {}
-        self._committers: dict[BlobStoreName, Uploader] = {}
-        self._unanswered: Delivered | None = None
+    start: StageStart
+    durable_batch: int = -1
+    durable_commit: CommitId | None = None
+    last: Commit | None = None
+    """The last commit of this container."""
+    indexes: Mapping[BlobStoreName, BlobId] = field(default_factory=dict)
+    """The newest snapshot, as the coordinator knows it: its index in each blob store."""
+    uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
+    unanswered: Commit | None = None
+    """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
+    cleanup: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Have a committer for each blob store that state goes to now; one that the newest snapshot is not in begins with everything.
-        Raises what `Uploader.begin` raises."""
-        to = self._place.destinations.to
-        for name, blobs in to.items():
-            if name not in self._committers:
-                committer = self._place.committer(blobs, self._start)
-                await committer.begin(self._heads.get(name))
-                self._committers[name] = committer
-        for name in self._committers.keys() - to.keys():
-            del self._committers[name]
+    async def wait_for_cleanup(self) -> None:
+        """Until the frozen copy of the last commit is removed."""
+        if self.cleanup is not None:
+            await asyncio.wait({self.cleanup})
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether there is a report with an unknown outcome. It is not to wait for long: to the coordinator its blobs may be garbage."""
-        return self._unanswered is not None
 
-    async def settle(self) -> Delivered | None:
-        """Report again what was reported with an unknown outcome; None if there is nothing of the kind. Raises what `deliver` raises."""
-        return None if self._unanswered is None else await self._report(self._unanswered)
+async def open_commits(start: StageStart, snapshot: Snapshot | None, place: StateContext) -> StageCommits:
+    """Go on after `snapshot`, the newest one that the coordinator knows. Raises what `Uploader.begin` raises."""
+    stage = StageCommits(start)
+    if snapshot is not None:
+        stage.indexes = snapshot.markers
+        if snapshot.lineage == start.lineage and not snapshot.chosen:
+            stage.durable_batch, stage.durable_commit = snapshot.batch, snapshot.checkpoint
+    await _open_uploaders(stage, place)
+    return stage
 
-    async def deliver(self, cut: FrozenCheckpoint, checkpoint: CommitId, frozen_at: Instant) -> Delivered:
-        """Upload the cut, which has a batch, and report it. May be interrupted: then `settle` comes first. Raises what `Uploader.upload`
-        raises when the other uploads have ended, LeaseLost, Refused, and StaleRun when the run goes no further."""
-        start, batch = self._start, cut.batch
-        assert batch is not None
-        assert self._unanswered is None, "settle first"
-        await self.begin()
-        plan = await self._place.in_thread(lambda: read_plan(cut.directory, batch))
-        uploads = await self._upload(cut, checkpoint)
+
+async def commit(stage: StageCommits, place: StateContext, up_to: int | None = None) -> Commit | None:
+    """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
+    was committed since the last snapshot, or batch `up_to` is durable already.
+
+    May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
+    is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
+    """
+    settled = await settle_report(stage, place)
+    if up_to is not None and up_to <= stage.durable_batch:
+        return settled
+    await stage.wait_for_cleanup()
+    start, meter, frozen_at, commit_id = stage.start, place.meter(stage.start).backup, place.clock.elapsed(), place.new_checkpoint_id()
+    checkpoint = place.stores.directory(start.task, start.declared.stage.name)
+    directory = place.stores.cuts(start.task, start.declared.stage.name) / commit_id
+    try:
+        frozen = await to_its_end(place.in_thread(lambda: freeze(checkpoint, directory)))
+        batch = frozen.batch
+        if batch is None or batch <= stage.durable_batch or not place.destinations.to:
+            return settled
+        entry = await place.in_thread(lambda: read_plan(directory, batch))
+        async with telling(f"{start.query} is backed up", meter):
+            uploads = await _upload(stage, place, frozen, commit_id)
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,
             batch_id=batch,
-            offsets=wire_body.offsets_body(positions_in(plan, self._place.reads(start))),
-            checkpoint_id=checkpoint,
-            markers={name: _spelled(each.marker) for name, each in uploads.items()},
+            offsets=wire_body.offsets_body(positions_in(entry, place.reads(start))),
+            checkpoint_id=commit_id,
+            markers={name: _marker_body(marker) for name, (marker, _) in uploads.items()},
         )
-        return await self._report(Delivered(checkpoint, batch, frozen_at, report, uploads))
-
-    async def _upload(self, cut: FrozenCheckpoint, checkpoint: CommitId) -> Mapping[BlobStoreName, Uploaded]:
-        done: dict[BlobStoreName, Uploaded] = {}
-
-        async def upload(name: BlobStoreName, committer: Uploader) -> None:
-            marker, index = await committer.upload(cut, checkpoint, self._start.generation)
-            done[name] = Uploaded(committer, marker, index)
-
-        async with telling(f"{self._start.query} is backed up", self._place.meter(self._start).backup):
-            await in_parallel((partial(upload, name, each) for name, each in self._committers.items()), len(self._committers))
-        return done
-
-    async def _report(self, delivered: Delivered) -> Delivered:
-        place, start = self._place, self._start
-        ask = partial(place.coordinator.report_snapshot, place.run_id, start.task, start.declared.stage.name, delivered.report)
-        self._unanswered = delivered
-        try:
-            await until_answered(ask, start.query)
-        except Refused as refused:
-            self._unanswered = None
-            if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):
-                await self._check_run(refused)
-            raise
-        self._unanswered = None
-        for each in delivered.uploads.values():
-            each.committer.committed(each.marker, each.index)
-        self._heads = {name: each.marker.index for name, each in delivered.uploads.items()}
-        return delivered
-
-    async def _check_run(self, refused: Refused) -> None:
-        """A drain that fails takes the stores back to where they were before it, and the run stops: that is no fault of ours."""
-        run = await until_answered(partial(self._place.coordinator.run, self._place.run_id), self._start.query)
-        if run.state.ended or run.stop_requested_at is not None:
-            raise StaleRun(f"run {run.run_id} goes no further, and its state is not backed up any more: {refused}") from refused
+        stage.unanswered = Commit(commit_id, batch, frozen_at, uploads, report)
+        return await settle_report(stage, place)
+    finally:
+        meter.over()
+        stage.cleanup = asyncio.create_task(_remove(directory, place))
 
 
-def _spelled(marker: Marker) -> wire_snapshots.MarkerBody:
+async def _open_uploaders(stage: StageCommits, place: StateContext) -> None:
+    """Have an uploader for each blob store that the run backs up to now. One without the newest snapshot gets everything."""
+    to = place.destinations.to
+    for name, blobs in to.items():
+        if name not in stage.uploaders:
+            uploader = place.uploader(blobs, stage.start)
+            await uploader.begin(stage.indexes.get(name))
+            stage.uploaders[name] = uploader
+    for name in stage.uploaders.keys() - to.keys():
+        del stage.uploaders[name]
+
+
+async def _upload(stage: StageCommits, place: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId) -> Uploads:
+    """To all blob stores concurrently. After an error the others finish first."""
+    await _open_uploaders(stage, place)
+    done: dict[BlobStoreName, tuple[Marker, SnapshotIndex]] = {}
+
+    async def upload(name: BlobStoreName, uploader: Uploader) -> None:
+        done[name] = await uploader.upload(frozen, commit_id, stage.start.generation)
+
+    await in_parallel((partial(upload, name, each) for name, each in stage.uploaders.items()), len(stage.uploaders))
+    return done
+
+
+async def settle_report(stage: StageCommits, place: StateContext) -> Commit | None:
+    """Report the unanswered commit until the coordinator answers; None if there is none. Raises LeaseLost, Refused, and StaleRun when the
+    run has ended."""
+    done, start = stage.unanswered, stage.start
+    if done is None:
+        return None
+    try:
+        await until_answered(
+            partial(place.coordinator.report_snapshot, place.run_id, start.task, start.declared.stage.name, done.report), start.query
+        )
+    except Refused as refused:
+        stage.unanswered = None
+        if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):
+            await _check_run(place, start, refused)
+        raise
+    for name, (marker, index) in done.uploads.items():
+        stage.uploaders[name].reported(marker, index)
+    stage.indexes = {name: marker.index for name, (marker, _) in done.uploads.items()}
+    stage.durable_batch, stage.durable_commit, stage.last, stage.unanswered = done.batch, done.id, done, None
+    meter = place.meter(start)
+    meter.durable_at, meter.durable_batch = place.clock.now(), done.batch
+    meter.backup.seconds.add(place.clock.elapsed() - done.frozen_at)
+    return done
+
+
+async def _check_run(place: StateContext, start: StageStart, refused: Refused) -> None:
+    """A drain that fails sets the snapshots back to before it, and the run stops: then the refusal is no error of this container."""
+    run = await until_answered(partial(place.coordinator.run, place.run_id), start.query)
+    if run.state.ended or run.stop_requested_at is not None:
+        raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is not backed up any more: {refused}") from refused
+
+
+async def _remove(directory: Path, place: StateContext) -> None:
+    with suppress(RuntimeError):  # the container is ending, and so are its threads: the next start of the stage removes the directory
+        await place.in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
+
+
+def _marker_body(marker: Marker) -> wire_snapshots.MarkerBody:
     return wire_snapshots.MarkerBody(
         index=marker.index,
         previous=marker.previous,

@@ -114,7 +114,7 @@ class StateContext:
     def new_checkpoint_id(self) -> CommitId:
         return checkpoint_id(self.clock.now(), secrets.randbelow(1_000_000))
 
-    def committer(self, blobs: BlobStore, start: StageStart) -> Uploader:
+    def uploader(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
             packing=self._settings.backup_packing,
             concurrency=self._settings.backup_concurrency,

@@ -64,7 +64,7 @@ def freeze(store: Path, into: Path) -> FrozenCheckpoint:
     why = ""
     for attempt in range(ATTEMPTS):
         try:
-            into.mkdir()
+            into.mkdir(parents=True)
             return _cut(store, into)
         except (_Gone, FileNotFoundError) as error:
             why = str(error)

@@ -27,7 +27,7 @@ from containers.state.recovery import (
 )
 from containers.state.restore import mend
 from containers.state.transfer import telling
-from containers.state.wal import PlanLog
+from containers.state.wal import offset_log
 from sluice.blobs.port import BlobStore
 from sluice.client import until_answered
 from sluice.core.errors import SluiceError
@@ -77,7 +77,7 @@ async def _decided(
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
-    plans = await plan_log(place, start, blobs).after(max(-1, min(bases) - OVERLAP))
+    plans = await offset_log(place, start, blobs).after(max(-1, min(bases) - OVERLAP))
     return recovery(start.lineage, start.reported, local, plans, snapshot, place.code)
 
 
@@ -112,7 +112,3 @@ async def _restore(place: StateContext, start: StageStart, blobs: BlobStore, sna
         await place.in_thread(lambda: set_lineage(directory, start.lineage))
     took = place.clock.elapsed() - began
     log.info("%s restored checkpoint %s, batch %d, in %.1f s: %s", start.query, snapshot.checkpoint, snapshot.batch, took, restored)
-
-
-def plan_log(place: StateContext, start: StageStart, blobs: BlobStore) -> PlanLog:
-    return PlanLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)

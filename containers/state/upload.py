@@ -148,7 +148,7 @@ class Uploader:
         marker = Marker(BlobId(""), previous, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
         return _Plan(found, changed, puts, marker)
 
-    def committed(self, marker: Marker, index: SnapshotIndex) -> None:
+    def reported(self, marker: Marker, index: SnapshotIndex) -> None:
         """The snapshot was reported: the next one follows it."""
         self._previous = (marker.index, index)
 

@@ -1,9 +1,13 @@
-"""The plans of a stage's batches in the blob stores: what each batch reads, durable before anybody sees what it wrote.
+"""Write-ahead offsets: Spark's offset-log entry of a batch is in the blob stores before the batch writes any output.
 
     jobs/<job>/<task>/<stage>/offsets/<lineage>/<batch>     {"version": 1, "batch", "plan", "generation", "strict", "code"}
 
-`plan` is the text of Spark's `offsets/<batch>`. A plan is put only if there is none, so two that believe to hold a task can never run a
-batch in two ways: the second finds the first one's plan. With several blob stores the first decides and the others copy.
+"plan" is the text of Spark's `offsets/<batch>`. An entry is put only if the batch has none, so two containers that both believe they own a
+task can never run one batch in two ways: the second finds the entry of the first. With several blob stores, the first one decides and the
+others get a copy.
+
+`OffsetLog` reads and writes the entries of one stage in one blob store. `OffsetLogGate` holds each batch of a running query until its entry
+is durable.
 """
 
 from __future__ import annotations
@@ -11,21 +15,36 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
+from containers.engine import StageStart
+from containers.state.batch_waits import BatchInterrupted, BatchWaits
+from containers.state.checkpoint import read_plan, write_plan
+from containers.state.context import StateContext
 from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.core.errors import BlobCorrupted, BlobUnavailable
+from sluice.client import AGAIN
+from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
 from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 
 
+class PlanReplaced(Unavailable):
+    """Another holder of the task has planned this batch."""
+
+    slug = "plan-replaced"
+
+
 @dataclass(frozen=True, slots=True)
-class PlanLog:
-    """Of one lineage of one store, in one blob store."""
+class OffsetLog:
+    """The durable offset-log entries of one lineage of a stage, in one blob store."""
 
     blobs: BlobStore
     job: JobName
@@ -40,11 +59,11 @@ class PlanLog:
     def _id(self, batch: int) -> BlobId:
         return offsets_blob_id(self.job, self.task, self.stage, self.lineage, batch)
 
-    async def settle(self, plan: OffsetLogEntry) -> OffsetLogEntry:
-        """Put the plan if its batch has none; the plan that stands. Raises BlobUnavailable, BlobCorrupted."""
-        if await self.blobs.put_if_absent(self._id(plan.batch), encoded(plan), self._about):
-            return plan
-        return await self.read(plan.batch)
+    async def put_if_absent(self, entry: OffsetLogEntry) -> OffsetLogEntry:
+        """Put the entry unless its batch has one; the entry that the batch has then. Raises BlobUnavailable, BlobCorrupted."""
+        if await self.blobs.put_if_absent(self._id(entry.batch), encoded(entry), self._about):
+            return entry
+        return await self.read(entry.batch)
 
     async def read(self, batch: int) -> OffsetLogEntry:
         """Raises BlobMissing, BlobUnavailable, BlobCorrupted."""
@@ -53,7 +72,7 @@ class PlanLog:
         return decoded(sink.getvalue(), blob, batch)
 
     async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
-        """The plans of all later batches. Raises BlobUnavailable, BlobCorrupted."""
+        """The entries of all later batches. Raises BlobUnavailable, BlobCorrupted."""
         found: dict[int, OffsetLogEntry] = {}
         prefix = offsets_prefix(self.job, self.task, self.stage, self.lineage)
         async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
@@ -62,26 +81,32 @@ class PlanLog:
         return found
 
 
-async def settle_in_all(logs: Sequence[PlanLog], plan: OffsetLogEntry) -> OffsetLogEntry:
-    """The first log decides, and the others get what it decided. Raises BlobUnavailable, BlobCorrupted; then it may be asked again."""
-    stands = await logs[0].settle(plan)
+def offset_log(place: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:
+    return OffsetLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)
+
+
+async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
+    """Put the entry into the first log, and what that one has then into the others. May be repeated. Raises BlobUnavailable,
+    BlobCorrupted."""
+    decided = await logs[0].put_if_absent(entry)
     for log in logs[1:]:
-        copied = await log.settle(stands)
-        if copied.text != stands.text:
+        copied = await log.put_if_absent(decided)
+        if copied.text != decided.text:
             raise BlobCorrupted(
-                f"batch {plan.batch} of {log.task}/{log.stage} has two plans in two blob stores: restore from the first only"
+                f"batch {entry.batch} of {log.task}/{log.stage} has different offset-log entries in two blob stores: restore from the "
+                "first one only"
             )
-    return stands
+    return decided
 
 
-def encoded(plan: OffsetLogEntry) -> bytes:
+def encoded(entry: OffsetLogEntry) -> bytes:
     document = {
         "version": VERSION,
-        "batch": plan.batch,
-        "plan": plan.text,
-        "generation": plan.generation,
-        "strict": plan.strict,
-        "code": plan.code,
+        "batch": entry.batch,
+        "plan": entry.text,
+        "generation": entry.generation,
+        "strict": entry.strict,
+        "code": entry.code,
     }
     return json.dumps(document).encode()
 
@@ -92,11 +117,94 @@ def decoded(body: bytes, blob: BlobId, batch: int) -> OffsetLogEntry:
         document = json.loads(body)
         if document["version"] > VERSION:
             raise BlobUnavailable(f"{blob} was written by a newer version of Sluice: run that version")
-        plan = OffsetLogEntry(
+        entry = OffsetLogEntry(
             int(document["batch"]), document["plan"], Generation(document["generation"]), document["strict"], document["code"]
         )
-        if plan.batch != batch or not isinstance(plan.text, str) or not isinstance(plan.strict, bool):
-            raise ValueError("it does not hold what its name says")
+        if entry.batch != batch or not isinstance(entry.text, str) or not isinstance(entry.strict, bool):
+            raise ValueError("its contents do not match its name")
     except (ValueError, KeyError, TypeError) as error:
-        raise BlobCorrupted(f"{blob} is not a batch's plan: {error}") from error
-    return plan
+        raise BlobCorrupted(f"{blob} is not an offset-log entry: {error}") from error
+    return entry
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEntry:
+    """The entry that the running batch was planned by. `decided` becomes the entry that counts for the batch; None when the run backs up
+    nothing any more."""
+
+    entry: OffsetLogEntry
+    decided: Future[OffsetLogEntry | None]
+
+
+class OffsetLogGate:
+    """Holds each batch of one stage until its offset-log entry is durable. Created on the agent's loop; `begins` and `writes` are called on
+    the threads of Spark."""
+
+    def __init__(self, place: StateContext, start: StageStart, waits: BatchWaits) -> None:
+        self._place = place
+        self._start = start
+        self._waits = waits
+        self._directory = place.stores.directory(start.task, start.declared.stage.name)
+        self._pending: PendingEntry | None = None
+        self._last_begun = -1
+        self._background: set[asyncio.Task[None]] = set()
+
+    def begins(self, batch: int) -> None:
+        """Start to put the entry, while the batch is being computed. Does not wait."""
+        self._last_begun = batch
+        entry = self._entry(batch, strict=True)
+        self._pending = PendingEntry(entry, self._waits.submit(self._put(entry)))
+
+    def writes(self, batch: int) -> None:
+        """Wait until the entry is durable. May be called more than once for a batch.
+
+        The entry that counts is the one that the batch began with: the file on disk may have been replaced since. Raises BatchInterrupted,
+        PlanReplaced, BlobUnavailable, BlobCorrupted.
+        """
+        pending = self._pending
+        if pending is None or pending.entry.batch != batch:
+            raise BatchInterrupted(f"batch {batch} of {self._start.query} was given up: another batch has begun since")
+        decided = self._waits.result(pending.decided)
+        if decided is not None and decided.text != pending.entry.text:
+            write_plan(self._directory, batch, decided.text)
+            self._place.meter(self._start).replaced += 1
+            raise PlanReplaced(
+                f"batch {batch} was planned by generation {decided.generation} before: it runs again with that offset-log entry"
+            )
+
+    def committed(self, batch: int) -> bool:
+        """Whether a committed batch has passed this gate. One with a sink of the user's own has not: its entry is put afterwards, in the
+        background, and is not strict."""
+        if batch <= self._last_begun:
+            return True
+        task = asyncio.get_running_loop().create_task(self._put_afterwards(batch))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return False
+
+    def _entry(self, batch: int, *, strict: bool) -> OffsetLogEntry:
+        return OffsetLogEntry(batch, read_plan(self._directory, batch), self._start.generation, strict, self._place.code)
+
+    async def _put(self, entry: OffsetLogEntry) -> OffsetLogEntry | None:
+        """Put the entry into all blob stores. Waits for a blob store that is unavailable, for as long as a commit may: a query that failed
+        instead would use up its restarts."""
+        policy = self._place.policy
+        give_up = self._place.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
+        while to := self._place.destinations.to:
+            try:
+                return await put_in_all([offset_log(self._place, self._start, blobs) for blobs in to.values()], entry)
+            except BlobUnavailable as error:
+                if self._place.clock.elapsed() >= give_up:
+                    raise
+                log.warning("%s holds batch %d: its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error)
+                await asyncio.sleep(AGAIN.total_seconds())
+        return None
+
+    async def _put_afterwards(self, batch: int) -> None:
+        try:
+            await self._put(self._entry(batch, strict=False))
+        except SluiceError as error:
+            log.warning("the offset-log entry of batch %d of %s was not made durable: %s", batch, self._start.query, error)

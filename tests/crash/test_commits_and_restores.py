@@ -61,7 +61,7 @@ def dead_and_again(place: Place, blobs: FaultyBlobs) -> None:
     """The process starts again: nothing that it held in memory is left."""
     place.blobs = blobs.inner
     place.files = LocalFiles()
-    place.committer = place.new_committer()
+    place.uploader = place.new_uploader()
 
 
 async def commit_again_and_check(place: Place, inner: MemoryBlobs) -> None:
@@ -69,7 +69,7 @@ async def commit_again_and_check(place: Place, inner: MemoryBlobs) -> None:
     before = place.newest
     assert before is not None
     assert await restored(place, before, "before") == with_parents(FIRST)
-    await place.committer.begin(before)
+    await place.uploader.begin(before)
     marker, index = await place.upload(2)
     assert marker.previous == before
     assert await restored(place, marker.index, "after") == with_parents(SECOND)
@@ -98,15 +98,15 @@ async def test_a_commit_killed_at_any_request_leaves_the_snapshot_before_and_gar
 async def test_a_commit_killed_at_any_read_of_the_disk_leaves_the_snapshot_before(tmp_path: Path) -> None:
     place, _ = await committed(tmp_path / "whole")
     place.files = FaultyFiles()
-    place.committer = place.new_committer()
-    await place.committer.begin(place.newest)
+    place.uploader = place.new_uploader()
+    await place.uploader.begin(place.newest)
     await place.upload()
     assert len(place.files.operations) >= 8
     for number in range(1, len(place.files.operations) + 1):
         place, blobs = await committed(tmp_path / str(number))
         place.files = FaultyFiles(number)
-        place.committer = place.new_committer()
-        await place.committer.begin(place.newest)
+        place.uploader = place.new_uploader()
+        await place.uploader.begin(place.newest)
         with pytest.raises(Killed):
             await place.upload()
         assert isinstance(blobs.inner, MemoryBlobs)

@@ -150,8 +150,8 @@ async def test_a_cut_that_went_through_a_blob_store_starts_and_goes_on_exactly(b
     place = Place(tmp_path / "place", MemoryBlobs(clock), CommitSettings(), clock=clock)
     markers = []
     for cut in some(cuts):
-        marker, index = await place.committer.upload(cut, place.checkpoint(cut.batch or 0), bench.grant("in").generation)
-        place.committer.committed(marker, index)
+        marker, index = await place.uploader.upload(cut, place.checkpoint(cut.batch or 0), bench.grant("in").generation)
+        place.uploader.reported(marker, index)
         markers.append((marker, cut))
     for marker, cut in markers[::-2]:
         await place.restore(marker.index)

@@ -99,13 +99,13 @@ class Place:
 
     def __post_init__(self) -> None:
         self._ids = (f"{number:016x}" for number in itertools.count(1))
-        self.committer = self.new_committer()
+        self.uploader = self.new_uploader()
 
     @property
     def store(self) -> Path:
         return self.root / "hourly"
 
-    def new_committer(self) -> Uploader:
+    def new_uploader(self) -> Uploader:
         return Uploader(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), NoProgress(), files=self.files)
 
     def make(self, tree: Tree) -> None:
@@ -125,12 +125,12 @@ class Place:
         return CommitId(f"1700000000000-{batch:06}")
 
     async def upload(self, batch: int = 1) -> tuple[Marker, SnapshotIndex]:
-        return await self.committer.upload(self.cut(batch), self.checkpoint(batch), Generation(1))
+        return await self.uploader.upload(self.cut(batch), self.checkpoint(batch), Generation(1))
 
     async def commit(self, batch: int = 1) -> Marker:
         """Upload and report."""
         marker, index = await self.upload(batch)
-        self.committer.committed(marker, index)
+        self.uploader.reported(marker, index)
         self.newest = marker.index
         return marker
 

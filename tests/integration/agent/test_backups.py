@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
-from containers.state.backup import Backup, BatchInterrupted, PlanReplaced
+from containers.state.backup import Backup
+from containers.state.batch_waits import BatchInterrupted
 from containers.state.recovery import OffsetLogEntry
-from containers.state.wal import PlanLog
+from containers.state.wal import OffsetLog, PlanReplaced
 from coordinator.app import prepare, stores_of_blobs
 from coordinator.settings import read_settings
 from coordinator.snapshots.operations import Progress
@@ -161,8 +162,8 @@ async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_
     await disk.runs(query, 0, {0: 1, 1: 0})
     theirs = plan({0: 5, 1: 0}, note="theirs")
     blobs = open_blob_store((there.home / "blobs").as_uri())
-    log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
-    await log.settle(OffsetLogEntry(1, theirs, Generation(7), strict=True, code=""))
+    log = OffsetLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    await log.put_if_absent(OffsetLogEntry(1, theirs, Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced, match="generation 7"):
         await disk.runs(query, 1, {0: 9, 1: 0}, note="ours")
     assert [batch for batch, _ in disk.outputs[query.start.query]] == [0]
@@ -438,7 +439,7 @@ async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_fo
     backup = backup_of(query)
     await asyncio.to_thread(backup.writes, 0)
     await disk.runs(query, 1, {0: 2, 1: 0})
-    with pytest.raises(BatchInterrupted, match="another one has begun"):
+    with pytest.raises(BatchInterrupted, match="another batch has begun"):
         await asyncio.to_thread(backup.writes, 0)
 
 
@@ -446,8 +447,8 @@ async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_compute
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     blobs = open_blob_store((there.home / "blobs").as_uri())
-    log = PlanLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
-    await log.settle(OffsetLogEntry(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
+    log = OffsetLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    await log.put_if_absent(OffsetLogEntry(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced):
         await disk.runs(query, 0, {0: 9, 1: 0})
     with pytest.raises(PlanReplaced):

@@ -150,8 +150,8 @@ async def test_a_restarted_container_reads_its_files_once_to_compare_them(place:
     place.make(plain({"a": b"1", "large": b"x" * 150}))
     await place.commit()
     files = place.files = Counting()
-    place.committer = place.new_committer()
-    await place.committer.begin(place.newest)
+    place.uploader = place.new_uploader()
+    await place.uploader.begin(place.newest)
     assert (await place.commit()).uploaded_files == 0
     assert files.read_files == 2
     assert (await place.commit()).uploaded_files == 0
@@ -307,10 +307,10 @@ async def test_no_more_blobs_than_the_concurrency_are_held_at_a_time(tmp_path: P
 
 async def test_a_previous_index_that_cannot_be_read_names_its_blob(place: Place, blobs: FaultyBlobs) -> None:
     with pytest.raises(BlobMissing, match="nowhere"):
-        await place.committer.begin(BlobId("nowhere"))
+        await place.uploader.begin(BlobId("nowhere"))
     await blobs.put(BlobId("foreign"), b"{}", ABOUT)
     with pytest.raises(IndexUnreadable, match="foreign"):
-        await place.committer.begin(BlobId("foreign"))
+        await place.uploader.begin(BlobId("foreign"))
 
 
 async def test_the_index_of_another_store_is_refused(place: Place, blobs: FaultyBlobs) -> None:
@@ -319,7 +319,7 @@ async def test_the_index_of_another_store_is_refused(place: Place, blobs: Faulty
     other = replace(index, metadata=replace(index.metadata, store="daily"))  # type: ignore[arg-type]
     await blobs.put(BlobId("other"), encoded(other), ABOUT)
     with pytest.raises(IndexUnreadable, match="stage daily of task Partition 0 of job delays, and stage hourly"):
-        await place.committer.begin(BlobId("other"))
+        await place.uploader.begin(BlobId("other"))
 
 
 async def test_without_packing_samza_finds_a_blob_for_every_file_or_chunk(tmp_path: Path, blobs: FaultyBlobs, clock: FakeClock) -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from containers.state.recovery import OffsetLogEntry
-from containers.state.wal import PlanLog, encoded, settle_in_all
+from containers.state.wal import OffsetLog, encoded, put_in_all
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
@@ -17,8 +17,8 @@ from tests.support.fakes import FakeClock
 JOB, TASK, STAGE, LINEAGE = JobName("delays"), TaskName("Partition 0"), StageName("hourly"), Lineage("one")
 
 
-def log_in(blobs: BlobStore, lineage: Lineage = LINEAGE) -> PlanLog:
-    return PlanLog(blobs, JOB, TASK, STAGE, lineage)
+def log_in(blobs: BlobStore, lineage: Lineage = LINEAGE) -> OffsetLog:
+    return OffsetLog(blobs, JOB, TASK, STAGE, lineage)
 
 
 def plan(batch: int, text: str = "v1\n{}\n{}", generation: int = 1) -> OffsetLogEntry:
@@ -32,35 +32,35 @@ def blobs() -> MemoryBlobs:
 
 async def test_a_plan_that_was_settled_is_read_again_as_it_was(blobs: MemoryBlobs) -> None:
     log = log_in(blobs)
-    assert await log.settle(plan(3)) == plan(3)
+    assert await log.put_if_absent(plan(3)) == plan(3)
     assert await log.read(3) == plan(3)
 
 
 async def test_the_second_of_two_holders_gets_the_plan_of_the_first(blobs: MemoryBlobs) -> None:
-    await log_in(blobs).settle(plan(3, "the first", 1))
-    assert await log_in(blobs).settle(plan(3, "the second", 2)) == plan(3, "the first", 1)
+    await log_in(blobs).put_if_absent(plan(3, "the first", 1))
+    assert await log_in(blobs).put_if_absent(plan(3, "the second", 2)) == plan(3, "the first", 1)
 
 
 async def test_the_plans_after_a_batch_are_those_of_this_lineage_alone_in_their_order(blobs: MemoryBlobs) -> None:
     for batch in (0, 9, 10, 11, 100):
-        await log_in(blobs).settle(plan(batch))
-        await log_in(blobs, Lineage("two")).settle(plan(batch, "others"))
+        await log_in(blobs).put_if_absent(plan(batch))
+        await log_in(blobs, Lineage("two")).put_if_absent(plan(batch, "others"))
     assert list((await log_in(blobs).after(9)).items()) == [(10, plan(10)), (11, plan(11)), (100, plan(100))]
     assert list(await log_in(blobs).after(-1)) == [0, 9, 10, 11, 100]
 
 
 async def test_what_the_first_blob_store_decided_is_in_all_of_them(blobs: MemoryBlobs) -> None:
     second = MemoryBlobs(FakeClock())
-    await log_in(blobs).settle(plan(3, "the first"))
-    assert (await settle_in_all([log_in(blobs), log_in(second)], plan(3, "mine"))).text == "the first"
+    await log_in(blobs).put_if_absent(plan(3, "the first"))
+    assert (await put_in_all([log_in(blobs), log_in(second)], plan(3, "mine"))).text == "the first"
     assert (await log_in(second).read(3)).text == "the first"
 
 
 async def test_two_blob_stores_that_disagree_are_told_of(blobs: MemoryBlobs) -> None:
     second = MemoryBlobs(FakeClock())
-    await log_in(second).settle(plan(3, "another"))
-    with pytest.raises(BlobCorrupted, match="two plans"):
-        await settle_in_all([log_in(blobs), log_in(second)], plan(3))
+    await log_in(second).put_if_absent(plan(3, "another"))
+    with pytest.raises(BlobCorrupted, match="different offset-log entries"):
+        await put_in_all([log_in(blobs), log_in(second)], plan(3))
 
 
 async def test_a_plan_that_is_not_there_is_missing(blobs: MemoryBlobs) -> None:
@@ -83,7 +83,7 @@ async def test_a_plan_that_a_newer_version_wrote_is_not_guessed_at(blobs: Memory
 
 
 async def test_the_bytes_name_the_batch_and_hold_sparks_own_text(blobs: MemoryBlobs) -> None:
-    await log_in(blobs).settle(plan(3, 'v1\n{"batchWatermarkMs":0}\n{"in":{"0":5}}'))
+    await log_in(blobs).put_if_absent(plan(3, 'v1\n{"batchWatermarkMs":0}\n{"in":{"0":5}}'))
     sink = io.BytesIO()
     await blobs.get(offsets_blob_id(JOB, TASK, STAGE, LINEAGE, 3), sink, About(Purpose.OFFSETS))
     assert json.loads(sink.getvalue())["plan"].splitlines()[2] == '{"in":{"0":5}}'
