@@ -22,12 +22,12 @@ from bench.harness import BenchFailed
 from containers.state.context import DISK_THREADS, checkpoint_id
 from containers.state.freeze import freeze
 from containers.state.restore import Restorer, RestoreSettings
-from containers.state.transfer import NoProgress, StageKey, in_parallel
+from containers.state.transfer import NoProgress, in_parallel
 from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.clock import SystemClock
-from sluice.core.ids import Generation, JobName, StageName, TaskName
+from sluice.core.ids import Generation, JobName, StageKey, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS
 from tests.support.servers import program
 

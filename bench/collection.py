@@ -34,7 +34,7 @@ from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import SqlStore, open_store
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
-from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import (
     BlobId,
@@ -102,7 +102,9 @@ def _collected(home: Path) -> dict[str, float]:
 
 def ids(task: TaskName, count: int) -> Iterator[BlobId]:
     """Of one store, a blob a second."""
-    return (fresh_blob_id(JOB, task, STAGE, Kind.DATA, 1_700_000_000_000 + number * 1000, f"{number:016x}") for number in range(count))
+    return (
+        fresh_blob_id(StageKey(JOB, task, STAGE), Kind.DATA, 1_700_000_000_000 + number * 1000, f"{number:016x}") for number in range(count)
+    )
 
 
 async def fill(home: Path) -> None:
@@ -135,7 +137,7 @@ async def _register(store: SqlStore, blob_stores: BlobStores, number: int, task:
     metadata = FileMetadata(0, 0, 0, "bench", "bench", 0o644)
     files = tuple(FileIndex(f"{n:08}", (FileBlob(blob, 0),), metadata, 0, "0" * 64) for n, blob in enumerate(blobs))
     index = SnapshotIndex(0, SnapshotMetadata(checkpoint, JOB, task, STAGE), DirIndex("", files))
-    blob = fresh_blob_id(JOB, task, STAGE, Kind.SNAPSHOTS, 1_800_000_000_000, "0" * 16)
+    blob = fresh_blob_id(StageKey(JOB, task, STAGE), Kind.SNAPSHOTS, 1_800_000_000_000, "0" * 16)
     await (await blob_stores.opened(LOCAL)).put(blob, encoded(index), ABOUT)
     markers = {LOCAL: MarkerRow(blob, len(files), kept=True)}
     row = SnapshotRow(JOB, number + 1, task, STAGE, checkpoint, Lineage("bench"), 1, Generation(1), RunId("bench"), now, markers=markers)

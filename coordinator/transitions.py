@@ -11,16 +11,16 @@ from datetime import datetime, timedelta
 
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, TaskOwnershipRow, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, SnapshotRow, StageKey
+from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, UnknownRun, UnknownTask
 from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, held_until
-from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
 from sluice.core.model import JobModel
 from sluice.core.ownership import holds
-from sluice.core.snapshot import BlobStoreName, store_prefix
+from sluice.core.snapshot import BlobStoreName, stage_prefix
 
 
 async def check_owner(tx: Reading, run: RunRow, task: TaskName, generation: Generation) -> TaskOwnershipRow:
@@ -257,7 +257,7 @@ async def abandon_run(tx: Writing, run: RunRow, reason: str, now: datetime) -> t
 
 def retirement(key: StageKey, now: datetime) -> CleanupRow:
     """Look which snapshots of a store are to be retained."""
-    prefix = store_prefix(key.job, key.task, key.stage)
+    prefix = stage_prefix(key)
     return CleanupRow(CleanupKind.RETIRE, BlobStoreName(""), prefix, key.job, key.task, key.stage, now, now)
 
 

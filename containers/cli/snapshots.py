@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.transfer import StageKey
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import BackupClient
@@ -17,7 +16,7 @@ from sluice.cli.console.tables import Screen
 from sluice.cli.runner import find_job
 from sluice.cli.snapshots import asked
 from sluice.core.errors import BadSettings, UnknownSnapshot
-from sluice.core.ids import JobName, RunId, StageName, TaskName
+from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId
 from sluice.wire import snapshots as wire_snapshots
 

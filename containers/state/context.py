@@ -19,14 +19,14 @@ from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
 from containers.state.restore import Restorer, RestoreSettings
-from containers.state.transfer import Progress, StageKey
+from containers.state.transfer import Progress
 from containers.state.upload import CommitSettings, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
-from sluice.core.ids import JobName, RunId, StageName, StreamId, TaskName
+from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshot import BlobStoreName, CommitId
 from sluice.job import Job
 from sluice.wire import runs as wire_runs

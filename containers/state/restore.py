@@ -37,9 +37,10 @@ from containers.state.restore_plan import (
     is_it,
     plan_restore,
 )
-from containers.state.transfer import READERS, InOrder, InThread, Progress, StageKey, fingerprints, in_parallel, read_index, to_its_end
-from sluice.blobs.port import BlobStore, Purpose
+from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, read_index, to_its_end
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
+from sluice.core.ids import StageKey
 from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
 
 T = TypeVar("T")
@@ -245,7 +246,7 @@ class _Run:
         parts = _Parts()
         try:
             purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
-            await self._of._blobs.get(fetch.blob, parts, self._of._key.about(purpose), start=fetch.start, length=fetch.length)
+            await self._of._blobs.get(fetch.blob, parts, About.of_stage(purpose, self._of._key), start=fetch.start, length=fetch.length)
         except BlobMissing as error:
             raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
         if (got := sum(map(len, parts))) != fetch.length:

@@ -16,9 +16,8 @@ from containers.state.diff import Fingerprint, Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
 from containers.state.restore import Restored
-from containers.state.transfer import StageKey
 from sluice.core.errors import BlobMissing, SluiceError
-from sluice.core.ids import ExecutionContainerId, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, CommitId
 from sluice.wire.jobmodels import StandbyCopy
 

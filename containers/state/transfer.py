@@ -7,7 +7,6 @@ import io
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,9 @@ from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import IndexUnreadable
-from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.ids import StageKey
 from sluice.core.indexjson import decoded
-from sluice.core.snapshot import BlobId, Kind, SnapshotIndex, fresh_blob_id
+from sluice.core.snapshot import BlobId, SnapshotIndex
 
 T = TypeVar("T")
 
@@ -30,24 +29,6 @@ READERS = 4
 _TOGETHER = 4 << 20
 _OPENING = 16 << 10
 """To open a file takes about as long as to hash so many bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageKey:
-    """Which store: a stage of a task of a job."""
-
-    job: JobName
-    task: TaskName
-    stage: StageName
-
-    def about(self, purpose: Purpose) -> About:
-        return About(purpose, self.job, self.task, self.stage)
-
-    def fresh_id(self, kind: Kind, millis: int, random: str) -> BlobId:
-        return fresh_blob_id(self.job, self.task, self.stage, kind, millis, random)
-
-    def __str__(self) -> str:
-        return f"stage {self.stage} of task {self.task} of job {self.job}"
 
 
 class Progress(Protocol):
@@ -193,7 +174,7 @@ async def telling(what: str, transfers: Transfers, every: timedelta = EVERY) -> 
 async def read_index(blobs: BlobStore, index: BlobId, key: StageKey, in_thread: InThread) -> SnapshotIndex:
     """Raises IndexUnreadable, also for an index of another store; BlobMissing, BlobDeleted, BlobUnavailable."""
     body = io.BytesIO()
-    await blobs.get(index, body, key.about(Purpose.INDEX))
+    await blobs.get(index, body, About.of_stage(Purpose.INDEX, key))
     found = await in_thread(lambda: decoded(body.getvalue(), index))
     of = StageKey(found.metadata.job, found.metadata.task, found.metadata.store)
     if of != key:

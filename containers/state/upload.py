@@ -23,13 +23,13 @@ from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, Loca
 from containers.state.files import Hashes, LocalFiles, fingerprint
 from containers.state.freeze import FrozenCheckpoint
 from containers.state.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
-from containers.state.transfer import InOrder, InThread, Progress, StageKey, fingerprints, in_parallel, read_index, to_its_end
-from sluice.blobs.port import BlobStore, Purpose
+from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, read_index, to_its_end
+from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
-from sluice.core.ids import Generation
+from sluice.core.ids import Generation, StageKey
 from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata
+from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata, fresh_blob_id
 
 T = TypeVar("T")
 
@@ -154,8 +154,8 @@ class Uploader:
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
         body = await self._thread(lambda: encoded(index))
-        blob = self._key.fresh_id(Kind.SNAPSHOTS, millis, self._new_id())
-        await self._blobs.put(blob, body, self._key.about(Purpose.INDEX), ttl=self._settings.ttl)
+        blob = fresh_blob_id(self._key, Kind.SNAPSHOTS, millis, self._new_id())
+        await self._blobs.put(blob, body, About.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
         return blob
 
     def _index(self, root: DirIndex, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
@@ -250,8 +250,8 @@ class _Upload:
         return self._of._files.read(self._directory / path, offset, length, self._changed[path].identity)
 
     async def _put_blob(self, body: bytes, purpose: Purpose) -> BlobId:
-        blob = self._of._key.fresh_id(Kind.DATA, self._millis, self._of._new_id())
-        await self._of._blobs.put(blob, body, self._of._key.about(purpose), ttl=self._of._settings.ttl)
+        blob = fresh_blob_id(self._of._key, Kind.DATA, self._millis, self._of._new_id())
+        await self._of._blobs.put(blob, body, About.of_stage(purpose, self._of._key), ttl=self._of._settings.ttl)
         return blob
 
     def fingerprints(self) -> Iterator[tuple[Identity, Fingerprint]]:

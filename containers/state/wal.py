@@ -28,7 +28,7 @@ from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.client import AGAIN
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
-from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class OffsetLog:
         return About(Purpose.OFFSETS, self.job, self.task, self.stage)
 
     def _id(self, batch: int) -> BlobId:
-        return offsets_blob_id(self.job, self.task, self.stage, self.lineage, batch)
+        return offsets_blob_id(StageKey(self.job, self.task, self.stage), self.lineage, batch)
 
     async def put_if_absent(self, entry: OffsetLogEntry) -> OffsetLogEntry:
         """Put the entry unless its batch has one; the entry that the batch has then. Raises BlobUnavailable, BlobCorrupted."""
@@ -74,7 +74,7 @@ class OffsetLog:
     async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
         """The entries of all later batches. Raises BlobUnavailable, BlobCorrupted."""
         found: dict[int, OffsetLogEntry] = {}
-        prefix = offsets_prefix(self.job, self.task, self.stage, self.lineage)
+        prefix = offsets_prefix(StageKey(self.job, self.task, self.stage), self.lineage)
         async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
             batches = [batch_of(listed.blob) for listed in page]
             found |= dict(zip(batches, await asyncio.gather(*map(self.read, batches)), strict=True))

@@ -22,8 +22,7 @@ from coordinator.runs.runs import RunDetails
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
-from coordinator.store.snapshots import StageKey
-from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, TaskName
 from sluice.core.ownership import TaskOwner
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs

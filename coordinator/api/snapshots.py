@@ -15,8 +15,8 @@ from coordinator.snapshots.catalog import SnapshotDetails, Wanted
 from coordinator.snapshots.gc import Collected
 from coordinator.snapshots.operations import LongRunningOperation, Progress
 from coordinator.snapshots.reports import Marked, Reported
-from coordinator.store.snapshots import MarkerRow, PinRow, StageKey
-from sluice.core.ids import Generation, JobName, Lineage, RunId, StageName, TaskName
+from coordinator.store.snapshots import MarkerRow, PinRow
+from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, checked_blob_id
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots

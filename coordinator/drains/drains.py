@@ -13,7 +13,6 @@ from coordinator.fleet.notices import Notices
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, Reading, RunRow, Store, TaskOwnershipRow, Writing
-from coordinator.store.snapshots import StageKey
 from coordinator.transitions import (
     SetDrain,
     cancel,
@@ -43,7 +42,7 @@ from sluice.core.errors import (
     UnknownSystem,
     UnknownTask,
 )
-from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import Generation, JobName, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState, moved
 from sluice.core.model import JobModel
 from sluice.core.snapshot import CommitId

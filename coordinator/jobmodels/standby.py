@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.port import ContainerRow, Reading, RunRow, Store, StoreRow
-from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.store.snapshots import SnapshotRow
 from coordinator.transitions import get_run
 from sluice.core.errors import UnknownContainer
-from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, TaskName
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, StageKey, TaskName
 from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
 
 

@@ -11,12 +11,12 @@ from coordinator.fleet.notices import TaskWaiters, rung
 from coordinator.fleet.stage_metrics import StageMetrics, StageReport
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerState, Reading, RunRow, Store, StoreRow, TaskOwnershipRow, Writing
-from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.store.snapshots import SnapshotRow
 from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
 from sluice.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
-from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, TaskModel
 from sluice.core.ownership import TaskOwner, Wait, acquire

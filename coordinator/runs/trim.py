@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from coordinator.store.port import Reading, Store
-from coordinator.store.snapshots import StageKey
 from sluice.clock import Clock
-from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.core.ids import JobName, RunId, Ssp, StageKey, StreamId
 from sluice.streams.port import StreamSystem
 
 

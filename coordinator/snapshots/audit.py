@@ -11,13 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, about_store, is_known, known_stores, only, read_index, registered
+from coordinator.snapshots.inventory import Registered, is_known, known_stores, only, read_index, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
-from coordinator.store.snapshots import StageKey
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
-from sluice.core.ids import JobName
+from sluice.core.ids import JobName, StageKey
 from sluice.core.indexjson import lengths
 from sluice.core.retention import split
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex
@@ -98,7 +97,7 @@ class Audits:
         for name in names:
             wrong[name] = {}
             try:
-                index = await read_index(await self._blob_stores.opened(name), row.markers[name].index, about_store(Purpose.AUDIT, key))
+                index = await read_index(await self._blob_stores.opened(name), row.markers[name].index, About.of_stage(Purpose.AUDIT, key))
             except CorruptData as error:
                 wrong[name][row.markers[name].index] = str(error)
                 continue
@@ -111,7 +110,7 @@ class Audits:
     async def _verify(
         self, blobs: BlobStore, found: Sequence[tuple[str, FileIndex]], key: StageKey, wrong: dict[str, str], progress: Progress
     ) -> None:
-        free, about = asyncio.Semaphore(AT_ONCE), about_store(Purpose.AUDIT, key)
+        free, about = asyncio.Semaphore(AT_ONCE), About.of_stage(Purpose.AUDIT, key)
 
         async def one(path: str, file: FileIndex) -> None:
             async with free:
@@ -153,7 +152,7 @@ class Audits:
         return Explained(name, listed is not None, size, modified, verdict, why, by, since)
 
     async def _referring(self, name: BlobStoreName, blobs: BlobStore, store: Registered, blob: BlobId) -> list[str]:
-        found, about = [], about_store(Purpose.AUDIT, store.key)
+        found, about = [], About.of_stage(Purpose.AUDIT, store.key)
         for row in store.snapshots:
             if name not in row.markers:
                 continue
@@ -224,7 +223,7 @@ class Audits:
             audited.snapshots += 1
             wanted[row.markers[name].index] = row.checkpoint
             try:
-                index = await read_index(blobs, row.markers[name].index, about_store(Purpose.AUDIT, known.key))
+                index = await read_index(blobs, row.markers[name].index, About.of_stage(Purpose.AUDIT, known.key))
             except BlobMissing:
                 continue  # it is missing, and told as that
             except CorruptData as error:

@@ -9,11 +9,11 @@ from datetime import timedelta
 from coordinator.snapshots.cleanup import pins_at
 from coordinator.snapshots.inventory import is_known
 from coordinator.store.port import Reading, Store, StoreRow, Writing
-from coordinator.store.snapshots import PinRow, SnapshotRow, StageKey
+from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.transitions import retirement
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
-from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.ids import JobName, StageKey, StageName, TaskName
 from sluice.core.retention import Retention, Taken, retained
 from sluice.core.snapshot import CommitId
 

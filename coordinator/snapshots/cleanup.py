@@ -16,13 +16,13 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import about_store, read_index, registered
+from coordinator.snapshots.inventory import read_index, registered
 from coordinator.store.port import Store, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow, StageKey
-from sluice.blobs.port import Purpose
+from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow
+from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
-from sluice.core.ids import Lineage
+from sluice.core.ids import Lineage, StageKey
 from sluice.core.retention import Retention, Taken, retained
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
 
@@ -148,7 +148,7 @@ class CleanUp:
         row = _marked(rows, where, index_blob)
         if row is None:
             return  # retired since: what only it refers to may go
-        blobs, about = await self.blob_stores.opened(where), about_store(Purpose.CLEANUP, key)
+        blobs, about = await self.blob_stores.opened(where), About.of_stage(Purpose.CLEANUP, key)
         index = await read_index(blobs, index_blob, about)
         wanted = index.blobs
         former = None if index.previous is None else _marked(rows, where, index.previous)
@@ -168,8 +168,8 @@ class CleanUp:
         async with self.store.read() as tx:
             known = await registered(tx, key)
         needed = known.references()
-        blobs, about = await self.blob_stores.opened(item.blob_store), about_store(Purpose.CLEANUP, key)
-        async for page in blobs.list(offsets_prefix(key.job, key.task, key.stage, lineage), about):
+        blobs, about = await self.blob_stores.opened(item.blob_store), About.of_stage(Purpose.CLEANUP, key)
+        async for page in blobs.list(offsets_prefix(key, lineage), about):
             gone = [each.blob for each in page if not needed.refer_to(each.blob)]
             if gone:
                 await blobs.delete(gone, about)
@@ -202,7 +202,7 @@ async def retire(tx: Writing, key: StageKey, retention: Retention, now: datetime
 
 
 async def _queue_plans(tx: Writing, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
-    prefix = offsets_prefix(key.job, key.task, key.stage, lineage)
+    prefix = offsets_prefix(key, lineage)
     item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + PLANS_EVERY)
     known = await tx.cleanup(item)
     await tx.put_cleanup(item if known is None else replace(item, due_at=known.due_at, tries=known.tries))

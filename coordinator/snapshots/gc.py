@@ -15,14 +15,14 @@ from datetime import timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, about_store, is_known, is_ours, known_stores, read_index, registered
+from coordinator.snapshots.inventory import Registered, is_known, is_ours, known_stores, read_index, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
-from coordinator.store.snapshots import CondemnedRow, StageKey
+from coordinator.store.snapshots import CondemnedRow
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, SluiceError
-from sluice.core.ids import JobName, StageName, TaskName
+from sluice.core.ids import JobName, StageKey, StageName, TaskName
 from sluice.core.retention import Found, Judged, References, judge, split
 from sluice.core.snapshot import BlobId, BlobStoreName
 
@@ -180,7 +180,7 @@ class Collection:
 
     async def _with_references(self, name: BlobStoreName, scope: _Scope, blobs: BlobStore) -> _Scope:
         assert scope.known is not None
-        references, about = scope.known.references(), about_store(Purpose.COLLECTION, scope.known.key)
+        references, about = scope.known.references(), About.of_stage(Purpose.COLLECTION, scope.known.key)
         for index in scope.known.indexes(name):
             references.add([index])
             try:
@@ -222,7 +222,7 @@ class Collection:
     async def _delete(self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, found: Sequence[Found], collected: Collected) -> None:
         assert scope.known is not None
         gone = [each.blob for each in found]
-        await blobs.delete(gone, about_store(Purpose.COLLECTION, scope.known.key))
+        await blobs.delete(gone, About.of_stage(Purpose.COLLECTION, scope.known.key))
         async with self._store.begin() as tx:
             await tx.pardon(name, gone)
         collected.deleted.add(found)

@@ -12,12 +12,12 @@ from io import BytesIO
 from uuid import uuid4
 
 from coordinator.store.port import Reading, Store
-from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.store.snapshots import SnapshotRow
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
-from sluice.core.ids import JobName, Lineage
+from sluice.core.ids import JobName, Lineage, StageKey
 from sluice.core.indexjson import decoded
 from sluice.core.retention import References, floors
-from sluice.core.snapshot import BlobId, BlobStoreName, SnapshotIndex, checked_blob_id, store_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, SnapshotIndex, checked_blob_id, stage_prefix
 
 
 async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIndex:
@@ -25,10 +25,6 @@ async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIn
     body = BytesIO()
     await blobs.get(blob, body, about)
     return await asyncio.to_thread(decoded, body.getvalue(), blob)
-
-
-def about_store(purpose: Purpose, key: StageKey) -> About:
-    return About(purpose, key.job, key.task, key.stage)
 
 
 async def is_known(tx: Reading, job: JobName) -> bool:
@@ -39,7 +35,7 @@ async def is_known(tx: Reading, job: JobName) -> bool:
 async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StageKey]:
     """The stores of a job that the registry knows, by their prefixes."""
     keys = [*await tx.snapshot_stores(job), *(StageKey(row.job, row.task, row.stage) for row in await tx.stores(job))]
-    return {store_prefix(key.job, key.task, key.stage): key for key in keys}
+    return {stage_prefix(key): key for key in keys}
 
 
 @dataclass(frozen=True, slots=True)

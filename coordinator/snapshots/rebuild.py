@@ -21,15 +21,15 @@ from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import read_index, take_over
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store, StoreRow, TaskOwnershipRow, Writing
-from coordinator.store.snapshots import MarkerRow, SnapshotRow, StageKey
+from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.transitions import keeping, retirement
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, RegistryNotEmpty
-from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
 from sluice.core.ownership import TaskOwner
 from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, store_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
@@ -122,7 +122,7 @@ async def _snapshots(
 
 def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -> str:
     of = index.metadata
-    if store_prefix(of.job, of.task, of.store) != prefix:
+    if stage_prefix(StageKey(of.job, of.task, of.store)) != prefix:
         return f"it says that it is of {of.job}, {of.task}, {of.store}"
     if index.lineage is None or index.generation is None:
         return "it has no lineage: Sluice did not write it"

@@ -10,12 +10,12 @@ from datetime import datetime
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.store.port import Reading, RunRow, Store, StoreRow, Writing
-from coordinator.store.snapshots import MarkerRow, SnapshotRow, StageKey
+from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
-from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, store_prefix
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ async def store_row(tx: Reading, key: StageKey) -> StoreRow:
 
 
 def _check_places(key: StageKey, markers: Mapping[BlobStoreName, Marked]) -> None:
-    under = f"{store_prefix(key.job, key.task, key.stage)}{Kind.SNAPSHOTS}/"
+    under = f"{stage_prefix(key)}{Kind.SNAPSHOTS}/"
     for each in markers.values():
         if not checked_blob_id(each.marker.index).startswith(under):
             raise BadName("snapshot of this store", each.marker.index)

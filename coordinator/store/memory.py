@@ -25,10 +25,10 @@ from coordinator.store.port import (
     TaskOwnershipRow,
     Writing,
 )
-from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow, StageKey
+from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, PinRow, QueueTally, SnapshotRow
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
-from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 _Row = TypeVar("_Row")

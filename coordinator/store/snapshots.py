@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, _offset_list, _offsets
-from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 
 
@@ -113,15 +113,6 @@ class CondemnedRow:
     blob: BlobId
     size: int
     condemned_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class StageKey:
-    """A store of the registry: the checkpoint directory of a stage of a task."""
-
-    job: JobName
-    task: TaskName
-    stage: StageName
 
 
 class BackupReading(Protocol):

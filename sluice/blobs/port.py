@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from sluice.core.ids import StageKey
 from sluice.core.snapshot import BlobId
 
 REMEMBER = timedelta(days=30)
@@ -41,12 +42,16 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose request it is, and what for. "" where it is of no single one."""
+    """What a request is for, and for which stage of which task; "" if it is not for a single one."""
 
     purpose: Purpose
     job: str = ""
     task: str = ""
     store: str = ""
+
+    @classmethod
+    def of_stage(cls, purpose: Purpose, key: StageKey) -> About:
+        return cls(purpose, key.job, key.task, key.stage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,18 @@ class Ssp:
         return f"{self.system}.{self.stream}.{self.partition}"
 
 
+@dataclass(frozen=True, order=True, slots=True)
+class StageKey:
+    """A stage of a task of a job: what has a checkpoint directory and snapshots of its own."""
+
+    job: JobName
+    task: TaskName
+    stage: StageName
+
+    def __str__(self) -> str:
+        return f"stage {self.stage} of task {self.task} of job {self.job}"
+
+
 def directory_name(task: str) -> str:
     """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one, or not fit, get a hash, so that none
     ever does; so does one that looks as if it had a hash."""

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import NewType
 
 from sluice.core.errors import BadName
-from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName, directory_name
+from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName, directory_name
 
 BlobId = NewType("BlobId", str)
 """The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'; see `sluice.core.snapshot`."""
@@ -145,23 +145,23 @@ def checked_blob_id(text: str) -> BlobId:
     return BlobId(text)
 
 
-def store_prefix(job: JobName, task: TaskName, stage: StageName) -> str:
-    """Of everything of one store; ends in '/'. Different tasks have different prefixes (`directory_name`)."""
-    return f"jobs/{job}/{directory_name(task)}/{stage}/"
+def stage_prefix(key: StageKey) -> str:
+    """The prefix of all blobs of a stage, with a trailing '/'. Different tasks have different prefixes (`directory_name`)."""
+    return f"jobs/{key.job}/{directory_name(key.task)}/{key.stage}/"
 
 
-def fresh_blob_id(job: JobName, task: TaskName, stage: StageName, kind: Kind, millis: int, random: str) -> BlobId:
-    """An id that no other write has: listings of one kind are in the order of `millis`. `random` are at least 16 hex digits."""
-    return checked_blob_id(f"{store_prefix(job, task, stage)}{kind}/{millis:013}-{random}")
+def fresh_blob_id(key: StageKey, kind: Kind, millis: int, random: str) -> BlobId:
+    """A unique id. Blobs of one kind list in the order of `millis`. `random` is at least 16 hex digits."""
+    return checked_blob_id(f"{stage_prefix(key)}{kind}/{millis:013}-{random}")
 
 
-def offsets_prefix(job: JobName, task: TaskName, stage: StageName, lineage: Lineage) -> str:
-    return f"{store_prefix(job, task, stage)}{Kind.OFFSETS}/{lineage}/"
+def offsets_prefix(key: StageKey, lineage: Lineage) -> str:
+    return f"{stage_prefix(key)}{Kind.OFFSETS}/{lineage}/"
 
 
-def offsets_blob_id(job: JobName, task: TaskName, stage: StageName, lineage: Lineage, batch: int) -> BlobId:
-    """The one id that is named after what it holds: the plan of a batch. Batches list in their order."""
-    return checked_blob_id(f"{offsets_prefix(job, task, stage, lineage)}{batch:012}")
+def offsets_blob_id(key: StageKey, lineage: Lineage, batch: int) -> BlobId:
+    """The id of a batch's offset-log entry. Unlike other ids, it is the same for each write. Batches list in their order."""
+    return checked_blob_id(f"{offsets_prefix(key, lineage)}{batch:012}")
 
 
 def batch_of(blob: BlobId) -> int:

@@ -18,11 +18,11 @@ from sqlalchemy import Table, event, insert
 
 from coordinator.store import drains, jobmodels, snapshots, sql, tables
 from coordinator.store.port import ContainerState, Reading, RunRow, Writing
-from coordinator.store.snapshots import SnapshotRow, StageKey
+from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import SqlReading, SqlStore, SqlWriting
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
-from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshot import BlobId
 from tests.contracts.rows import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from coordinator.store.port import Store
-from coordinator.store.snapshots import CleanupKind, MarkerRow, QueueTally, StageKey
-from sluice.core.ids import Generation, Lineage, StageName, TaskName
+from coordinator.store.snapshots import CleanupKind, MarkerRow, QueueTally
+from sluice.core.ids import Generation, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, BlobStoreName
 from tests.contracts.rows import (
     JOB,

@@ -15,7 +15,7 @@ from coordinator.snapshots.catalog import Wanted
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
-from tests.support.backups import GRACE, JOB, KEY, STAGE, TASK, TTL, Agent, World, new_world
+from tests.support.backups import GRACE, JOB, KEY, TASK, TTL, Agent, World, new_world
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Histories(RuleBasedStateMachine):
 
         listed = self.do(self.world.listed())
         for batch in range(self.do(base()) + 1, agent.batch + 1):
-            assert offsets_blob_id(JOB, TASK, STAGE, agent.lineage, batch) in listed
+            assert offsets_blob_id(KEY, agent.lineage, batch) in listed
 
     async def chosen(self) -> bool:
         async with self.world.store.read() as tx:

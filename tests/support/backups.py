@@ -21,12 +21,12 @@ from coordinator.snapshots.inventory import is_ours
 from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
-from coordinator.store.snapshots import MarkerRow, StageKey
+from coordinator.store.snapshots import MarkerRow
 from sluice import Job
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
-from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, StageKey, StageName, TaskName
 from sluice.core.indexjson import decoded, encoded
 from sluice.core.lifecycle import RunState
 from sluice.core.retention import Retention
@@ -149,12 +149,12 @@ class World:
 
     def fresh(self, kind: Kind, agent: Agent) -> BlobId:
         millis = int((self.clock.now().timestamp() + agent.skew_hours * 3600) * 1000)
-        return fresh_blob_id(JOB, TASK, STAGE, kind, millis, f"{next(self.number):016x}")
+        return fresh_blob_id(KEY, kind, millis, f"{next(self.number):016x}")
 
     async def run_batch(self, agent: Agent, changes: Files) -> None:
         """A batch with its plan, durable before."""
         agent.batch += 1
-        await self.blobs.put_if_absent(offsets_blob_id(JOB, TASK, STAGE, agent.lineage, agent.batch), b"plan", ABOUT)
+        await self.blobs.put_if_absent(offsets_blob_id(KEY, agent.lineage, agent.batch), b"plan", ABOUT)
         agent.files |= changes
         for name in [name for name, body in changes.items() if not body]:
             agent.files.pop(name, None)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from containers.state.files import LocalFiles
 from containers.state.freeze import FrozenCheckpoint
 from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.transfer import NoProgress, StageKey
+from containers.state.transfer import NoProgress
 from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.port import BlobStore
-from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, CommitId, SnapshotIndex
 from tests.support.fakes import FakeClock
 

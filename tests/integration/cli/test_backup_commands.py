@@ -18,7 +18,7 @@ import pytest
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
-from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import (
     BlobId,
@@ -41,6 +41,7 @@ LONG_LEASES = ("--lease-seconds", "300")
 """Nobody beats here, and a command takes seconds."""
 
 JOB, TASK, STAGE = JobName("flight-delays"), TaskName("Partition 0"), StageName("hourly")
+KEY = StageKey(JOB, TASK, STAGE)
 WHERE = (str(JOB), str(TASK), str(STAGE))
 
 
@@ -83,7 +84,7 @@ class Backed:
         checkpoint = CommitId(f"17000000{self.made:05}-123456")
         found = []
         for name, body in sorted(files.items()):
-            blob = fresh_blob_id(JOB, TASK, STAGE, Kind.DATA, self.made, f"{len(found):016x}")
+            blob = fresh_blob_id(KEY, Kind.DATA, self.made, f"{len(found):016x}")
             asyncio.run(self.blobs.put(blob, body, About(Purpose.DATA)))
             digest = hashlib.sha256(body).hexdigest()
             found.append(FileIndex(name, (FileBlob(blob, 0),), FileMetadata(0, 0, len(body), "o", "g", 0o644), zlib.crc32(body), digest))
@@ -95,7 +96,7 @@ class Backed:
         return index
 
     def index_blob(self) -> BlobId:
-        return fresh_blob_id(JOB, TASK, STAGE, Kind.SNAPSHOTS, self.made, "f" * 16)
+        return fresh_blob_id(KEY, Kind.SNAPSHOTS, self.made, "f" * 16)
 
     def commit(self, files: Mapping[str, bytes]) -> CommitId:
         index = self.uploaded(files)

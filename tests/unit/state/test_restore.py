@@ -15,7 +15,7 @@ from containers.errors import CheckpointUnreadable, DiskUnwritable
 from containers.state.restore import mend
 from containers.state.transfer import read_index
 from sluice.blobs.memory import MemoryBlobs
-from sluice.blobs.port import Purpose
+from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex
@@ -23,7 +23,7 @@ from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
 from tests.support.trees import KEY, TINY, File, Place, disk_is_clean, flip, make, plain, read, trees, with_parents
 
-ABOUT = KEY.about(Purpose.AUDIT)
+ABOUT = About.of_stage(Purpose.AUDIT, KEY)
 
 TREE: dict[str, File | None] = {
     "metadata": (b'{"id":"lineage"}', 0o644),
