@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 from bench.deployment import JOB, STREAM, deploy, make_stream, post, run_request
 from bench.harness import BenchFailed, Result, coordinator, note, running
-from coordinator.jobmodels.cache import outline_of
+from coordinator.api.runs import spec_of
 from coordinator.settings import read_settings
 from sluice.core.grouping import GroupByPartition, Previous
-from sluice.core.ids import ProcessorId, StreamId
-from sluice.core.model import JobModel, ModelSpec, PlannedModel
+from sluice.core.ids import ProcessorId
+from sluice.core.model import JobModel, PlannedModel, plan_model
 from sluice.core.placement import Placement, place, slots
+from sluice.core.spec import RunSpec
 from sluice.streams.log import Log
 from tests.support.processes import free_port
 
@@ -73,19 +74,19 @@ def judged(found: Moved, figures: Mapping[str, float]) -> Result:
 
 def _placing() -> Moved:
     """In this process."""
-    outline = outline_of(run_request(CONTAINERS), {STREAM: StreamId("log", STREAM)})
-    first, first_ms = _timed(lambda: _plan(outline, CONTAINERS, None))
-    again, again_ms = _timed(lambda: _plan(outline, CONTAINERS, first))
+    spec = spec_of(run_request(CONTAINERS)).with_counts({STREAM: PARTITIONS})
+    first, first_ms = _timed(lambda: _plan(spec, CONTAINERS, None))
+    again, again_ms = _timed(lambda: _plan(spec, CONTAINERS, first))
     if again.model != first.model:
         raise BenchFailed("the same question was answered with another model")
-    lost = _without(first, outline, ProcessorId("7"))
+    lost = _without(first, spec, ProcessorId("7"))
     after = {
-        "one_more": (first.model, _plan(outline, CONTAINERS + 1, first).model),
-        "one_less": (first.model, _plan(outline, CONTAINERS - 1, first).model),
+        "one_more": (first.model, _plan(spec, CONTAINERS + 1, first).model),
+        "one_less": (first.model, _plan(spec, CONTAINERS - 1, first).model),
         "one_lost": (first.model, lost.model),
-        "back_again": (lost.model, _plan(outline, CONTAINERS, lost).model),
+        "back_again": (lost.model, _plan(spec, CONTAINERS, lost).model),
     }
-    grown, grown_ms = _timed(lambda: _plan(outline, CONTAINERS, first, PARTITIONS * 2))
+    grown, grown_ms = _timed(lambda: _plan(spec, CONTAINERS, first, PARTITIONS * 2))
     if grown.model.placement != first.model.placement:
         raise BenchFailed("growth moved tasks")
     return Moved(
@@ -96,15 +97,15 @@ def _placing() -> Moved:
     )
 
 
-def _plan(outline: ModelSpec, containers: int, former: PlannedModel | None, partitions: int = PARTITIONS) -> PlannedModel:
-    wanted = replace(outline, containers=containers)
+def _plan(spec: RunSpec, containers: int, former: PlannedModel | None, partitions: int = PARTITIONS) -> PlannedModel:
+    wanted = replace(spec, containers=containers).with_counts({STREAM: partitions})
     previous, model = (former.assignment, former.model) if former else (Previous(), None)
-    return wanted.planned(GroupByPartition(), {STREAM: partitions}, previous, model, slots(containers))
+    return plan_model(wanted, GroupByPartition(), previous, model, slots(containers))
 
 
-def _without(former: PlannedModel, outline: ModelSpec, lost: ProcessorId) -> PlannedModel:
+def _without(former: PlannedModel, spec: RunSpec, lost: ProcessorId) -> PlannedModel:
     left = [pid for pid in slots(CONTAINERS) if pid != lost]
-    return outline.planned(GroupByPartition(), {STREAM: PARTITIONS}, former.assignment, former.model, left)
+    return plan_model(spec, GroupByPartition(), former.assignment, former.model, left)
 
 
 def least_moves(before: Placement, processors: list[ProcessorId]) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from bench.harness import BenchFailed
+from coordinator.api.runs import spec_of
 from coordinator.app import new_run_id, prepare, stores_of_blobs
 from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
@@ -75,7 +76,7 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         clock = SystemClock()
         blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
         deployments = Deployments(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
-        await _register_all(store, await deployments.deploy(run_request(containers)), containers)
+        await _register_all(store, await deployments.deploy(spec_of(run_request(containers))), containers)
     finally:
         await store.close()
 

@@ -1,7 +1,7 @@
 """The job model of 10,000 partitions and 100 containers: asking whether it has changed, and making it.
 
 Measured: answers per second to `GET /jobModel?job=NAME` with `If-None-Match` (304), against heartbeats at the same coordinator in the
-same run. As figures: the time to make the model (`coordinator.jobmodels.cache.plan_model`, in this process) and to spell it as bytes, the
+same run. As figures: the time to make the model (`sluice.core.model.plan_model`, in this process) and to spell it as bytes, the
 whole of `POST /runs` over HTTP for a first and for a second deployment, and the time for one registration of a container of that run.
 """
 
@@ -17,9 +17,10 @@ from bench.deployment import JOB, STREAM, deploy, make_stream, metric, register,
 from bench.harness import BenchFailed, Result, Server, coordinator, note, running
 from bench.heartbeats import ALIVE, check_beats, heartbeat_target
 from bench.load import CONNECTIONS, Sample, Target, alternate, middle_cpu, middle_rate, middle_share, need_wrk, paired_ratio
-from coordinator.jobmodels.cache import plan_model
+from coordinator.api.runs import spec_of
 from sluice.core.grouping import GroupByPartition, Previous
-from sluice.core.ids import StreamId
+from sluice.core.model import plan_model
+from sluice.core.placement import slots
 from sluice.wire import samza as wire_samza
 from tests.support.processes import free_port, get
 
@@ -61,13 +62,12 @@ def run() -> Result:
 
 def _making() -> dict[str, float]:
     """Milliseconds, medians of several: plan, spell, hash; and the size of what is spelled."""
-    request = run_request(CONTAINERS)
-    bindings, counts = {STREAM: StreamId("log", STREAM)}, {STREAM: PARTITIONS}
-    grouper = GroupByPartition()
-    first = plan_model(request, grouper, bindings, counts, Previous(), None)
+    spec = spec_of(run_request(CONTAINERS)).with_counts({STREAM: PARTITIONS})
+    grouper, processors = GroupByPartition(), slots(CONTAINERS)
+    first = plan_model(spec, grouper, Previous(), None, processors)
     return {
-        "plan_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, Previous(), None)),
-        "plan_again_ms": _milliseconds(lambda: plan_model(request, grouper, bindings, counts, first.assignment, first.model)),
+        "plan_ms": _milliseconds(lambda: plan_model(spec, grouper, Previous(), None, processors)),
+        "plan_again_ms": _milliseconds(lambda: plan_model(spec, grouper, first.assignment, first.model, processors)),
         "spell_ms": _milliseconds(lambda: wire_samza.job_model_bytes(first.model)),
         "hash_ms": _milliseconds(first.model.content_hash),
         "model_bytes": len(wire_samza.job_model_bytes(first.model)),

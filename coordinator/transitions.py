@@ -5,7 +5,7 @@ for clean-up, and the check that every report about a task passes. Each function
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, Snapsho
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, UnknownRun, UnknownTask
 from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, held_until
-from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, StreamId, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
 from sluice.core.model import JobModel
@@ -122,37 +122,16 @@ class Reads:
 
 def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
     """The stages of each task that read something of it."""
-    ids = {each["name"]: StreamId(str(each["system"]), str(each["stream"])) for each in run.streams}
-    reads = {StageName(stage["name"]): {ids[name] for name in stage["reads"]} for stage in run.spec["stages"]}
-    found = []
-    for name, task in sorted(model.tasks.items()):
-        for stage, streams in reads.items():
-            ssps = frozenset(ssp for ssp in task.ssps if ssp.stream_id in streams)
-            if ssps:
-                found.append(Reads(name, stage, ssps))
-    return found
-
-
-def feeders_of(run: RunRow) -> Mapping[StageName, frozenset[StageName]]:
-    """Stage -> the stages that write what it reads."""
-    stages = run.spec["stages"]
-    return {
-        StageName(each["name"]): frozenset(StageName(other["name"]) for other in stages if set(other["writes"]) & set(each["reads"]))
-        for each in stages
-    }
+    return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in run.spec.by_stage(task.ssps).items()]
 
 
 def shape_of(run: RunRow, model: JobModel, containers: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Shape:
     return Shape(
         slots=model.placement,
-        feeders=feeders_of(run),
+        feeders=run.spec.feeders,
         live={each.processor_id for each in containers if each.state is ContainerState.LIVE},
         held={each.task for each in holds if each.run_id == run.run_id and not each.hold.released},
     )
-
-
-def intermediates(run: RunRow) -> frozenset[StreamId]:
-    return frozenset(StreamId(str(each["system"]), str(each["stream"])) for each in run.streams if each["role"] == "intermediate")
 
 
 def pin_id(drain_id: DrainId) -> str:

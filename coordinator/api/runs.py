@@ -22,8 +22,10 @@ from coordinator.runs.runs import RunDetails
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
-from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, TaskName
+from sluice.core.graph import Stage
+from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.ownership import TaskOwner
+from sluice.core.spec import Role, RunSpec, StreamSpec
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
@@ -44,14 +46,14 @@ async def deploy_run(
 ) -> wire_runs.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
-    return run_reply(await parts.deployments.deploy(body, replaces, sluice_who), parts.connections)
+    return run_reply(await parts.deployments.deploy(spec_of(body), replaces, sluice_who), parts.connections)
 
 
 @router.post("/runs/plan")
 async def plan_run(body: wire_runs.RunRequest, parts: PartsDep) -> wire_runs.RunPlanReply:
     """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
     that is still to come."""
-    return plan_of_run(body.job, await parts.deployments.plan(body))
+    return plan_of_run(body.job, await parts.deployments.plan(spec_of(body)))
 
 
 @router.get("/runs")
@@ -84,7 +86,7 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
 @router.get("/runs/{runId}/request")
 async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
     """The request that made a run, with which it can be made again."""
-    return await parts.runs.request_of(RunId(run_id))
+    return request_of(await parts.runs.spec(RunId(run_id)))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
@@ -97,6 +99,74 @@ async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopReque
 @router.get("/jobs")
 async def get_jobs(parts: PartsDep) -> wire_runs.JobsReply:
     return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
+
+
+def spec_of(request: wire_runs.RunRequest) -> RunSpec:
+    return RunSpec(
+        job=JobName(request.job),
+        containers=request.containers,
+        streams=(
+            *(_stream(each, Role.INPUT, broadcast=each.broadcast) for each in request.inputs),
+            *(_stream(each, Role.INTERMEDIATE, each.partitions) for each in request.intermediates),
+            *(_stream(each, Role.OUTPUT, each.partitions) for each in request.outputs),
+        ),
+        stages=tuple(Stage(StageName(each.name), each.reads, each.writes) for each in request.stages),
+        grouper=request.grouper,
+        max_tasks=request.max_tasks,
+        stateful=request.stateful,
+        start=request.start,
+        max_event_skew_seconds=request.max_event_skew_seconds,
+        config=request.config,
+    )
+
+
+def _stream(body: wire_runs.StreamBody, role: Role, partitions: int | None = None, *, broadcast: bool = False) -> StreamSpec:
+    return StreamSpec(
+        name=body.name,
+        role=role,
+        id=StreamId(body.system, body.stream or body.name),
+        broadcast=broadcast,
+        requested_stream=body.stream,
+        requested_partitions=partitions,
+    )
+
+
+def request_of(spec: RunSpec) -> wire_runs.RunRequest:
+    """The request that makes a run like this one."""
+
+    def streams(role: Role) -> list[tuple[StreamSpec, dict[str, object]]]:
+        found = [each for each in spec.streams if each.role is role]
+        return [(each, {"name": each.name, "system": each.id.system, "stream": each.requested_stream}) for each in found]
+
+    def created(role: Role) -> list[dict[str, object]]:
+        return [{**fields, "partitions": each.requested_partitions} for each, fields in streams(role)]
+
+    return wire_runs.RunRequest.model_validate(
+        {
+            "job": spec.job,
+            "containers": spec.containers,
+            "inputs": [{**fields, "broadcast": each.broadcast} for each, fields in streams(Role.INPUT)],
+            "intermediates": created(Role.INTERMEDIATE),
+            "outputs": created(Role.OUTPUT),
+            "stages": [_stage_body(each) for each in spec.stages],
+            "grouper": spec.grouper,
+            "max_tasks": spec.max_tasks,
+            "stateful": spec.stateful,
+            "start": spec.start,
+            "max_event_skew_seconds": spec.max_event_skew_seconds,
+            "config": dict(spec.config),
+        }
+    )
+
+
+def _stage_body(stage: Stage) -> wire_runs.StageBody:
+    return wire_runs.StageBody(name=stage.name, reads=stage.reads, writes=stage.writes)
+
+
+def _stream_reply(stream: StreamSpec) -> wire_runs.StreamReply:
+    fields: dict[str, object] = {"name": stream.name, "role": stream.role.value, "system": stream.id.system, "stream": stream.id.stream}
+    fields |= {"partitions": stream.partitions, "broadcast": stream.broadcast, "identity": stream.identity}
+    return wire_runs.StreamReply.model_validate(fields)
 
 
 Connections = dict[str, dict[str, str]]
@@ -117,31 +187,29 @@ def run_reply(run: RunRow, connections: Connections) -> wire_runs.RunReply:
 
 
 def plan_of_run(job: str, proposed: Proposed) -> wire_runs.RunPlanReply:
-    missing = {(each.system, each.stream) for each in proposed.missing}
-    streams = tuple(wire_runs.StreamReply.model_validate(each) for each in proposed.streams)
     return wire_runs.RunPlanReply(
         job=job,
         replaces=proposed.before.run_id if proposed.before else None,
-        streams=streams,
-        creates=tuple(each.name for each in streams if (each.system, each.stream) in missing),
+        streams=tuple(_stream_reply(each) for each in proposed.spec.streams),
+        creates=tuple(each.name for each in proposed.spec.streams if each.id in proposed.missing),
         tasks=tuple(wire_runs.PlannedTask(task=task, processor_id=slot) for task, slot in sorted(proposed.model.placement.items())),
     )
 
 
 def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
-    used = {str(stream["system"]) for stream in run.streams}
+    used = {stream.id.system for stream in run.spec.streams}
     return {
         "run_id": run.run_id,
         "job": run.job,
         "state": run.state,
-        "origin": run.origin,
+        "origin": run.first_run,
         "reason": run.reason,
-        "containers": run.spec["containers"],
+        "containers": run.spec.containers,
         "job_model_version": run.model_version,
-        "streams": tuple(run.streams),
-        "stages": tuple(run.spec["stages"]),
-        "config": run.spec["config"],
-        "max_event_skew_seconds": run.spec.get("maxEventSkewSeconds"),
+        "streams": tuple(_stream_reply(each) for each in run.spec.streams),
+        "stages": tuple(_stage_body(each) for each in run.spec.stages),
+        "config": dict(run.spec.config),
+        "max_event_skew_seconds": run.spec.max_event_skew_seconds,
         "systems": {name: connection for name, connection in connections.items() if name in used},
         "created_at": run.created_at,
         "started_at": run.started_at,

@@ -20,9 +20,7 @@ from coordinator.transitions import (
     containers_of,
     enter,
     fail,
-    feeders_of,
     get_run,
-    intermediates,
     pin,
     stages_of,
     tell,
@@ -137,7 +135,7 @@ class Drains:
             known = await self._standing(tx, run)
         if known is not None:
             return known, False
-        pinned = await self._ends(intermediates(run))
+        pinned = await self._ends(run.spec.intermediates)
         async with self._store.begin() as tx:
             run = await get_run(tx, asked.run_id)
             known = await self._standing(tx, run)
@@ -290,7 +288,7 @@ class Drains:
             case Phase.FLUSHING if to is not drain.phase:
                 positions = await self._positions(tx, run, drain)
                 inputs = to_catch_up(positions)
-                read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in intermediates(run)}
+                read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in run.spec.intermediates}
                 return await enter(tx, replace(drain, catch_up=read_twice), to, now, flushed=await _flushed(tx, run, drain))
             case Phase.DRAINED if ends is None:
                 raise StreamUnavailable("the ends of the intermediate streams have not been looked up yet: ask again")
@@ -303,7 +301,7 @@ class Drains:
     async def _end(self, tx: Writing, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
         """Record where the next run begins, and end the run. Its containers see that, and go."""
         positions = await self._positions(tx, run, drain)
-        apart = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in intermediates(run)}
+        apart = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in run.spec.intermediates}
         if apart:
             log.warning(
                 "drain %s: readers of %s ended at different offsets; the next run begins at the lowest, and some records are read twice",
@@ -334,7 +332,7 @@ class Drains:
                 if drain is None or drain.phase is not Phase.COMMITTING:
                     return None
                 run = await get_run(tx, drain.run_id)
-            self._final_ends[drain_id] = await self._ends(intermediates(run))
+            self._final_ends[drain_id] = await self._ends(run.spec.intermediates)
         return self._final_ends[drain_id]
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -384,7 +382,7 @@ async def _flushed_everywhere(tx: Reading, row: DrainStageRow) -> bool:
 
 async def _flushed(tx: Reading, run: RunRow, drain: DrainRow) -> Sequence[StageName]:
     """The stages that every task has flushed."""
-    return [stage for stage in feeders_of(run) if not await tx.is_behind(drain.drain_id, stage, Step.FLUSHED)]
+    return [stage for stage in run.spec.stage_names if not await tx.is_behind(drain.drain_id, stage, Step.FLUSHED)]
 
 
 def stages_at(rows: Sequence[DrainStageRow]) -> Sequence[StageAt]:

@@ -31,7 +31,7 @@ def emptying(run: RunRow, model: JobModel, measures: StageMetrics) -> Sequence[E
     for each in stages_of(run, model):
         tasks[each.stage].append(each.task)
     found = []
-    for stage in (StageName(each["name"]) for each in run.spec["stages"]):
+    for stage in run.spec.stage_names:
         measured = {task: told[task, stage].measures for task in tasks[stage] if (task, stage) in told}
         known = {task: each for task, each in measured.items() if each is not None and each.unflushable is not None}
         found.append(

@@ -270,8 +270,8 @@ class _Runs:
 def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:
     if run.state.ended or run.stop_requested_at is not None:
         raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
-    if not 0 <= _slot_number(processor_id) < int(run.spec["containers"]):
-        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {int(run.spec['containers']) - 1}")
+    if not 0 <= _slot_number(processor_id) < run.spec.containers:
+        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {run.spec.containers - 1}")
     return run
 
 

@@ -3,48 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.store.port import Reading, RunRow, Store
 from sluice.core.errors import NoJobModel
-from sluice.core.grouping import Grouper, Previous
-from sluice.core.ids import JobName, RunId, StageName, StreamId
-from sluice.core.model import JobModel, ModelSpec, PlannedModel
-from sluice.core.placement import slots
+from sluice.core.ids import JobName, RunId
+from sluice.core.model import JobModel
 from sluice.wire import body as wire_body
-from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
-
-
-def outline_of(request: wire_runs.RunRequest, bindings: Mapping[str, StreamId]) -> ModelSpec:
-    """`bindings` are by the job's names of its streams."""
-    return ModelSpec(
-        job=JobName(request.job),
-        reads={StageName(stage.name): stage.reads for stage in request.stages},
-        bindings=bindings,
-        broadcast=frozenset(each.name for each in request.inputs if each.broadcast),
-        grouping=request.grouper + (f"/{request.max_tasks}" if request.max_tasks else ""),
-        stateful=request.stateful,
-        containers=request.containers,
-        config=request.config,
-    )
-
-
-def plan_model(
-    request: wire_runs.RunRequest,
-    grouper: Grouper,
-    bindings: Mapping[str, StreamId],
-    counts: Mapping[str, int],
-    previous: Previous,
-    former: JobModel | None,
-) -> PlannedModel:
-    """The job model of a deployment. `grouper` is the one that the request names; `bindings` and `counts` are by the job's names of its
-    streams; `former` is the job's last model.
-
-    Raises the errors of grouping, co-partitioning and placement; nothing is changed.
-    """
-    return outline_of(request, bindings).planned(grouper, counts, previous, former, slots(request.containers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,14 @@ class ReassignTasks:
 
     async def _wish(self, tx: Reading, run: RunRow) -> tuple[ModelChange, str] | None:
         """What is to become of the run's slots, and why; None when nothing is."""
-        rule = self.rule.of_config(run.spec["config"])
+        rule = self.rule.of_config(run.spec.config)
         current = await tx.current_run(run.job)
         if rule.after is None or run.state is not RunState.RUNNING or run.stop_requested_at is not None:
             return None
         if current is None or current.run_id != run.run_id or not self.blob_stores.backup(run.backup).to:
             return None
         away = given_away(run, await self.models.decoded(tx, run))
-        if not away and (await tx.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= int(run.spec["containers"]):
+        if not away and (await tx.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
         rows = await tx.containers(run.run_id)
         wanted = to_give_away(await self._slots(tx, run, rows), away, rule, self.clock.now())
@@ -92,7 +92,7 @@ class ReassignTasks:
                 return Slot(live=True, since=row.registered_at)
             return Slot(live=False, since=row.ended_at or row.last_seen_at)
 
-        return {pid: slot(pid) for pid in slots(int(run.spec["containers"]))}
+        return {pid: slot(pid) for pid in slots(run.spec.containers)}
 
     async def _before(self, tx: Reading, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
         """The tasks that returning slots had when they had some last."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, stream_of, watched_streams
+from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions
 from coordinator.store.jobmodels import WatchedRow
 from coordinator.store.port import Reading, RunRow, Store
 from coordinator.transitions import get_run
@@ -22,6 +22,7 @@ from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, Unavailable
 from sluice.core.expansion import Counted, Judged, Verdict, grows, plainly
 from sluice.core.ids import JobName, RunId, StreamId
 from sluice.core.lifecycle import RunState
+from sluice.core.spec import StreamSpec
 from sluice.streams.port import StreamSystem
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class PartitionMonitor:
         async with self.store.read() as tx:
             runs = await _live(tx)
             before = {run.job: await tx.watched(run.job) for run in runs}
-        looks = await self._look_at({stream_of(each) for run in runs for each in watched_streams(run).values()})
+        looks = await self._look_at({each.id for run in runs for each in run.spec.monitored})
         done: Counter[str] = Counter()
         found: dict[JobName, Sequence[WatchedRow]] = {}
         for run in runs:
@@ -75,7 +76,7 @@ class PartitionMonitor:
         """The inputs of a run as they are now, by the job's names. Raises UnknownRun."""
         async with self.store.read() as tx:
             run = await get_run(tx, run_id)
-        looks = await self._look_at({stream_of(each) for each in watched_streams(run).values()})
+        looks = await self._look_at({each.id for each in run.spec.monitored})
         return {each.name: each for each in _counted(run, looks)}
 
     # --- looking ---------------------------------------------------------------------------------------------------
@@ -187,13 +188,12 @@ async def _live(tx: Reading) -> Sequence[RunRow]:
 
 
 def _counted(run: RunRow, looks: Mapping[StreamId, PartitionCounts]) -> Sequence[Counted]:
-    return [_seen(run, name, each, looks[stream_of(each)]) for name, each in watched_streams(run).items()]
+    return [_seen(run, each, looks[each.id]) for each in run.spec.monitored]
 
 
-def _seen(run: RunRow, name: str, stream: Mapping[str, object], look: PartitionCounts) -> Counted:
-    known, identity = int(str(stream["partitions"])), stream.get("identity")
-    counted = Counted(name, stream_of(stream), known, look.partitions, look.trouble)
-    if identity is None or look.identity in (None, identity):
+def _seen(run: RunRow, stream: StreamSpec, look: PartitionCounts) -> Counted:
+    counted = Counted(stream.name, stream.id, stream.partitions, look.partitions, look.trouble)
+    if stream.identity is None or look.identity in (None, stream.identity):
         return counted
     told = f"{counted.stream} was deleted and made anew since the job began to read it, so its offsets stand for other records"
     return replace(counted, trouble=f"{told}: deploy the job with an explicit start", another=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, changeable, store_version, stream_of
+from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, changeable, store_version
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, WatchedRow
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
@@ -94,8 +94,8 @@ class ModelHistory:
             await _not_adopted(tx, run, version)
             proposal = await self._taken_back(tx, run, wanted)
             counts = _counts_of(proposal.plan.model)
-            streams = [{**each, "partitions": counts.get(stream_of(each), each["partitions"])} for each in run.streams]
-            changed = replace(run, streams=streams, spec={**run.spec, "containers": proposal.containers})
+            spec = run.spec.with_counts({each.name: counts[each.id] for each in run.spec.streams if each.id in counts})
+            changed = replace(run, spec=replace(spec, containers=proposal.containers))
             told = replace(asked, why=f"rolled back to version {version}{f'; {asked.why}' if asked.why else ''}")
             changed = await store_version(tx, changed, proposal.plan, told, self._clock.now())
             await _keep_from_growing(tx, run, counts, asked, self._clock.now())
@@ -117,7 +117,7 @@ class ModelHistory:
             raise IncompatibleExpansion("that version is of a deployment that read fewer streams: deploy the job again")
         previous = await tx.assignment(run.job)
         kept = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
-        containers = int(wanted.config.get("job.container.count", run.spec["containers"]))
+        containers = int(wanted.config.get("job.container.count", run.spec.containers))
         model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
         assignment = replace(previous, tasks={ssp: task for ssp, task in previous.tasks.items() if ssp in kept})
         return Proposal(run, present, PlannedModel(model, assignment), (), effect(present, model), containers)
@@ -149,13 +149,13 @@ async def _not_adopted(tx: Reading, run: RunRow, version: int) -> None:
 async def _keep_from_growing(tx: Writing, run: RunRow, counts: Mapping[StreamId, int], asked: ChangeReason, now: datetime) -> None:
     """Note of each stream that lost partitions which count is not to be grown to by itself."""
     watched = {row.stream_id: row for row in await tx.watched(run.job) if row.run_id == run.run_id}
-    for each in run.streams:
-        stream, had = stream_of(each), int(each["partitions"])
+    for each in run.spec.streams:
+        stream, had = each.id, each.partitions
         if stream not in counts or counts[stream] == had:
             continue
         reason = f"its growth to {had} partitions was taken back{f' ({asked.why})' if asked.why else ''}: ask for it to grow again"
         watched[stream] = WatchedRow(
-            run.job, *(stream.system, stream.stream), run.run_id, str(each["name"]), counts[stream], had, Verdict.REFUSED, reason, now, had
+            run.job, *(stream.system, stream.stream), run.run_id, each.name, counts[stream], had, Verdict.REFUSED, reason, now, had
         )
     await tx.put_watched(run.job, list(watched.values()))
 

@@ -47,7 +47,7 @@ class Standbys:
                 raise UnknownContainer(f"run {run_id} has no container {execution_id!r}")
             placement = (await self.models.decoded(tx, run)).placement
             own = frozenset(task for task, slot in placement.items() if slot == container.processor_id)
-            if run.state.ended or not replicas_of(run.spec["config"]) or not self.blob_stores.backup(run.backup).restore_from:
+            if run.state.ended or not replicas_of(run.spec.config) or not self.blob_stores.backup(run.backup).restore_from:
                 return StandbyPlan([], own)
             return StandbyPlan(await self._copies(tx, run, container.processor_id, placement, rows), own)
 
@@ -72,7 +72,7 @@ def hosts_of(rows: Sequence[ContainerRow]) -> Hosts:
 
 def with_standbys(homes: Homes, run: RunRow, placement: Placement, rows: Sequence[ContainerRow]) -> Homes:
     """Where tasks would rather be: after the slots that may have the state itself, those that have a copy of it."""
-    if not replicas_of(run.spec["config"]):
+    if not replicas_of(run.spec.config):
         return homes
     copies = standbys(placement, hosts_of(rows))
     return {**homes, **{task: [*homes.get(task, ()), keeper] for task, keeper in copies.items()}}

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from coordinator.fleet.notices import Notices
-from coordinator.jobmodels.cache import JobModels, outline_of
+from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.jobmodels.standby import with_standbys
 from coordinator.store.jobmodels import ModelRow
@@ -21,14 +20,13 @@ from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow
 from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
-from sluice.core.expansion import Counted, Effect, Judged, Verdict, effect, judge, overall
+from sluice.core.expansion import Counted, Effect, Judged, Verdict, counts_now, effect, judge, overall
 from sluice.core.grouping import Grouper, Previous
-from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp, StreamId
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, PlannedModel
+from sluice.core.model import JobModel, PlannedModel, plan_model
 from sluice.core.placement import Homes, slots
 from sluice.streams.port import StreamSystem
-from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
@@ -70,7 +68,7 @@ class Proposal:
 
     @property
     def changed(self) -> bool:
-        return not self.effect.nothing or self.containers != int(self.run.spec["containers"])
+        return not self.effect.nothing or self.containers != self.run.spec.containers
 
     @property
     def verdict(self) -> Verdict:
@@ -139,22 +137,22 @@ class ModelVersions:
 
     async def _proposed(self, known: _Known, wish: ModelChange) -> Proposal:
         run, model, previous = known.run, known.model, known.previous
-        containers = int(run.spec["containers"]) if wish.containers is None else wish.containers
-        request = wire_runs.RunRequest.model_validate({**run.spec, "containers": containers})
-        outline = outline_of(request, {str(each["name"]): stream_of(each) for each in run.streams})
+        spec = run.spec if wish.containers is None else replace(run.spec, containers=wish.containers)
         away = wish.away
         if away is None:  # whoever asks for containers wants those that are back to be used
             away = given_away(run, model) - (known.live if wish.containers is not None else frozenset())
-        processors = [pid for pid in slots(containers) if pid not in away]
-        counted = _counted(run, wish.counts or {}, outline.read)
+        processors = [pid for pid in slots(spec.containers) if pid not in away]
+        counted = _counted(run, wish.counts or {})
         homes = {**known.homes, **(wish.homes or {})}
 
         def judged(grouper: Grouper) -> tuple[PlannedModel, Sequence[Judged], Effect]:
-            plan, found = judge(counted, lambda counts: outline.planned(grouper, counts, previous, model, processors, homes), model)
+            plan, found = judge(
+                counted, lambda counts: plan_model(spec.with_counts(counts), grouper, previous, model, processors, homes), model
+            )
             return plan, found, effect(model, plan.model)
 
-        plan, found, changes = await self._groupers.asked(request.grouper, request.max_tasks, judged)
-        return Proposal(run, model, plan, found, changes, containers)
+        plan, found, changes = await self._groupers.asked(spec.grouper, spec.max_tasks, judged)
+        return Proposal(run, model, plan, found, changes, spec.containers)
 
     # --- putting in force ------------------------------------------------------------------------------------------
 
@@ -176,12 +174,11 @@ class ModelVersions:
         """In one transaction: the model, the assignment, where new partitions begin, the run, and the word to its containers."""
         run, plan = proposal.run, proposal.plan
         beginnings = await self._beginnings(proposal.effect.partitions.keys())
-        counts = {each.counted.name: each.counted.now for each in proposal.judged if each.verdict is Verdict.SAFE}
+        counts = counts_now(each.counted for each in proposal.judged if each.verdict is Verdict.SAFE)
         async with self._store.begin() as tx:
             now_run = await changeable(tx, run.run_id, run.model_version)
             await tx.put_starts(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
-            streams = [{**each, "partitions": counts.get(str(each["name"]), each["partitions"])} for each in now_run.streams]
-            changed = replace(now_run, streams=streams, spec={**now_run.spec, "containers": proposal.containers})
+            changed = replace(now_run, spec=replace(now_run.spec.with_counts(counts), containers=proposal.containers))
             changed = await store_version(tx, changed, plan, asked, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self.in_force(changed, plan.model, containers)
@@ -211,7 +208,7 @@ class ModelVersions:
 
 def _why(proposal: Proposal, why: str) -> str:
     """What has happened, and the reason that was given for it."""
-    before = int(proposal.run.spec["containers"])
+    before = proposal.run.spec.containers
     scaled = [f"scaled from {before} to {proposal.containers} containers"] if proposal.containers != before else []
     grown = [each.reason for each in proposal.judged if each.verdict is Verdict.SAFE]
     return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed anew"
@@ -229,7 +226,7 @@ def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) ->
 
 def given_away(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
     """The slots of the run that have no tasks, since a fail-over gave them to others."""
-    return frozenset(slots(int(run.spec["containers"]))) - model.containers.keys()
+    return frozenset(slots(run.spec.containers)) - model.containers.keys()
 
 
 async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, asked: ChangeReason, now: datetime) -> RunRow:
@@ -241,7 +238,7 @@ async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, asked: Cha
     await tx.put_assignment(run.job, plan.assignment)
     changed = replace(run, model_version=version)
     await tx.put_run(changed)
-    detail = {"version": version, "containers": int(run.spec["containers"]), "why": asked.why}
+    detail = {"version": version, "containers": run.spec.containers, "why": asked.why}
     await tx.add_notice(run.run_id, "MODEL", now, detail)
     return changed
 
@@ -261,30 +258,15 @@ async def changeable(tx: Reading, run_id: RunId, version: int | None) -> RunRow:
     return run
 
 
-def stream_of(each: Mapping[str, object]) -> StreamId:
-    return StreamId(str(each["system"]), str(each["stream"]))
-
-
-def watched_streams(run: RunRow) -> Mapping[str, Mapping[str, object]]:
-    """The inputs that some stage of the run reads, by the job's names. Intermediate streams are the coordinator's and do not grow."""
-    read = {name for stage in run.spec["stages"] for name in stage["reads"]}
-    return {str(each["name"]): each for each in run.streams if each["role"] == "input" and each["name"] in read}
-
-
 def supposed(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
     """Streams of a run with other counts, by the job's names. Raises UnknownStream for one that is no input of the run."""
-    inputs = watched_streams(run)
+    inputs = {each.name: each for each in run.spec.monitored}
     for name in counts:
         if name not in inputs:
             raise UnknownStream(f"run {run.run_id} has no input {name!r} that a stage reads: it has {', '.join(sorted(inputs))}")
-    return {name: Counted(name, stream_of(inputs[name]), _count(inputs[name]), count) for name, count in counts.items()}
+    return {name: Counted(name, inputs[name].id, inputs[name].partitions, count) for name, count in counts.items()}
 
 
-def _count(stream: Mapping[str, Any]) -> int:
-    return int(stream["partitions"])
-
-
-def _counted(run: RunRow, told: Mapping[str, Counted], read: Sequence[str]) -> Sequence[Counted]:
+def _counted(run: RunRow, told: Mapping[str, Counted]) -> Sequence[Counted]:
     """Every stream that some stage reads, with what is told of it."""
-    known = [(str(each["name"]), stream_of(each), _count(each)) for each in run.streams if each["name"] in read]
-    return [told.get(name) or Counted(name, stream, count, count) for name, stream, count in known]
+    return [told.get(each.name) or Counted(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]

@@ -109,7 +109,7 @@ class AlignmentCoordinator:
         known = self._standing.get((run.run_id, stage))
         if known is not None and self._clock.elapsed() - known.read_at < FRESH.total_seconds():
             return known
-        reads = _reads(run, stage)
+        reads = run.spec.reads(stage)
         tasks = (await self._model_of(tx, run)).tasks
         positions = dict(await tx.starts(run.run_id))
         committed = {row.task: row.offsets for row in await tx.stores(run.job) if row.stage == stage}
@@ -136,15 +136,10 @@ def _end(ends: Mapping[StreamId, Offsets], ssp: Ssp) -> int:
     return ends[ssp.stream_id].get(ssp.partition, 0)
 
 
-def _reads(run: RunRow, stage: StageName) -> frozenset[StreamId]:
-    names = next(each["reads"] for each in run.spec["stages"] if each["name"] == stage)
-    return frozenset(StreamId(str(each["system"]), str(each["stream"])) for each in run.streams if each["name"] in names)
-
-
 def _max_skew(run: RunRow, stage: StageName) -> timedelta:
-    seconds = run.spec.get("maxEventSkewSeconds")
-    if seconds is None:
+    max_skew = run.spec.max_event_skew
+    if max_skew is None:
         raise NotAligned(f"run {run.run_id} was deployed without maxEventSkewSeconds: its tasks need not ask")
-    if stage not in {each["name"] for each in run.spec["stages"]}:
+    if stage not in run.spec.stage_names:
         raise NotAligned(f"run {run.run_id} has no stage {stage!r}")
-    return timedelta(seconds=seconds)
+    return max_skew

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
-from coordinator.jobmodels.cache import JobModels, plan_model
+from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
-from coordinator.runs.streams import JobStreams, bindings_of, graph_of, streams_of
+from coordinator.runs.streams import JobStreams
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelRow
 from coordinator.store.port import Reading, RunRow, Store, Writing
@@ -19,14 +19,13 @@ from coordinator.transitions import ask_to_stop, get_run
 from sluice.clock import Clock
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.failover import FailOver
-from sluice.core.graph import chain
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import JobName, RunId, Ssp, StreamId
 from sluice.core.lifecycle import RunState
-from sluice.core.model import JobModel, PlannedModel
-from sluice.core.placement import replicas_of
+from sluice.core.model import JobModel, PlannedModel, plan_model
+from sluice.core.placement import replicas_of, slots
+from sluice.core.spec import Role, RunSpec, Start
 from sluice.streams.port import StreamSystem
-from sluice.wire import runs as wire_runs
 from sluice.wire import samza as wire_samza
 
 
@@ -45,11 +44,11 @@ class _Before:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What a deployment would make: the run that it would replace, its job model, its streams, and which of them it would create."""
+    """What a deployment would make: the run that it would replace, its job model, its spec, and which streams it would create."""
 
     before: RunRow | None
     model: JobModel
-    streams: Sequence[Mapping[str, object]]
+    spec: RunSpec
     missing: Sequence[StreamId]
 
 
@@ -77,7 +76,7 @@ class Deployments:
         self._blob_stores = blob_stores
         self._deploying = asyncio.Lock()
 
-    async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None, who: str = "") -> RunRow:
+    async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
         """Make a run, for `who`; with `replaces`, only while that is the job's current one. Everything is checked before anything is
         created; streams come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and
         uses. A run deployed over a live one asks that one to stop.
@@ -85,63 +84,57 @@ class Deployments:
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
         StateUnregistered.
         """
-        bindings = self._checked(request)
+        self._check(spec)
         async with self._deploying:
             while True:
-                run = await self._deployed(request, bindings, replaces, who)
+                run = await self._deployed(spec, replaces, who)
                 if run is not None:
                     return run
 
-    async def _deployed(
-        self, request: wire_runs.RunRequest, bindings: Mapping[str, StreamId], replaces: RunId | None, who: str
-    ) -> RunRow | None:
+    async def _deployed(self, spec: RunSpec, replaces: RunId | None, who: str) -> RunRow | None:
         """None when the job model of the former run has changed meanwhile: what was planned from it is out of date."""
-        counts, missing = await self._streams.counts(request, bindings)
-        job = JobName(request.job)
+        spec, missing = await self._streams.counted(spec)
         async with self._store.read() as tx:
-            before = await self._before(tx, job, request.start)
-        _check_current(job, before.run, replaces)
+            before = await self._before(tx, spec.job, spec.start)
+        _check_current(spec.job, before.run, replaces)
         if before.run is not None:
             _not_draining(before.run)
-        if before.unheard_of and request.start == "checkpoint":
-            await self._nothing_backed_up(job)
-        plan = await self._plan(request, bindings, counts, before.previous, before.model)
-        intermediate = {bindings[each.name] for each in request.intermediates}
-        for name, stream in bindings.items():
-            if stream in missing:
-                await self._streams.system(stream.system).create(stream.stream, counts[name], kept=stream in intermediate)
-        starts = await self._streams.starts(request, bindings, plan, before.starts)
-        identities = await self._streams.identities(request, bindings, before.going_on)
-        return await self._save(request, streams_of(request, bindings, counts, identities), before, plan, starts, who)
+        if before.unheard_of and spec.start == "checkpoint":
+            await self._nothing_backed_up(spec.job)
+        plan = await self._plan(spec, before.previous, before.model)
+        for each in spec.streams:
+            if each.id in missing:
+                await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
+        starts = await self._streams.starts(spec, plan, before.starts)
+        spec = await self._streams.identified(spec, before.going_on.spec if before.going_on else None)
+        return await self._save(spec, before, plan, starts, who)
 
-    async def plan(self, request: wire_runs.RunRequest) -> Proposed:
+    async def plan(self, spec: RunSpec) -> Proposed:
         """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
 
         Raises what `deploy` does; but for that start neither NeverDrained nor RunIsDraining.
         """
-        bindings = self._checked(request)
-        to_come = request.start == "drained"
-        counts, missing = await self._streams.counts(request, bindings)
+        self._check(spec)
+        to_come = spec.start == "drained"
+        spec, missing = await self._streams.counted(spec)
         async with self._store.read() as tx:
-            before = await self._before(tx, JobName(request.job), "latest" if to_come else request.start)
+            before = await self._before(tx, spec.job, "latest" if to_come else spec.start)
         if before.run is not None and not to_come:
             _not_draining(before.run)
-        if before.unheard_of and request.start == "checkpoint":
-            await self._nothing_backed_up(JobName(request.job))
-        plan = await self._plan(request, bindings, counts, before.previous, before.model)
-        there = {name: stream for name, stream in bindings.items() if stream not in missing}
-        identities = await self._streams.identities(request, there, before.going_on)
-        return Proposed(before.run, plan.model, streams_of(request, bindings, counts, identities), missing)
+        if before.unheard_of and spec.start == "checkpoint":
+            await self._nothing_backed_up(spec.job)
+        plan = await self._plan(spec, before.previous, before.model)
+        spec = await self._streams.identified(spec, before.going_on.spec if before.going_on else None)
+        return Proposed(before.run, plan.model, spec, missing)
 
-    def _checked(self, request: wire_runs.RunRequest) -> Mapping[str, StreamId]:
-        """The request's streams by the job's names. Raises BadGraph, BlobStoreUnusable, BadConfig."""
-        chain(graph_of(request))
-        self._blob_stores.of_config(request.config, None)
-        FailOver(None, give_back=True).of_config(request.config)
-        replicas_of(request.config)
-        return bindings_of(request)
+    def _check(self, spec: RunSpec) -> None:
+        """Raises BadGraph, BlobStoreUnusable, BadConfig."""
+        spec.check()
+        self._blob_stores.of_config(spec.config, None)
+        FailOver(None, give_back=True).of_config(spec.config)
+        replicas_of(spec.config)
 
-    async def _before(self, tx: Reading, job: JobName, start: str | datetime) -> _Before:
+    async def _before(self, tx: Reading, job: JobName, start: Start) -> _Before:
         """Raises NeverDrained."""
         former = await tx.current_run(job)
         drain = await _last_drain(tx, job, former, start)
@@ -165,29 +158,14 @@ class Deployments:
                 "run `sluice rebuild`, or deploy with an explicit start to begin with empty state"
             )
 
-    async def _plan(
-        self,
-        request: wire_runs.RunRequest,
-        bindings: Mapping[str, StreamId],
-        counts: Mapping[str, int],
-        previous: Previous,
-        last: JobModel | None,
-    ) -> PlannedModel:
+    async def _plan(self, spec: RunSpec, previous: Previous, last: JobModel | None) -> PlannedModel:
         def planned(grouper: Grouper) -> PlannedModel:
-            return plan_model(request, grouper, bindings, counts, previous, last)
+            return plan_model(spec, grouper, previous, last, slots(spec.containers))
 
-        return await self._groupers.asked(request.grouper, request.max_tasks, planned)
+        return await self._groupers.asked(spec.grouper, spec.max_tasks, planned)
 
-    async def _save(
-        self,
-        request: wire_runs.RunRequest,
-        streams: Sequence[Mapping[str, object]],
-        before: _Before,
-        plan: PlannedModel,
-        starts: Mapping[Ssp, int],
-        who: str,
-    ) -> RunRow | None:
-        job, now, former, going_on = JobName(request.job), self._clock.now(), before.run, before.going_on
+    async def _save(self, spec: RunSpec, before: _Before, plan: PlannedModel, starts: Mapping[Ssp, int], who: str) -> RunRow | None:
+        job, now, former, going_on = spec.job, self._clock.now(), before.run, before.going_on
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
             newest = await tx.models(job, None, 1)
@@ -198,17 +176,16 @@ class Deployments:
                 run_id=run_id,
                 job=job,
                 state=RunState.CREATED,
-                origin=going_on.origin if going_on else run_id,
-                spec=request.model_dump(mode="json", by_alias=True),
-                streams=streams,
+                first_run=going_on.first_run if going_on else run_id,
+                spec=spec,
                 model_version=version,
                 created_at=now,
-                backup=self._blob_stores.of_config(request.config, former.backup if former else None),
+                backup=self._blob_stores.of_config(spec.config, former.backup if former else None),
             )
             await tx.put_run(run)
             await tx.put_assignment(job, plan.assignment)
             await tx.put_starts(run_id, starts)
-            if (former is not None and going_on is None) or request.start != "checkpoint":  # else what a rebuild has registered goes on
+            if (former is not None and going_on is None) or spec.start != "checkpoint":  # else what a rebuild has registered goes on
                 await tx.drop_stores(job)
             if former is not None:  # as it is now: its containers did not wait for us
                 await ask_to_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
@@ -247,7 +224,7 @@ def _undrained(run: RunRow, seen: RunRow) -> RunRow:
     return _not_draining(run)
 
 
-async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: str | datetime) -> DrainRow | None:
+async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:
     """The drain after which a run begins, if it does after one. Raises NeverDrained."""
     if start == "checkpoint":
         return await tx.newest_drain(former.run_id) if former is not None and former.state is RunState.DRAINED else None

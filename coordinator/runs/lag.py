@@ -121,7 +121,7 @@ class LagMonitor:
             run = runs.get(job.current_run)
             if run is None:
                 return JobSeen(job.job, job.state)
-            tally, slots = tallies[run.run_id], int(run.spec["containers"])
+            tally, slots = tallies[run.run_id], run.spec.containers
             unheld = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
             return JobSeen(
@@ -180,15 +180,13 @@ def _by_stage(behind: Behind) -> Mapping[StageName, int]:
 
 
 async def _positions(tx: Reading, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
-    ids = {each["name"]: StreamId(str(each["system"]), str(each["stream"])) for each in run.streams}
-    reads = {StageName(stage["name"]): frozenset(ids[name] for name in stage["reads"]) for stage in run.spec["stages"]}
     stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.stores(run.job)}
     starts = await tx.starts(run.run_id)
     readings = []
-    for number, (task, stage) in enumerate(((task, stage) for task in model.tasks.values() for stage in reads), 1):
-        ssps = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in task.ssps if ssp.stream_id in reads[stage]]
-        if ssps:
-            readings.append(_Reading((task.name, stage), ssps, stored.get((task.name, stage), {})))
+    for number, task in enumerate(model.tasks.values(), 1):
+        for stage, ssps in run.spec.by_stage(task.ssps).items():
+            found = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in ssps]
+            readings.append(_Reading((task.name, stage), found, stored.get((task.name, stage), {})))
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
-    return _Positions(model, alone, frozenset(stream for each in reads.values() for stream in each), readings)
+    return _Positions(model, alone, frozenset(each.id for each in run.spec.streams_read), readings)

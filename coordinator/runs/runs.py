@@ -20,7 +20,7 @@ from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 from sluice.core.ids import JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
 from sluice.core.placement import slots
-from sluice.wire import runs as wire_runs
+from sluice.core.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Runs:
                 held_back=self._held_back(containers),
             )
 
-    async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
-        """The request that made the run. Raises UnknownRun."""
+    async def spec(self, run_id: RunId) -> RunSpec:
+        """Raises UnknownRun."""
         async with self._store.read() as tx:
-            return wire_runs.RunRequest.model_validate((await get_run(tx, run_id)).spec)
+            return (await get_run(tx, run_id)).spec
 
     def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
         """The slots that are, by now."""
@@ -113,7 +113,7 @@ class Runs:
             run = await tx.current_run(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            hosts = dict.fromkeys(slots(int(run.spec["containers"])), "")
+            hosts = dict.fromkeys(slots(run.spec.containers), "")
             return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id) if each.processor_id in hosts}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:

@@ -119,14 +119,8 @@ class Tasks:
         """A store for each stage that reads something of this task; new ones get a lineage."""
         known = {row.stage: row for row in await tx.stores(run.job, task.name)}
         starts = await tx.starts(run.run_id)
-        ids = {stream["name"]: (stream["system"], stream["stream"]) for stream in run.streams}
         found = []
-        for stage in run.spec["stages"]:
-            reads = {ids[name] for name in stage["reads"]}
-            ssps = [ssp for ssp in sorted(task.ssps) if (ssp.system, ssp.stream) in reads]
-            if not ssps:
-                continue
-            name = StageName(stage["name"])
+        for name, ssps in run.spec.by_stage(task.ssps).items():
             if name not in known:
                 known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
                 await tx.put_store(known[name])
@@ -134,7 +128,7 @@ class Tasks:
             snapshot = None if head is None else await tx.snapshot(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
-            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in ssps}, snapshot))
+            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in sorted(ssps)}, snapshot))
         return found
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> None:

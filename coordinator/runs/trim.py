@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.store.port import Reading, Store
+from coordinator.store.port import Reading, RunRow, Store
 from sluice.clock import Clock
-from sluice.core.ids import JobName, RunId, Ssp, StageKey, StreamId
+from sluice.core.ids import Ssp, StageKey, StageName, StreamId
 from sluice.streams.port import StreamSystem
 
 
@@ -31,11 +31,10 @@ class TrimStreams:
         async with self.store.read() as tx:
             needed: dict[Ssp, int] = {}
             for run in await tx.active_runs():
-                intermediate = {StreamId(s["system"], s["stream"]) for s in run.streams if s["role"] == "intermediate"}
-                if not intermediate:
+                if not run.spec.intermediates:
                     continue
-                for ssp, offset in (await _needed(tx, run.job, run.run_id, run.spec, run.streams)).items():
-                    if ssp.stream_id in intermediate:
+                for ssp, offset in (await _needed(tx, run)).items():
+                    if ssp.stream_id in run.spec.intermediates:
                         needed[ssp] = min(offset, needed.get(ssp, offset))
         by_stream: defaultdict[StreamId, dict[int, int]] = defaultdict(dict)
         for ssp, offset in needed.items():
@@ -50,21 +49,18 @@ class TrimStreams:
         return {"trimmed": trimmed} if trimmed else {}
 
 
-async def _needed(
-    tx: Reading, job: JobName, run_id: RunId, spec: Mapping[str, object], streams: Sequence[Mapping[str, object]]
-) -> Mapping[Ssp, int]:
+async def _needed(tx: Reading, run: RunRow) -> Mapping[Ssp, int]:
     """The lowest offset of each partition that some stage of the run may still read: behind what it reported, and, to run batches again,
     behind the oldest snapshot of it that is retained."""
-    starts = dict(await tx.starts(run_id))
-    stages = spec["stages"]
-    assert isinstance(stages, list)
-    readers = {
-        StreamId(str(s["system"]), str(s["stream"])): {stage["name"] for stage in stages if s["name"] in stage["reads"]} for s in streams
-    }
+    starts = dict(await tx.starts(run.run_id))
+    readers: defaultdict[StreamId, set[StageName]] = defaultdict(set)
+    for stage in run.spec.stage_names:
+        for stream in run.spec.reads(stage):
+            readers[stream].add(stage)
     reported: defaultdict[Ssp, list[int]] = defaultdict(list)
-    for row in await tx.stores(job):
-        retained = await tx.snapshots_of(StageKey(job, row.task, row.stage))
+    for row in await tx.stores(run.job):
+        retained = await tx.snapshots_of(StageKey(run.job, row.task, row.stage))
         for ssp, offset in row.offsets.items():
-            if row.stage in readers.get(ssp.stream_id, ()):  # else a stage that the job has not any more
+            if row.stage in readers[ssp.stream_id]:  # else a stage that the job has not any more
                 reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))
     return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}

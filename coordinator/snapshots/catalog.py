@@ -181,10 +181,10 @@ async def _to_be_pinned(tx: Writing, job: JobName, wanted: Wanted) -> Sequence[S
 
 async def _warnings(tx: Reading, key: StageKey) -> Sequence[str]:
     run = await tx.current_run(key.job)
-    stages = list(run.spec["stages"]) if run is not None else []
+    stages = run.spec.stage_names if run is not None else []
     if len(stages) < 2:
         return ["what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped"]
-    first = stages[0]["name"] == key.stage
+    first = stages[0] == key.stage
     told = "produces again what the stages behind it have read" if first else "reads again, and the stages before it are not taken back"
     return [
         "what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped",

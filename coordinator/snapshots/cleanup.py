@@ -238,7 +238,7 @@ class RetireStores:
         hold = await tx.hold(key.job, key.task)
         if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.hold.released):
             return False
-        if key.stage not in {stage["name"] for stage in run.spec["stages"]}:
+        if key.stage not in run.spec.stage_names:
             return True
         return key.task not in (await tx.assignment(key.job)).tasks.values()
 

@@ -27,20 +27,20 @@ from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Li
 from sluice.core.lifecycle import RunState
 from sluice.core.ownership import TaskOwner
 from sluice.core.snapshot import CommitId
+from sluice.core.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One deployment. `spec` is the request that made it, `streams` the streams as resolved; `origin` is the first run of the history
-    that it continues. `failing` marks a stop that ends as FAILED. `backup` says to which blob stores its state goes, and from which it
-    comes (`coordinator.blobpool.Backup`); None for what the settings say."""
+    """One deployment. `spec` is the request that made it, with its streams as looked up and its number of containers as changed since.
+    `first_run`: the first run of the history that it continues. `failing` marks a stop that ends as FAILED. `backup` says to which blob
+    stores its state goes, and from which it comes (`coordinator.blobpool.Backup`); None for what the settings say."""
 
     run_id: RunId
     job: JobName
     state: RunState
-    origin: RunId
-    spec: Mapping[str, Any]
-    streams: Sequence[Mapping[str, Any]]
+    first_run: RunId
+    spec: RunSpec
     model_version: int
     created_at: datetime
     started_at: datetime | None = None

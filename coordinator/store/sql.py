@@ -28,6 +28,7 @@ from coordinator.store.port import (
     TaskOwnershipRow,
     Writing,
 )
+from coordinator.store.runspec import spec_json, spec_of, streams_json
 from coordinator.store.sqlite import connect
 from sluice.core.errors import StoreUnavailable
 from sluice.core.grouping import Previous
@@ -321,9 +322,9 @@ def run_columns(row: RunRow) -> Columns:
         "run_id": row.run_id,
         "job": row.job,
         "state": row.state.value,
-        "origin": row.origin,
-        "spec": dict(row.spec),
-        "streams": [dict(stream) for stream in row.streams],
+        "origin": row.first_run,
+        "spec": spec_json(row.spec),
+        "streams": streams_json(row.spec),
         "model_version": row.model_version,
         "created_at": row.created_at,
         "started_at": row.started_at,
@@ -337,7 +338,8 @@ def run_columns(row: RunRow) -> Columns:
 
 def run_row(found: Row[Any]) -> RunRow:
     columns = found._asdict()
-    return RunRow(**{**columns, "state": RunState(columns["state"])})
+    spec, first_run = spec_of(columns.pop("spec"), columns.pop("streams")), columns.pop("origin")
+    return RunRow(**{**columns, "state": RunState(columns["state"]), "first_run": first_run, "spec": spec})
 
 
 def container_columns(row: ContainerRow) -> Columns:

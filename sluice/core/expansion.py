@@ -9,7 +9,7 @@ stream that cannot grow keeps no other back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -60,7 +60,7 @@ def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tu
     growing = [each for each in streams if grows(each)]
     grown, refused = growing, dict[str, str]()
     try:
-        plan = _plan(plan_for, former, {**known, **_now(growing)})
+        plan = _plan(plan_for, former, {**known, **counts_now(growing)})
     except ClientError:
         plan, grown, refused = _one_by_one(plan_for, former, known, growing)
 
@@ -89,7 +89,8 @@ def plainly(each: Counted) -> Judged:
     return Judged(each, Verdict.UNCHANGED)
 
 
-def _now(streams: Sequence[Counted]) -> Mapping[str, int]:
+def counts_now(streams: Iterable[Counted]) -> Mapping[str, int]:
+    """Those that are known."""
     return {each.name: each.now for each in streams if each.now is not None}
 
 
@@ -105,7 +106,7 @@ def _one_by_one(
             if each in grown:
                 continue
             try:
-                plan = _plan(plan_for, former, {**known, **_now([*grown, each])})
+                plan = _plan(plan_for, former, {**known, **counts_now([*grown, each])})
                 grown.append(each)
             except ClientError as error:
                 refused[each.name] = str(error)

@@ -1,7 +1,6 @@
 """The job model: which container runs which task, and which task reads which partition.
 
-A `ModelSpec` is the part of a run's request on which its job model depends. `ModelSpec.plan` makes a `PlannedModel` of it, which holds the
-model.
+`plan_model` makes the model of a run, together with the assignment to store beside it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.core.grouping import Assignment, Grouper, Previous, assign, check_co_partitioned
-from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
+from sluice.core.ids import ProcessorId, Ssp, TaskName
 from sluice.core.placement import Homes, place
+from sluice.core.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,47 +99,29 @@ class PlannedModel:
     assignment: Previous
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """`reads`: stage -> the job's names of the streams that it reads; `bindings`: those names -> streams; `broadcast` are some of them.
-    `grouping` names the grouper and its fold. `containers`: how many slots the run has, whether all of them are given tasks or not."""
+def plan_model(
+    spec: RunSpec,
+    grouper: Grouper,
+    previous: Previous,
+    former: JobModel | None,
+    processors: Sequence[ProcessorId],
+    homes: Homes | None = None,
+) -> PlannedModel:
+    """The job model of a run with the partition counts of `spec`, its tasks spread over `processors`. `grouper` is the one that `spec`
+    names; `former` is the job's last model.
 
-    job: JobName
-    reads: Mapping[StageName, Sequence[str]]
-    bindings: Mapping[str, StreamId]
-    broadcast: frozenset[str]
-    grouping: str
-    stateful: bool
-    containers: int
-    config: Mapping[str, str]
-
-    @property
-    def read(self) -> Sequence[str]:
-        """The names that some stage reads."""
-        return sorted({name for names in self.reads.values() for name in names})
-
-    def planned(
-        self,
-        grouper: Grouper,
-        counts: Mapping[str, int],
-        previous: Previous,
-        former: JobModel | None,
-        processors: Sequence[ProcessorId],
-        homes: Homes | None = None,
-    ) -> PlannedModel:
-        """The job model for these partition counts, by the job's names of streams, with the tasks spread over `processors`.
-
-        Raises the errors of grouping, co-partitioning and placement.
-        """
-        streams = {self.bindings[name]: counts[name] for name in self.read}
-        broadcast = frozenset(self.bindings[name] for name in self.broadcast if name in self.read)
-        made: Assignment = assign(grouper, previous, streams, broadcast, grouping=self.grouping, stateful=self.stateful)
-        for stage, reads in self.reads.items():
-            check_co_partitioned(stage, [self.bindings[name] for name in reads], made.baselines, made.owners)
-        placement = place(made.tasks.keys(), processors, former.placement if former else {}, homes)
-        changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
-        config = {**self.config, "job.name": self.job, "job.container.count": str(self.containers)}
-        return PlannedModel(
-            model=job_model(config, made.tasks, placement, changelog),
-            assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=self.grouping),
-        )
+    Raises the errors of grouping, co-partitioning and placement.
+    """
+    streams = {each.id: each.partitions for each in spec.streams_read}
+    broadcast = frozenset(each.id for each in spec.streams_read if each.broadcast)
+    made: Assignment = assign(grouper, previous, streams, broadcast, grouping=spec.grouping, stateful=spec.stateful)
+    ids = spec.stream_ids
+    for stage in spec.stages:
+        check_co_partitioned(stage.name, [ids[name] for name in stage.reads], made.baselines, made.owners)
+    placement = place(made.tasks.keys(), processors, former.placement if former else {}, homes)
+    changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
+    config = {**spec.config, "job.name": spec.job, "job.container.count": str(spec.containers)}
+    return PlannedModel(
+        model=job_model(config, made.tasks, placement, changelog),
+        assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=spec.grouping),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,10 +12,12 @@ from coordinator.store.port import ContainerRow, ContainerState, RunRow, StoreRo
 from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase
 from sluice.core.expansion import Verdict
+from sluice.core.graph import Stage
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.ownership import TaskOwner
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.spec import Role, RunSpec, StreamSpec
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 JOB = JobName("flight-delays")
@@ -23,14 +26,19 @@ SSP = Ssp("log", "ads.clicks", 3)
 LOCAL = BlobStoreName("local")
 
 
+def run_spec(job: JobName = JOB, stages: Sequence[str] = ("s",), containers: int = 2) -> RunSpec:
+    """All stages read the one input, which has a name that is not ASCII."""
+    stream = StreamSpec("é", Role.INPUT, SSP.stream_id, partitions=4, requested_stream=SSP.stream)
+    return RunSpec(job, containers, (stream,), tuple(Stage(StageName(name), ("é",)) for name in stages))
+
+
 def run_row(run_id: str = "r1", job: JobName = JOB, **changes: object) -> RunRow:
     row = RunRow(
         run_id=RunId(run_id),
         job=job,
         state=RunState.CREATED,
-        origin=RunId(run_id),
-        spec={"job": job, "stages": [{"name": "s", "reads": ["é"]}], "containers": 2},
-        streams=[{"name": "in", "system": "log", "stream": "ads.clicks", "role": "input", "partitions": 4}],
+        first_run=RunId(run_id),
+        spec=run_spec(job),
         model_version=1,
         created_at=NOON,
     )

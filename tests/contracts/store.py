@@ -132,7 +132,7 @@ class StoreContract(StoreBackupsContract, StoreDrainsContract, StoreVersionsCont
     async def test_every_field_of_a_run_comes_back(self, store: Store) -> None:
         full = run_row(
             state=RunState.FAILED,
-            origin=RunId("r0"),
+            first_run=RunId("r0"),
             started_at=NOON + timedelta(seconds=1),
             stop_requested_at=NOON + timedelta(seconds=2),
             ended_at=NOON + timedelta(seconds=3),

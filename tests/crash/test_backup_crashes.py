@@ -262,7 +262,7 @@ async def test_stages_that_a_job_has_not_any_more_are_retired_after_a_while() ->
     await world.tidy()
     async with world.store.begin() as tx:
         (run,) = await tx.active_runs()
-        await tx.put_run(replace(run, spec={**run.spec, "stages": []}, created_at=world.clock.now()))
+        await tx.put_run(replace(run, spec=replace(run.spec, stages=()), created_at=world.clock.now()))
     assert await world.retire.run_once() == {}
     world.clock.advance(8 * 86400)
     assert await world.retire.run_once() == {}  # a container holds the task still

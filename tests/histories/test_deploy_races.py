@@ -9,6 +9,7 @@ from itertools import count
 
 import pytest
 
+from coordinator.api.runs import spec_of
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Heartbeats, Registration
@@ -67,7 +68,7 @@ class World:
         self.runs = Runs(self.store, models, notices, clock, self.leases.set_drain)
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(**changes))))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
         return await self.heartbeats.register(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.api.runs import spec_of
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import DrainRequest, Drains, StepReport
 from coordinator.fleet.leases import Leases
@@ -83,7 +84,7 @@ class World:
     # --- what happens ---
 
     async def deploy(self) -> None:
-        self.run_id = (await self.deployments.deploy(wire_runs.RunRequest.model_validate(chained_body(partitions=2)))).run_id
+        self.run_id = (await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(chained_body(partitions=2))))).run_id
         await self.replace()
 
     async def replace(self) -> None:

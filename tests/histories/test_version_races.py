@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.api.runs import spec_of
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Heartbeats, Registration
@@ -113,7 +114,7 @@ class World:
         self.watch = PartitionMonitor(self.store, systems, self.versions, clock, timedelta(seconds=60))
 
     async def deploy(self, **changes: object) -> RunRow:
-        return await self.deployments.deploy(wire_runs.RunRequest.model_validate(run_body(**changes)))
+        return await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(**changes))))
 
     async def grow(self, run: RunRow, partitions: int = 4, asked: ChangeReason = ASKED) -> Change:
         self.system.count = partitions
@@ -155,7 +156,7 @@ async def test_wherever_the_coordinator_dies_the_old_version_or_the_new_one_is_l
     _, changed, assignment, starts, notices = await world.everything(run)
     assert isinstance(changed, RunRow)
     assert isinstance(assignment, Previous)
-    assert (changed.model_version, changed.streams[0]["partitions"], notices) == (2, 4, [2])
+    assert (changed.model_version, changed.spec.streams[0].partitions, notices) == (2, 4, [2])
     assert assignment.tasks[Ssp("log", "flights", 3)] == TaskName("Partition 1")
     assert starts == {Ssp("log", "flights", p): 0 for p in range(4)}
     again = JobModels(world.store)
@@ -188,7 +189,7 @@ async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and
     with pytest.raises(VersionConflict, match="version 2 of the job model of flight-delays is in force, and not 1"):
         await world.grow(run)
     left = await world.row(run)
-    assert (left.model_version, left.spec["containers"], left.streams[0]["partitions"]) == (2, 2, 2)
+    assert (left.model_version, left.spec.containers, left.spec.streams[0].partitions) == (2, 2, 2)
     await world.grow(left)
     assert (await world.row(run)).model_version == 3
 
@@ -230,7 +231,7 @@ async def test_a_deployment_during_which_the_former_run_grows_is_planned_anew(wo
     run = await world.deploy()
     world.system.meanwhile = lambda: world.grow(run)
     second = await world.deploy()
-    assert second.streams[0]["partitions"] == 4
+    assert second.spec.streams[0].partitions == 4
     async with world.store.read() as tx:
         assert len((await tx.assignment(run.job)).tasks) == 4
         assert [head.version for head in await tx.models(run.job, None, 9)] == [2, 1]
@@ -276,7 +277,7 @@ async def test_a_roll_back_while_the_monitor_looks_is_not_forgotten(world: World
     await world.watch.run_once()
     await world.watch.run_once()
     left = await world.row(run)
-    assert (left.model_version, left.streams[0]["partitions"]) == (3, 2)
+    assert (left.model_version, left.spec.streams[0].partitions) == (3, 2)
     async with world.store.read() as tx:
         (row,) = await tx.watched(run.job)
     assert (row.kept_from, row.verdict) == (4, "REFUSED")

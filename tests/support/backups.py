@@ -44,7 +44,7 @@ from sluice.core.snapshot import (
     fresh_blob_id,
     offsets_blob_id,
 )
-from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row
+from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row, run_spec
 from tests.support.agents import Incarnation, Place
 from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.fakes import FakeClock
@@ -113,9 +113,8 @@ class World:
 
     async def begin(self) -> None:
         await self.blob_stores.opened(LOCAL)
-        stages = [{"name": STAGE, "reads": ["in"]}]
         async with self.store.begin() as tx:
-            await tx.put_run(run_row(RUN, state=RunState.RUNNING, spec={"job": JOB, "stages": stages, "containers": 1}))
+            await tx.put_run(run_row(RUN, state=RunState.RUNNING, spec=run_spec(JOB, [STAGE], containers=1)))
             await tx.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
 
     # --- the agent ---

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.api.runs import spec_of
 from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
@@ -139,10 +140,10 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     deployments = Deployments(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores())
     Endless.released.clear()
     with pytest.raises(BadGrouping, match=r"tests\.support\.custom_groupers:Endless has not answered within 0\.05 s"):
-        await deployments.deploy(wire_runs.RunRequest.model_validate(run_body(grouper="tests.support.custom_groupers:Endless")))
+        await deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(grouper="tests.support.custom_groupers:Endless"))))
     Endless.released.set()
     assert await Runs(store, models, notices, clock, lambda *_: None).jobs() == []
-    assert (await deployments.deploy(wire_runs.RunRequest.model_validate(run_body()))).job == "flight-delays"
+    assert (await deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body())))).job == "flight-delays"
 
 
 JOB = """

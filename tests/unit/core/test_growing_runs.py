@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadPlacement, IncompatibleExpansion
 from sluice.core.expansion import Counted, Judged, Move, Verdict, check_nothing_is_taken, effect, judge, overall, skew
+from sluice.core.graph import Stage
 from sluice.core.grouping import Grouper, Groups, Previous, grouper_named
 from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId, TaskName
-from sluice.core.model import JobModel, ModelSpec, PlannedModel
+from sluice.core.model import JobModel, PlannedModel, plan_model
 from sluice.core.placement import slots
+from sluice.core.spec import Role, RunSpec, StreamSpec
 
 FLIGHTS, WEATHER, CARRIERS = StreamId("kafka", "flights"), StreamId("kafka", "weather.hourly"), StreamId("log", "carriers")
 BINDINGS = {"flights": FLIGHTS, "weather": WEATHER, "carriers": CARRIERS}
@@ -41,22 +43,21 @@ class Running:
         max_tasks: int | None = None,
         by: Grouper | None = None,
     ) -> None:
-        self.outline = ModelSpec(
-            JobName("j"), reads, BINDINGS, frozenset({"carriers"}), f"{grouper}/{max_tasks}", stateful, containers, {"x": "y"}
-        )
+        inputs = [StreamSpec(name, Role.INPUT, stream, broadcast=name == "carriers") for name, stream in BINDINGS.items()]
+        stages = [Stage(name, tuple(names)) for name, names in reads.items()]
+        self.spec = RunSpec(JobName("j"), containers, tuple(inputs), tuple(stages), grouper, max_tasks, stateful, config={"x": "y"})
         self.grouper = by or grouper_named(grouper, max_tasks)
         self.counts = counts
-        self.plan = self.outline.planned(self.grouper, counts, Previous(), None, slots(containers))
+        self.plan = plan_model(self.spec.with_counts(counts), self.grouper, Previous(), None, slots(containers))
 
     @property
     def model(self) -> JobModel:
         return self.plan.model
 
     def planned(self, containers: int | None = None, without: Sequence[str] = ()) -> Callable[[Mapping[str, int]], PlannedModel]:
-        wanted = self.outline.containers if containers is None else containers
-        outline = replace(self.outline, containers=wanted)
-        kept = [pid for pid in slots(wanted) if pid not in without]
-        return lambda counts: outline.planned(self.grouper, counts, self.plan.assignment, self.model, kept)
+        spec = self.spec if containers is None else replace(self.spec, containers=containers)
+        kept = [pid for pid in slots(spec.containers) if pid not in without]
+        return lambda counts: plan_model(spec.with_counts(counts), self.grouper, self.plan.assignment, self.model, kept)
 
     def at(self, **now: int | None) -> Sequence[Judged]:
         """Judge the streams, and go on with what came of it."""

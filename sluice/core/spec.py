@@ -1,0 +1,151 @@
+"""What a run consists of: the stage graph of its job, the streams to which the graph is bound, and how many containers run it.
+
+The API makes a `RunSpec` from a deploy request, and the store reads and writes it as JSON. Everything in between uses this class, which
+does no I/O. Partition counts and identities come from the systems of the streams: see `with_counts` and `with_identities`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Literal
+
+from sluice.core.errors import BadGraph
+from sluice.core.graph import Graph, Stage, chain
+from sluice.core.ids import JobName, Ssp, StageName, StreamId
+
+Start = Literal["checkpoint", "drained", "earliest", "latest"] | datetime
+"""Where a run begins; see `sluice.wire.runs.RunRequest`."""
+
+
+class Role(StrEnum):
+    INPUT = "input"
+    INTERMEDIATE = "intermediate"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream of a run. `name` is the job's name for it.
+
+    `partitions`: as many as the run's job model has; 0 before the stream was looked up. `broadcast`: every task reads all partitions.
+    `identity`: tells a stream from a later one of the same name; None if the system cannot tell, or it was not looked up.
+    `requested_stream` and `requested_partitions` are as the deploy request spelled them; None if it did not.
+    """
+
+    name: str
+    role: Role
+    id: StreamId
+    partitions: int = 0
+    broadcast: bool = False
+    identity: str | None = None
+    requested_stream: str | None = None
+    requested_partitions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """`streams`: inputs, then intermediate streams, then outputs, each in the order of the request. Their names are unique once `check` has
+    passed. `containers`: the number of slots. The other fields are as in `sluice.wire.runs.RunRequest`."""
+
+    job: JobName
+    containers: int
+    streams: tuple[StreamSpec, ...]
+    stages: tuple[Stage, ...]
+    grouper: str = "GroupByPartition"
+    max_tasks: int | None = None
+    stateful: bool = True
+    start: Start = "checkpoint"
+    max_event_skew_seconds: float | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises BadGraph, also when two names are bound to one stream, or a stage reads two streams of one name."""
+        names = {role: [each.name for each in self.streams if each.role is role] for role in Role}
+        chain(Graph.declared(names[Role.INPUT], names[Role.INTERMEDIATE], names[Role.OUTPUT], self.stages))
+        ids = self.stream_ids
+        for stage in self.stages:
+            if len({ids[name].stream for name in stage.reads}) < len(stage.reads):  # Spark keys a batch's offsets by stream name alone
+                raise BadGraph(
+                    f"stage {stage.name} reads two streams of one name, of different systems: bind one to a stream of another name"
+                )
+        bound = Counter(ids.values())
+        for name, stream in ids.items():
+            if bound[stream] > 1:
+                raise BadGraph(f"{name!r} and another name both stand for the stream {stream}: bind each to a stream of its own")
+
+    # --- streams -----------------------------------------------------------------------------------------------------
+
+    @property
+    def stream_ids(self) -> Mapping[str, StreamId]:
+        """The job's name of each stream -> the stream."""
+        return {each.name: each.id for each in self.streams}
+
+    @property
+    def inputs(self) -> frozenset[StreamId]:
+        return frozenset(each.id for each in self.streams if each.role is Role.INPUT)
+
+    @property
+    def intermediates(self) -> frozenset[StreamId]:
+        return frozenset(each.id for each in self.streams if each.role is Role.INTERMEDIATE)
+
+    @property
+    def streams_read(self) -> Sequence[StreamSpec]:
+        """Those that some stage reads."""
+        read = {name for stage in self.stages for name in stage.reads}
+        return [each for each in self.streams if each.name in read]
+
+    @property
+    def monitored(self) -> Sequence[StreamSpec]:
+        """The inputs that some stage reads: a run grows with these. Intermediate streams are the coordinator's own and do not grow."""
+        return [each for each in self.streams_read if each.role is Role.INPUT]
+
+    def with_counts(self, counts: Mapping[str, int]) -> RunSpec:
+        """With other partition counts, by the job's names of the streams; streams without an entry keep theirs."""
+        return replace(self, streams=tuple(replace(each, partitions=counts.get(each.name, each.partitions)) for each in self.streams))
+
+    def with_identities(self, identities: Mapping[StreamId, str | None]) -> RunSpec:
+        """Streams without an entry keep theirs."""
+        return replace(self, streams=tuple(replace(each, identity=identities.get(each.id, each.identity)) for each in self.streams))
+
+    # --- stages ------------------------------------------------------------------------------------------------------
+
+    @property
+    def stage_names(self) -> Sequence[StageName]:
+        return [stage.name for stage in self.stages]
+
+    def reads(self, stage: StageName) -> frozenset[StreamId]:
+        """The streams that the stage reads. Raises KeyError for a stage that the run does not have."""
+        ids, reads = self.stream_ids, {each.name: each.reads for each in self.stages}
+        return frozenset(ids[name] for name in reads[stage])
+
+    def by_stage(self, ssps: Collection[Ssp]) -> Mapping[StageName, frozenset[Ssp]]:
+        """Which of these partitions each stage reads, in the order of the stages. Stages that read none of them are left out."""
+        found, ids = {}, self.stream_ids
+        for stage in self.stages:
+            streams = {ids[name] for name in stage.reads}
+            if read := frozenset(ssp for ssp in ssps if ssp.stream_id in streams):
+                found[stage.name] = read
+        return found
+
+    @property
+    def feeders(self) -> Mapping[StageName, frozenset[StageName]]:
+        """Stage -> the stages that write what it reads."""
+        return {
+            stage.name: frozenset(other.name for other in self.stages if not set(other.writes).isdisjoint(stage.reads))
+            for stage in self.stages
+        }
+
+    # --- the model ---------------------------------------------------------------------------------------------------
+
+    @property
+    def grouping(self) -> str:
+        """The grouper and its fold, as stored with an assignment."""
+        return self.grouper + (f"/{self.max_tasks}" if self.max_tasks else "")
+
+    @property
+    def max_event_skew(self) -> timedelta | None:
+        return None if self.max_event_skew_seconds is None else timedelta(seconds=self.max_event_skew_seconds)
