@@ -21,8 +21,9 @@ from bench.gateway import BUCKET, REGION, Gateway, credentials
 from bench.harness import BenchFailed
 from containers.state.context import DISK_THREADS, checkpoint_id
 from containers.state.freeze import freeze
+from containers.state.meters import Transfers
 from containers.state.restore import Restorer, RestoreSettings
-from containers.state.transfer import NoProgress, in_parallel
+from containers.state.transfer import in_parallel
 from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
@@ -99,9 +100,9 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
         try:
             await blobs.open(create=True)
             settings = CommitSettings(concurrency=AT_ONCE)
-            uploader = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, NoProgress(), in_thread=in_thread)
+            uploader = Uploader(blobs, KEY, settings, clock, lambda: uuid4().hex, Transfers(), in_thread=in_thread)
             await uploader.begin(None)
-            restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), NoProgress(), in_thread=in_thread)
+            restorer = Restorer(blobs, KEY, RestoreSettings(concurrency=AT_ONCE), Transfers(), in_thread=in_thread)
             made = Sluice(uploader, restorer, requests, directory, scratch)
             yield made
             await made.cleared()

@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.harness import BenchFailed, Result, note
-from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, diff, to_read
+from containers.state.diff import DirDiff, Identity, LocalDir, diff, to_read
 from containers.state.files import LocalFiles
+from sluice.core.fingerprint import Fingerprint
 from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex
 
 NAME = "diff"

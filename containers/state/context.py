@@ -121,11 +121,11 @@ class StateContext:
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )
         return Uploader(
-            blobs, self._key(start), settings, self.clock, lambda: uuid4().hex, self.meter(start).backup, in_thread=self.in_thread
+            blobs, self.key(start), settings, self.clock, lambda: uuid4().hex, self.meter(start).backup, in_thread=self.in_thread
         )
 
     def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:
-        return self.restorer_of(blobs, self._key(start), self.meter(start).restore)
+        return self.restorer_of(blobs, self.key(start), self.meter(start).restore)
 
     def restorer_of(self, blobs: BlobStore, key: StageKey, progress: Progress, files: LocalFiles | None = None) -> Restorer:
         settings = RestoreSettings(concurrency=self._settings.backup_concurrency)
@@ -139,7 +139,7 @@ class StateContext:
         """The container does not run that stage any more."""
         self.meters.pop((start.task, start.declared.stage.name), None)
 
-    def _key(self, start: StageStart) -> StageKey:
+    def key(self, start: StageStart) -> StageKey:
         return StageKey(self.job, start.task, start.declared.stage.name)
 
     async def close(self) -> None:

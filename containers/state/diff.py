@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sluice.core.fingerprint import Fingerprint
 from sluice.core.snapshot import DirIndex, FileIndex, FileMetadata
 
 
@@ -22,13 +23,6 @@ class Identity(NamedTuple):
     inode: int
     size: int
     modified_nanos: int
-
-
-class Fingerprint(NamedTuple):
-    """CRC-32 and SHA-256 (hex) of a file's contents."""
-
-    checksum: int
-    digest: str
 
 
 SETTLING_NANOS = 2_000_000_000
@@ -57,19 +51,6 @@ class LocalDir:
     name: str
     files: tuple[LocalFile, ...] = ()
     dirs: tuple[LocalDir, ...] = ()
-
-    def walk(self, prefix: str = "") -> Iterator[tuple[str, LocalFile]]:
-        """Every file with its path relative to the root, '/' between."""
-        for file in self.files:
-            yield prefix + file.name, file
-        for directory in self.dirs:
-            yield from directory.walk(f"{prefix}{directory.name}/")
-
-    def walk_dirs(self, prefix: str = "") -> Iterator[str]:
-        """The path of every directory below, parents first."""
-        for directory in self.dirs:
-            yield prefix + directory.name
-            yield from directory.walk_dirs(f"{prefix}{directory.name}/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,20 @@ operation on the disk fail, or end the process. Links are never followed.
 from __future__ import annotations
 
 import grp
-import hashlib
 import os
 import pwd
 import shutil
 import stat
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
 from containers.errors import CheckpointUnreadable
-from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.diff import Identity, LocalDir, LocalFile
 from containers.state.restore_plan import Staged
 from sluice.core.errors import Unavailable
+from sluice.core.fingerprint import Fingerprint, Hashes
 from sluice.core.snapshot import FileMetadata
 
 BLOCK = 1 << 20
@@ -40,26 +39,6 @@ class FileUnreadable(Unavailable):
     """A file of this machine cannot be read."""
 
     slug = "file-unreadable"
-
-
-class Hashes:
-    """CRC-32 and SHA-256 of bytes that come one after the other."""
-
-    def __init__(self) -> None:
-        self._checksum = 0
-        self._digest = hashlib.sha256()
-
-    def update(self, part: bytes | memoryview) -> None:
-        self._checksum = zlib.crc32(part, self._checksum)
-        self._digest.update(part)
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        return Fingerprint(self._checksum, self._digest.hexdigest())
-
-
-def fingerprint(part: bytes | memoryview) -> Fingerprint:
-    return Fingerprint(zlib.crc32(part), hashlib.sha256(part).hexdigest())
 
 
 @dataclass(slots=True)
@@ -139,7 +118,7 @@ class LocalFiles:
         """Raises FileChanged, FileUnreadable."""
         hashes = Hashes()
         for begin in range(0, identity.size, BLOCK):
-            hashes.update(self.read(path, begin, min(BLOCK, identity.size - begin), identity))
+            hashes.write(self.read(path, begin, min(BLOCK, identity.size - begin), identity))
         return hashes.fingerprint
 
     def read(self, path: Path, offset: int, length: int, identity: Identity) -> bytes:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from containers.errors import DiskUnwritable
-from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
-from containers.state.files import Hashes, LocalFiles, fingerprint
+from containers.state.diff import Identity, LocalDir, LocalFile
+from containers.state.files import LocalFiles
 from containers.state.restore_plan import (
     Fetch,
     Link,
@@ -34,14 +34,15 @@ from containers.state.restore_plan import (
     Swap,
     Sync,
     candidates,
-    is_it,
     plan_restore,
 )
-from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, read_index, to_its_end
+from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, to_its_end
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
+from sluice.core.fingerprint import Fingerprint, Hashes, fingerprint
 from sluice.core.ids import StageKey
-from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex
+from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex, walk
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ class Restorer:
 
     async def _read_index(self, index: BlobId) -> SnapshotIndex:
         try:
-            return await read_index(self._blobs, index, self._key, self._in_thread)
+            return await read_index(self._blobs, index, About.of_stage(Purpose.INDEX, self._key), self._in_thread, expected=self._key)
         except BlobMissing as error:
             raise _gone(error, f"{error}; it is the index of a snapshot of {self._key}") from error
 
@@ -153,7 +154,7 @@ class _Run:
         self._disk = restorer._files
         self._index = index
         self._snapshot = snapshot
-        self._files: Mapping[str, FileIndex] = dict(snapshot.root.walk())
+        self._files: Mapping[str, FileIndex] = dict(walk(snapshot.root))
         self._target = target
         self.staging = target.parent / ".staging" / target.name
         self._local = target
@@ -197,7 +198,7 @@ class _Run:
         self, here: LocalDir, left: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
     ) -> list[tuple[str, LocalFile]]:
         """The local files that may serve, where none that is staged does."""
-        ready = {path for path, file in left if is_it(self._files[path], known[file.identity])}
+        ready = {path for path, file in left if self._files[path].matches(known[file.identity])}
         return [(path, file) for path, file in candidates(self._snapshot.root, here, same_mode=True) if path not in ready]
 
     # --- stage and swap --------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ class _Run:
 
     def _hash_and_write(self, fetch: Fetch, piece: Piece, parts: _Parts, hashes: Hashes) -> None:
         for part in parts:
-            hashes.update(part)
+            hashes.write(part)
         if piece.last:
             self._verify(fetch, piece, hashes.fingerprint)
         self._write(piece.path, piece.offset, parts, new=piece.offset == 0, last=piece.last)
@@ -284,7 +285,7 @@ class _Run:
         self._disk.write(self.staging / path, offset, parts, new=new, mode=mode)
 
     def _verify(self, fetch: Fetch, piece: Piece, found: Fingerprint) -> None:
-        if not is_it(self._files[piece.path], found):
+        if not self._files[piece.path].matches(found):
             raise BlobCorrupted(self._corrupt(fetch, f"does not hold what {piece.path} was (SHA-256 {found.digest})"))
 
     def _described(self, pieces: Sequence[Piece]) -> str:

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.diff import Identity, LocalDir, LocalFile
+from sluice.core.fingerprint import Fingerprint
 from sluice.core.indexjson import lengths
-from sluice.core.snapshot import BlobId, DirIndex, FileIndex
+from sluice.core.snapshot import BlobId, DirIndex, FileIndex, walk, walk_dirs
 
 NEAR = 64 << 10
 """Ranges of a pack that are no further apart, in bytes, are fetched in one request."""
@@ -105,8 +106,8 @@ class Staged:
 
 def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[tuple[str, LocalFile]]:
     """The local files that may be those of the index, by path and size, and by mode if asked."""
-    indexed = dict(root.walk())
-    for path, file in local.walk():
+    indexed = dict(walk(root))
+    for path, file in walk(local):
         wanted = indexed.get(path)
         if (
             wanted is not None
@@ -116,16 +117,11 @@ def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[
             yield path, file
 
 
-def is_it(file: FileIndex, fingerprint: Fingerprint | None) -> bool:
-    """Whether contents of that fingerprint and of the file's size are the file's. An index of Samza's knows the CRC-32 only."""
-    return fingerprint is not None and fingerprint.checksum == file.checksum and file.digest in (None, fingerprint.digest)
-
-
 def plan_restore(
     root: DirIndex, staged: Staged, local: LocalDir | None, known: Mapping[Identity, Fingerprint], chunk_bytes: int
 ) -> list[Operation]:
     """`known` has the fingerprints of the candidates that were read. No request is for more than `chunk_bytes`."""
-    files, dirs = dict(root.walk()), list(root.walk_dirs())
+    files, dirs = dict(walk(root)), list(walk_dirs(root))
     ready = dict(_identical(files, candidates(root, staged.listing, same_mode=False), known))
     modes = [SetMode(path, files[path].metadata.mode) for path, file in ready.items() if file.metadata.mode != files[path].metadata.mode]
     for shared in [each.path for each in modes if ready[each.path].links > 1]:
@@ -149,16 +145,17 @@ def _identical(
     files: Mapping[str, FileIndex], found: Iterable[tuple[str, LocalFile]], known: Mapping[Identity, Fingerprint]
 ) -> Iterator[tuple[str, LocalFile]]:
     for path, file in found:
-        if is_it(files[path], known.get(file.identity)):
+        fingerprint = known.get(file.identity)
+        if fingerprint is not None and files[path].matches(fingerprint):
             yield path, file
 
 
 def _in_the_way(staged: Staged, ready: set[str], dirs: set[str]) -> Iterator[str]:
     """Topmost paths only: a directory that goes takes what is in it along."""
     gone: set[str] = set()
-    for path in (*staged.strange, *(each for each in staged.listing.walk_dirs() if each not in dirs)):
+    for path in (*staged.strange, *(each for each in walk_dirs(staged.listing) if each not in dirs)):
         gone.add(path)
-    for path, _ in staged.listing.walk():
+    for path, _ in walk(staged.listing):
         if path not in ready:
             gone.add(path)
     for path in sorted(gone):

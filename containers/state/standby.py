@@ -12,11 +12,12 @@ from typing import NoReturn
 
 from containers.state.context import StateContext
 from containers.state.copies import Of
-from containers.state.diff import Fingerprint, Identity
+from containers.state.diff import Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
 from containers.state.restore import Restored
 from sluice.core.errors import BlobMissing, SluiceError
+from sluice.core.fingerprint import Fingerprint
 from sluice.core.ids import ExecutionContainerId, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId, CommitId
 from sluice.wire.jobmodels import StandbyCopy

@@ -1,9 +1,8 @@
-"""What upload and restore share: whose state it is, how far it is, reading an index, and bounded work in parallel."""
+"""What upload and restore share: progress, reading files to compare them, and bounded work in parallel."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -12,14 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from containers.state.diff import Fingerprint, Identity, LocalFile
+from containers.state.diff import Identity, LocalFile
 from containers.state.files import LocalFiles
 from containers.state.meters import Transfers
-from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.core.errors import IndexUnreadable
-from sluice.core.ids import StageKey
-from sluice.core.indexjson import decoded
-from sluice.core.snapshot import BlobId, SnapshotIndex
+from sluice.core.fingerprint import Fingerprint
 
 T = TypeVar("T")
 
@@ -45,16 +40,6 @@ class Progress(Protocol):
     def done(self, files: int, size: int) -> None:
         """So many files, and bytes, of those planned are transferred."""
         ...
-
-
-class NoProgress:
-    """Nobody asks."""
-
-    def planned(self, files: int, size: int) -> None: ...
-
-    def retained(self, files: int, size: int) -> None: ...
-
-    def done(self, files: int, size: int) -> None: ...
 
 
 class InThread(Protocol):
@@ -169,14 +154,3 @@ async def telling(what: str, transfers: Transfers, every: timedelta = EVERY) -> 
         yield
     finally:
         teller.cancel()
-
-
-async def read_index(blobs: BlobStore, index: BlobId, key: StageKey, in_thread: InThread) -> SnapshotIndex:
-    """Raises IndexUnreadable, also for an index of another store; BlobMissing, BlobDeleted, BlobUnavailable."""
-    body = io.BytesIO()
-    await blobs.get(index, body, About.of_stage(Purpose.INDEX, key))
-    found = await in_thread(lambda: decoded(body.getvalue(), index))
-    of = StageKey(found.metadata.job, found.metadata.task, found.metadata.store)
-    if of != key:
-        raise IndexUnreadable(f"{index} is the index of {of}, and {key} was to be read: somebody has exchanged blobs; nothing was changed")
-    return found

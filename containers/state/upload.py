@@ -19,17 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
-from containers.state.files import Hashes, LocalFiles, fingerprint
+from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
+from containers.state.files import LocalFiles
 from containers.state.freeze import FrozenCheckpoint
 from containers.state.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
-from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, read_index, to_its_end
+from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, to_its_end
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
+from sluice.core.fingerprint import Fingerprint, Hashes, fingerprint
 from sluice.core.ids import Generation, StageKey
 from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata, fresh_blob_id
+from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata, fresh_blob_id, walk
 
 T = TypeVar("T")
 
@@ -111,7 +113,8 @@ class Uploader:
         """Go on from that snapshot. Raises what `read_index` raises."""
         self._previous = None
         if previous is not None:
-            self._previous = (previous, await read_index(self._blobs, previous, self._key, self._in_thread))
+            about = About.of_stage(Purpose.INDEX, self._key)
+            self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
 
     async def upload(self, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
         """Put what the blob store does not have of the cut, and its index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged,
@@ -140,9 +143,9 @@ class Uploader:
         found = diff(local, before, known)
         changed = dict(found.walk_added())
         if again := to_put_again(found.walk_retained(), self._settings.sizes):
-            changed |= {path: file for path, file in local.walk() if path in again}
+            changed |= {path: file for path, file in walk(local) if path in again}
         puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
-        sizes = [file.identity.size for _, file in local.walk()]
+        sizes = [file.identity.size for _, file in walk(local)]
         size = sum(file.identity.size for file in changed.values())
         previous = self._previous[0] if self._previous is not None else None
         marker = Marker(BlobId(""), previous, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
@@ -175,7 +178,7 @@ class Uploader:
 
 def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
     """What is worth knowing at the next commit."""
-    return {file.identity: known[file.identity] for _, file in local.walk() if settled(file.identity, millis * 1_000_000)}
+    return {file.identity: known[file.identity] for _, file in walk(local) if settled(file.identity, millis * 1_000_000)}
 
 
 @dataclass(slots=True)
@@ -239,7 +242,7 @@ class _Upload:
     async def _hash(self, file: _Progressing, chunk: PutChunk, part: bytes) -> None:
         """While it is put, and after the chunks before it."""
         await file.order.turn(chunk.offset)
-        await self._of._thread(lambda: file.hashes.update(part))
+        await self._of._thread(lambda: file.hashes.write(part))
         file.order.passed(chunk.offset + chunk.length)
 
     def _read_whole(self, chunk: PutChunk) -> tuple[bytes, Fingerprint]:

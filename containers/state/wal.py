@@ -28,7 +28,7 @@ from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.client import AGAIN
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
-from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, StageKey
 from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
 
 log = logging.getLogger(__name__)
@@ -47,17 +47,15 @@ class OffsetLog:
     """The durable offset-log entries of one lineage of a stage, in one blob store."""
 
     blobs: BlobStore
-    job: JobName
-    task: TaskName
-    stage: StageName
+    key: StageKey
     lineage: Lineage
 
     @property
     def _about(self) -> About:
-        return About(Purpose.OFFSETS, self.job, self.task, self.stage)
+        return About.of_stage(Purpose.OFFSETS, self.key)
 
     def _id(self, batch: int) -> BlobId:
-        return offsets_blob_id(StageKey(self.job, self.task, self.stage), self.lineage, batch)
+        return offsets_blob_id(self.key, self.lineage, batch)
 
     async def put_if_absent(self, entry: OffsetLogEntry) -> OffsetLogEntry:
         """Put the entry unless its batch has one; the entry that the batch has then. Raises BlobUnavailable, BlobCorrupted."""
@@ -74,7 +72,7 @@ class OffsetLog:
     async def after(self, batch: int) -> Mapping[int, OffsetLogEntry]:
         """The entries of all later batches. Raises BlobUnavailable, BlobCorrupted."""
         found: dict[int, OffsetLogEntry] = {}
-        prefix = offsets_prefix(StageKey(self.job, self.task, self.stage), self.lineage)
+        prefix = offsets_prefix(self.key, self.lineage)
         async for page in self.blobs.list(prefix, self._about, after=self._id(batch) if batch >= 0 else ""):
             batches = [batch_of(listed.blob) for listed in page]
             found |= dict(zip(batches, await asyncio.gather(*map(self.read, batches)), strict=True))
@@ -82,7 +80,7 @@ class OffsetLog:
 
 
 def offset_log(place: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:
-    return OffsetLog(blobs, place.job, start.task, start.declared.stage.name, start.lineage)
+    return OffsetLog(blobs, place.key(start), start.lineage)
 
 
 async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
@@ -93,8 +91,7 @@ async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> Offset
         copied = await log.put_if_absent(decided)
         if copied.text != decided.text:
             raise BlobCorrupted(
-                f"batch {entry.batch} of {log.task}/{log.stage} has different offset-log entries in two blob stores: restore from the "
-                "first one only"
+                f"batch {entry.batch} of {log.key} has different offset-log entries in two blob stores: restore from the first one only"
             )
     return decided
 

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, is_known, known_stores, only, read_index, registered
+from coordinator.snapshots.inventory import Registered, is_known, known_stores, only, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
+from sluice.core.fingerprint import Hashes
 from sluice.core.ids import JobName, StageKey
 from sluice.core.indexjson import lengths
 from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex, walk
 
 ABOUT = About(Purpose.AUDIT)
 AT_ONCE = 8
 SHOWN = 100
-
-
-class _Hashing:
-    """A sink that keeps nothing of what it is given."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.crc = 0
-        self.sha256 = hashlib.sha256()
-
-    def write(self, part: bytes | memoryview, /) -> None:
-        self.size += len(part)
-        self.crc = zlib.crc32(part, self.crc)
-        self.sha256.update(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +87,7 @@ class Audits:
             except CorruptData as error:
                 wrong[name][row.markers[name].index] = str(error)
                 continue
-            found = list(index.root.walk())
+            found = list(walk(index.root))
             files += len(found)
             progress.total = (progress.total or 0) + index.size
             await self._verify(await self._blob_stores.opened(name), found, key, wrong[name], progress)
@@ -161,7 +147,7 @@ class Audits:
                 found.append(f"{label}: its index")
                 continue
             index = await read_index(blobs, row.markers[name].index, about)
-            paths = [path for path, file in index.root.walk() if any(part.blob == blob for part in file.blobs)]
+            paths = [path for path, file in walk(index.root) if any(part.blob == blob for part in file.blobs)]
             if paths:
                 found.append(f"{label}: {paths[0]}" + (f" and {len(paths) - 1} more files" if len(paths) > 1 else ""))
         if not found and store.references().refer_to(blob):
@@ -252,7 +238,7 @@ def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: time
 
 async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: About) -> None:
     """Raises BlobCorrupted, BlobMissing."""
-    sink = _Hashing()
+    sink = Hashes()
     for part, length in lengths(file.blobs, file.metadata.size, path):
         before = sink.size
         await blobs.get(part.blob, sink, about, start=part.at, length=length)
@@ -260,7 +246,7 @@ async def _verify_file(blobs: BlobStore, path: str, file: FileIndex, about: Abou
             raise BlobCorrupted(f"{part.blob} gave {sink.size - before} bytes; {path} needs {length}")
     if sink.size != file.metadata.size:
         raise BlobCorrupted(f"{path} has {sink.size} bytes in the blob store; its index says {file.metadata.size}")
-    if sink.crc != file.checksum or (file.digest is not None and sink.sha256.hexdigest() != file.digest):
+    if not file.matches(sink.fingerprint):
         raise BlobCorrupted(f"{path} is not what was uploaded: its checksum differs")
 
 

@@ -16,9 +16,10 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import read_index, registered
+from coordinator.snapshots.inventory import registered
 from coordinator.store.port import Store, Writing
 from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError

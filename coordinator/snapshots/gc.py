@@ -15,10 +15,11 @@ from datetime import timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, is_known, is_ours, known_stores, read_index, registered
+from coordinator.snapshots.inventory import Registered, is_known, is_ours, known_stores, registered
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store
 from coordinator.store.snapshots import CondemnedRow
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, SluiceError

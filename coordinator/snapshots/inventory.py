@@ -5,26 +5,16 @@ delete.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from uuid import uuid4
 
 from coordinator.store.port import Reading, Store
 from coordinator.store.snapshots import SnapshotRow
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage, StageKey
-from sluice.core.indexjson import decoded
 from sluice.core.retention import References, floors
-from sluice.core.snapshot import BlobId, BlobStoreName, SnapshotIndex, checked_blob_id, stage_prefix
-
-
-async def read_index(blobs: BlobStore, blob: BlobId, about: About) -> SnapshotIndex:
-    """Parsed on a thread: an index may have megabytes. Raises BlobMissing, BlobUnavailable, IndexUnreadable."""
-    body = BytesIO()
-    await blobs.get(blob, body, about)
-    return await asyncio.to_thread(decoded, body.getvalue(), blob)
+from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
 
 
 async def is_known(tx: Reading, job: JobName) -> bool:

@@ -18,18 +18,19 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import read_index, take_over
+from coordinator.snapshots.inventory import take_over
 from coordinator.snapshots.operations import Progress
 from coordinator.store.port import Store, StoreRow, TaskOwnershipRow, Writing
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.transitions import keeping, retirement
+from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import CorruptData, RegistryNotEmpty
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
 from sluice.core.ownership import TaskOwner
 from sluice.core.retention import split
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
@@ -155,7 +156,7 @@ def _row(found: FoundSnapshot) -> SnapshotRow:
         generation=index.generation,
         run_id=REBUILT,
         reported_at=EPOCH + timedelta(milliseconds=index.created_millis),
-        markers={found.where: MarkerRow(found.blob, sum(1 for _ in index.root.walk()), index.size)},
+        markers={found.where: MarkerRow(found.blob, sum(1 for _ in walk(index.root)), index.size)},
     )
 
 

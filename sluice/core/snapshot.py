@@ -16,12 +16,13 @@ refers to it).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType, Protocol, TypeVar
 
 from sluice.core.errors import BadName
+from sluice.core.fingerprint import Fingerprint
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName, directory_name
 
 BlobId = NewType("BlobId", str)
@@ -68,6 +69,10 @@ class FileIndex:
     checksum: int
     digest: str | None = None
 
+    def matches(self, fingerprint: Fingerprint) -> bool:
+        """Whether contents of the file's size and of that fingerprint are the file's. Samza's indexes have the CRC-32 only."""
+        return fingerprint.checksum == self.checksum and self.digest in (None, fingerprint.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class DirIndex:
@@ -79,18 +84,42 @@ class DirIndex:
     dirs: tuple[DirIndex, ...] = ()
     dirs_removed: tuple[DirIndex, ...] = ()
 
-    def walk(self, prefix: str = "") -> Iterator[tuple[str, FileIndex]]:
-        """Every present file with its path relative to the root, '/' between."""
-        for file in self.files:
-            yield prefix + file.name, file
-        for directory in self.dirs:
-            yield from directory.walk(f"{prefix}{directory.name}/")
 
-    def walk_dirs(self, prefix: str = "") -> Iterator[str]:
-        """The path of every present directory below, parents first."""
-        for directory in self.dirs:
-            yield prefix + directory.name
-            yield from directory.walk_dirs(f"{prefix}{directory.name}/")
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+File = TypeVar("File", bound=Named)
+FileCo = TypeVar("FileCo", bound=Named, covariant=True)
+
+
+class Directory(Protocol[FileCo]):
+    """A directory tree: of an index, or on a disk."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def files(self) -> Sequence[FileCo]: ...
+
+    @property
+    def dirs(self) -> Sequence[Directory[FileCo]]: ...
+
+
+def walk(directory: Directory[File], prefix: str = "") -> Iterator[tuple[str, File]]:
+    """Every file below with its path relative to the root, '/' between. Of an index, those that are present."""
+    for file in directory.files:
+        yield prefix + file.name, file
+    for each in directory.dirs:
+        yield from walk(each, f"{prefix}{each.name}/")
+
+
+def walk_dirs(directory: Directory[Any], prefix: str = "") -> Iterator[str]:
+    """The path of every directory below, parents first. Of an index, those that are present."""
+    for each in directory.dirs:
+        yield prefix + each.name
+        yield from walk_dirs(each, f"{prefix}{each.name}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +128,10 @@ class SnapshotMetadata:
     job: JobName
     task: TaskName
     store: StageName
+
+    @property
+    def key(self) -> StageKey:
+        return StageKey(self.job, self.task, self.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +149,12 @@ class SnapshotIndex:
     @property
     def blobs(self) -> frozenset[BlobId]:
         """What it refers to, itself and removed files not included."""
-        return frozenset(part.blob for _, file in self.root.walk() for part in file.blobs)
+        return frozenset(part.blob for _, file in walk(self.root) for part in file.blobs)
 
     @property
     def size(self) -> int:
         """Bytes of the directory's files."""
-        return sum(file.metadata.size for _, file in self.root.walk())
+        return sum(file.metadata.size for _, file in walk(self.root))
 
 
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
@@ -167,11 +200,6 @@ def offsets_blob_id(key: StageKey, lineage: Lineage, batch: int) -> BlobId:
 def batch_of(blob: BlobId) -> int:
     """The batch of an offsets blob."""
     return int(blob.rpartition("/")[2])
-
-
-def millis_of(blob: BlobId) -> int:
-    """When a data or snapshot blob was named, by the clock of the one who named it."""
-    return int(blob.rpartition("/")[2].partition("-")[0])
 
 
 def checked_prefix(text: str) -> str:

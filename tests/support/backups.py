@@ -43,6 +43,7 @@ from sluice.core.snapshot import (
     SnapshotMetadata,
     fresh_blob_id,
     offsets_blob_id,
+    walk,
 )
 from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row, run_spec
 from tests.support.agents import Incarnation, Place
@@ -135,7 +136,7 @@ class World:
         if head is not None:
             index = await self.index_of(head.markers[LOCAL].index)
             agent.files = dict(await self.contents(index))
-            agent.known = dict(index.root.walk())
+            agent.known = dict(walk(index.root))
             agent.previous = head.markers[LOCAL].index
             agent.batch = -1 if head.batch_id is None else head.batch_id
         return agent
@@ -184,7 +185,7 @@ class World:
         told = Reported(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
         await self.snapshots.report(RUN, TASK, STAGE, told)
         self.kept[index.metadata.checkpoint] = dict(agent.files)
-        agent.previous, agent.known = blob, dict(index.root.walk())
+        agent.previous, agent.known = blob, dict(walk(index.root))
 
     async def commit(self, agent: Agent) -> CommitId:
         blob, index = await self.upload(agent)
@@ -200,7 +201,7 @@ class World:
 
     async def contents(self, index: SnapshotIndex) -> Files:
         found = {}
-        for name, file in index.root.walk():
+        for name, file in walk(index.root):
             body = BytesIO()
             await self.blobs.get(file.blobs[0].blob, body, ABOUT)
             assert hashlib.sha256(body.getvalue()).hexdigest() == file.digest

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from containers.state.files import LocalFiles
 from containers.state.freeze import FrozenCheckpoint
+from containers.state.meters import Transfers
 from containers.state.restore import Restored, Restorer, RestoreSettings
-from containers.state.transfer import NoProgress
 from containers.state.upload import CommitSettings, Marker, Uploader
 from sluice.blobs.port import BlobStore
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
@@ -106,7 +106,7 @@ class Place:
         return self.root / "hourly"
 
     def new_uploader(self) -> Uploader:
-        return Uploader(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), NoProgress(), files=self.files)
+        return Uploader(self.blobs, KEY, self.settings, self.clock, lambda: next(self._ids), Transfers(), files=self.files)
 
     def make(self, tree: Tree) -> None:
         make(self.store, tree)
@@ -135,7 +135,7 @@ class Place:
         return marker
 
     def restorer(self, chunk_bytes: int = 64) -> Restorer:
-        return Restorer(self.blobs, KEY, RestoreSettings(chunk_bytes, 3), NoProgress(), files=self.files)
+        return Restorer(self.blobs, KEY, RestoreSettings(chunk_bytes, 3), Transfers(), files=self.files)
 
     async def restore(self, index: BlobId | None = None, target: Path | None = None) -> Restored:
         wanted = index or self.newest

@@ -26,7 +26,7 @@ from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
-from sluice.core.ids import Generation, JobName, StageName
+from sluice.core.ids import Generation, JobName, StageKey, StageName
 from sluice.core.snapshot import CommitId
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
 from tests.support.agents import Incarnation, Place, place
@@ -162,7 +162,7 @@ async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_
     await disk.runs(query, 0, {0: 1, 1: 0})
     theirs = plan({0: 5, 1: 0}, note="theirs")
     blobs = open_blob_store((there.home / "blobs").as_uri())
-    log = OffsetLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    log = OffsetLog(blobs, StageKey(JobName("delays"), query.start.task, StageName("only")), query.start.lineage)
     await log.put_if_absent(OffsetLogEntry(1, theirs, Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced, match="generation 7"):
         await disk.runs(query, 1, {0: 9, 1: 0}, note="ours")
@@ -447,7 +447,7 @@ async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_compute
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     blobs = open_blob_store((there.home / "blobs").as_uri())
-    log = OffsetLog(blobs, JobName("delays"), query.start.task, StageName("only"), query.start.lineage)
+    log = OffsetLog(blobs, StageKey(JobName("delays"), query.start.task, StageName("only")), query.start.lineage)
     await log.put_if_absent(OffsetLogEntry(0, plan({0: 5, 1: 0}, note="theirs"), Generation(7), strict=True, code=""))
     with pytest.raises(PlanReplaced):
         await disk.runs(query, 0, {0: 9, 1: 0})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import IndexUnreadable
 from sluice.core.indexjson import decoded, encoded, permissions
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 from tests.support.indexes import BLOB, DIGEST, METADATA, file, index
 
 
@@ -121,7 +121,7 @@ def test_the_spelling_is_samzas_with_our_keys_added() -> None:
 def test_modes_are_spelt_in_letters(mode: int, text: str) -> None:
     assert permissions(mode) == text
     root = DirIndex("", (replace(file(), metadata=replace(METADATA, mode=mode)),))
-    assert next(decoded(encoded(replace(index(), root=root)), BLOB).root.walk())[1].metadata.mode == mode
+    assert next(walk(decoded(encoded(replace(index(), root=root)), BLOB).root))[1].metadata.mode == mode
 
 
 # --- indexes of others ------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_modes_are_spelt_in_letters(mode: int, text: str) -> None:
 def test_an_index_of_samza_is_read() -> None:
     chunked = samza_file("000012.sst", 5000000, [{"blob-id": "b-12b", "offset": 4194304}, {"blob-id": "b-12a", "offset": 0}])
     found = decoded(samza(samza_dir(files=[chunked, samza_file()], dirs=[samza_dir("archive", [samza_file("000007.log")])])), BLOB)
-    assert [path for path, _ in found.root.walk()] == ["000012.sst", "CURRENT", "archive/000007.log"]
+    assert [path for path, _ in walk(found.root)] == ["000012.sst", "CURRENT", "archive/000007.log"]
     assert found.root.files[0].blobs == (FileBlob(BlobId("b-12a"), 0), FileBlob(BlobId("b-12b"), 4194304))
     assert (found.generation, found.lineage, found.batch, found.previous) == (None, None, None, None)
     assert found.root.files[0].digest is None

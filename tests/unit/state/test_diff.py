@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.diff import DirDiff, Fingerprint, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
+from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
+from sluice.core.fingerprint import Fingerprint
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 
 NOW = 1_700_000_000_000_000_000
 
@@ -148,9 +149,9 @@ def snapshot(tree: Bodies, before: DirIndex | None, blob: str) -> tuple[DirDiff,
 def test_the_next_index_has_the_local_files_and_only_changed_ones_have_new_blobs(first: Bodies, second: Bodies) -> None:
     _, before = snapshot(first, None, "old")
     found, after = snapshot(second, before, "new")
-    assert {path: file.digest for path, file in after.walk()} == {path: digest(body) for path, body in second.items()}
+    assert {path: file.digest for path, file in walk(after)} == {path: digest(body) for path, body in second.items()}
     changed = {path for path, body in second.items() if first.get(path) != body}
-    assert {path for path, file in after.walk() if file.blobs[0].blob == "new"} == changed
+    assert {path for path, file in walk(after) if file.blobs[0].blob == "new"} == changed
     assert {path for path, _ in found.walk_added()} == changed
 
 
@@ -160,11 +161,11 @@ def test_what_was_there_before_is_retained_or_removed_and_never_both(first: Bodi
     found, after = snapshot(second, before, "new")
 
     def removed(directory: DirDiff, prefix: str = "") -> list[str]:
-        below = [path for each in directory.dirs_removed for path, _ in each.walk(f"{prefix}{each.name}/")]
+        below = [path for each in directory.dirs_removed for path, _ in walk(each, f"{prefix}{each.name}/")]
         inside = [path for each in directory.dirs_retained for path in removed(each, f"{prefix}{each.name}/")]
         return [*(prefix + file.name for file in directory.removed), *below, *inside]
 
     retained = [path for path, _ in found.walk_retained()]
     assert sorted(retained + removed(found)) == sorted(first)
-    present = {part.blob for _, file in after.walk() for part in file.blobs}
+    present = {part.blob for _, file in walk(after) for part in file.blobs}
     assert present <= {"old", "new"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
 from collections.abc import Iterator
@@ -13,12 +12,12 @@ from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable
 from containers.state.restore import mend
-from containers.state.transfer import read_index
+from sluice.blobs.indexes import read_index
 from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
-from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex
+from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex, walk
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
 from tests.support.trees import KEY, TINY, File, Place, disk_is_clean, flip, make, plain, read, trees, with_parents
@@ -73,7 +72,7 @@ async def tamper(place: Place, blobs: FaultyBlobs, blob: BlobId, with_what: byte
 
 async def index_of(place: Place) -> SnapshotIndex:
     assert place.newest is not None
-    return await read_index(place.blobs, place.newest, KEY, asyncio.to_thread)
+    return await read_index(place.blobs, place.newest, About.of_stage(Purpose.INDEX, KEY))
 
 
 # --- a whole store ----------------------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ async def test_an_index_that_samza_wrote_is_restored_and_its_checksums_verified(
     await blobs.put(BlobId("samza"), samza, ABOUT)
     await place.restore(BlobId("samza"))
     assert read(place.store) == with_parents(TREE)
-    large = next(file for path, file in index.root.walk() if path == "state/large.sst")
+    large = next(file for path, file in walk(index.root) if path == "state/large.sst")
     await tamper(place, blobs, large.blobs[0].blob, bytes(64))
     with pytest.raises(BlobCorrupted, match=r"state/large\.sst"):
         await place.restore(BlobId("samza"), place.root / "other")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.diff import Fingerprint, Identity, LocalDir, LocalFile
+from containers.state.diff import Identity, LocalDir, LocalFile
 from containers.state.restore_plan import (
     NEAR,
     Fetch,
@@ -19,7 +19,8 @@ from containers.state.restore_plan import (
     Sync,
     plan_restore,
 )
-from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata
+from sluice.core.fingerprint import Fingerprint
+from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 
 NOTHING = Staged(LocalDir(""))
 CHUNK = 1 << 20
@@ -135,7 +136,7 @@ def test_every_byte_of_every_file_is_fetched_once_from_where_it_is(root: DirInde
                 of_file[piece.offset + byte] = (fetch.blob, fetch.start + piece.at + byte)
     expected = {
         path: {part.offset + byte: (part.blob, part.at + byte) for part in file.blobs for byte in range(part.length or 0)}
-        for path, file in root.walk()
+        for path, file in walk(root)
     }
     assert found == expected
 

@@ -19,7 +19,7 @@ KEY = StageKey(JOB, TASK, STAGE)
 
 
 def log_in(blobs: BlobStore, lineage: Lineage = LINEAGE) -> OffsetLog:
-    return OffsetLog(blobs, JOB, TASK, STAGE, lineage)
+    return OffsetLog(blobs, StageKey(JOB, TASK, STAGE), lineage)
 
 
 def plan(batch: int, text: str = "v1\n{}\n{}", generation: int = 1) -> OffsetLogEntry:
