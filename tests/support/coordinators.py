@@ -15,7 +15,7 @@ import httpx
 from sluice.deploy import deploy_request
 from sluice.job import load_job
 from sluice.wire import runs as wire_runs
-from tests.support.processes import SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
+from tests.support.processes import ROOT, SLUICE, ProcessFailed, await_answer, await_line, end, free_port, kill_whole, start
 
 GENEROUS = 30.0
 
@@ -91,9 +91,9 @@ class Cluster:
     def log_file(self, name: str) -> Path:
         return self.root / f"{name}.log"
 
-    def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+    def launch(self, name: str, command: Sequence[str], cwd: Path = ROOT, **environment: str) -> subprocess.Popen[bytes]:
         """A process that is ended with the cluster. One of the same name continues its log."""
-        process = start(command, self.log_file(name), environment={**self.environment, **environment}, append=True)
+        process = start(command, self.log_file(name), cwd=cwd, environment={**self.environment, **environment}, append=True)
         self._started.append(process)
         return process
 

@@ -1,0 +1,64 @@
+"""Release 0.1.0 as processes beside today's: its packages, unpacked from tests/data, run with today's Python and dependencies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.processes import ROOT, SLUICE
+
+DATA = ROOT / "tests" / "data" / "release_0_1"
+
+_COMMANDS = """
+from containers import cli
+from coordinator.cli import app
+
+app.command("container")(cli.container)
+app.command("deploy")(cli.deploy)
+app()
+"""
+"""The command line of release 0.1. Its own `main` would load the commands that the installed distribution declares: today's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """How to call the command `sluice` of a release: `command` with the subcommand behind it, in `directory` and with `environment`."""
+
+    command: tuple[str, ...]
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, *arguments: str, **environment: str) -> str:
+        """What a subcommand prints. Fails with its errors."""
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=self.directory,
+            env={**os.environ, **self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+
+TODAY = Release(SLUICE, ROOT)
+
+
+def release_0_1(directory: Path) -> Release:
+    """Unpack release 0.1 into an empty directory."""
+    with tarfile.open(DATA / "packages.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    environment = {"PYTHONPATH": str(directory)}
+    imported = Release(
+        (sys.executable, "-c", "import containers, coordinator; print(containers.__file__, coordinator.__file__)"), directory, environment
+    )
+    assert imported.run() == f"{directory}/containers/__init__.py {directory}/coordinator/__init__.py"
+    return Release((sys.executable, "-c", _COMMANDS), directory, environment)
