@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 JOB = WINDOWS.replace("from sluice import", "from containers import")
 """A window stays open until the drain: a total is exact only if its state survived everything before."""
 
-COORDINATOR = {"SLUICE_PARTITION_MONITOR_SECONDS": "1"}
+COORDINATOR = {"SLUICE_PARTITION_MONITOR_SECONDS": "1", "SLUICE_LEASE_SECONDS": "120"}
 
 CONTAINER = {
     "SLUICE_PROCESSOR_ID": "0",
@@ -38,7 +38,7 @@ class MixedReleases(Stage):
 
     def start_coordinator_of(self, release: Release) -> None:
         command = [*release.command, "coordinator", "--home", str(self.home), "--port", str(self.port)]
-        self.coordinator = self.launch("coordinator", command, cwd=release.directory, **release.environment, **COORDINATOR)
+        self.coordinator = self.launch_in(release.directory, "coordinator", command, {**release.environment, **COORDINATOR})
         await_answer(self.coordinator, f"{self.url}/readyz", self.log_file("coordinator"))
 
     def upgrade_coordinator(self, release: Release) -> None:
@@ -60,7 +60,7 @@ class MixedReleases(Stage):
             "EXECUTION_ENV_CONTAINER_ID": execution_id,
         }
         command = [*release.command, "container", str(self.job_file)]
-        return self.launch(f"container-{execution_id}", command, cwd=release.directory, **release.environment, **CONTAINER, **own)
+        return self.launch_in(release.directory, f"container-{execution_id}", command, {**release.environment, **CONTAINER, **own})
 
     def get(self, path: str) -> Any:
         answer = self.http.get(path)

@@ -91,8 +91,11 @@ class Cluster:
     def log_file(self, name: str) -> Path:
         return self.root / f"{name}.log"
 
-    def launch(self, name: str, command: Sequence[str], cwd: Path = ROOT, **environment: str) -> subprocess.Popen[bytes]:
+    def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
         """A process that is ended with the cluster. One of the same name continues its log."""
+        return self.launch_in(ROOT, name, command, environment)
+
+    def launch_in(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         process = start(command, self.log_file(name), cwd=cwd, environment={**self.environment, **environment}, append=True)
         self._started.append(process)
         return process

@@ -13,7 +13,6 @@ import re
 import socket
 import sqlite3
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -78,12 +77,15 @@ class Coordinator:
     def exit(self, container: str, code: int = 0) -> None:
         self.post(f"/containers/{container}/exit", {"exitCode": code, "reason": "told to"})
 
-    def run_stages(self, job: str, run_id: str, task: int, held: Json, snapshots: int = 2) -> None:
+    def run_stages(self, job: str, run_id: str, task: int, held: Json, numbers: tuple[int, ...] = (1, 2)) -> None:
         """Progress and snapshots of both stages of a task."""
         for stage in held["stages"]:
             stream = f"{job}-flights" if stage["stage"] == "route" else f"{job}-by-carrier"
-            path, previous = f"/runs/{run_id}/tasks/{quote(held['task'])}", None
-            for number in range(1, snapshots + 1):
+            path, previous = (
+                f"/runs/{run_id}/tasks/{quote(held['task'])}",
+                (stage["snapshot"] or {"markers": {"local": None}})["markers"]["local"],
+            )
+            for number in numbers:
                 offsets = [{"system": "log", "stream": stream, "partition": task, "offset": 100 * number}]
                 told = {"generation": held["generation"], "lineage": stage["lineage"], "batchId": 10 * number, "offsets": offsets}
                 self.post(f"{path}/progress", {**told, "stage": stage["stage"]})
@@ -102,7 +104,9 @@ class Coordinator:
         }
         return str(self.post("/drain", body)["uuid"])
 
-    def step(self, job: str, run_id: str, uuid: str, step: str, generation: int = 1, tasks: tuple[int, ...] = (0, 1)) -> None:
+    def step(
+        self, job: str, run_id: str, uuid: str, step: str, generation: int = 1, tasks: tuple[int, ...] = (0, 1), number: int = 2
+    ) -> None:
         """A step of a drain of both stages of the tasks."""
         for stage, stream in (("route", f"{job}-flights"), ("hourly", f"{job}-by-carrier")):
             for task in tasks:
@@ -110,9 +114,9 @@ class Coordinator:
                     "generation": generation,
                     "uuid": uuid,
                     "step": step,
-                    "batchId": 20,
-                    "offsets": [{"system": "log", "stream": stream, "partition": task, "offset": 200}],
-                    "checkpointId": "1700000000002-123456",
+                    "batchId": 10 * number,
+                    "offsets": [{"system": "log", "stream": stream, "partition": task, "offset": 100 * number}],
+                    "checkpointId": f"17000000{number:05}-123456",
                     "rowsLeft": 3,
                     "operatorsLeft": ["dropDuplicates"],
                     "note": "3 rows of a state without a watermark",
@@ -143,20 +147,16 @@ def _grown_and_draining(c: Coordinator) -> None:
     assert c.register(second, "delays-c") == 2
     c.register(second, "delays-d", "1")
     c.log.grow("delays-flights", 4)
-    c.send("PATCH", f"/runs/{second}", {"grow": True, "why": "more flights"}, Sluice_Who="operator@example.com")
     wait_for("the partition monitor", lambda: c.get(f"/runs/{second}")["jobModelVersion"] == 3 and c.get(f"/runs/{second}")["watched"])
     c.post(f"/runs/{second}/containers/delays-c/adopted", {"version": 3, "epoch": 2})
-    c.run_stages("delays", second, 0, c.acquire(second, "delays-c", 0, 2), 3)
-    c.run_stages("delays", second, 1, c.acquire(second, "delays-d", 1), 3)
+    c.run_stages("delays", second, 0, c.acquire(second, "delays-c", 0, 2), (3, 4))
+    c.run_stages("delays", second, 1, c.acquire(second, "delays-d", 1), (3, 4))
     pin = {"pinId": "before-the-audit", "task": "Partition 0", "stage": "hourly", "reason": "the auditors"}
     c.post("/jobs/delays/pins", {**pin, "expiresSeconds": FOR_EVER})
-    c.post("/jobs/delays/snapshots/1700000000002-123456/restore", {"task": "Partition 1", "stage": "hourly"})
     uuid = c.drain(second)
-    generation = {0: 2, 1: 2}
-    for task, number in generation.items():
-        c.step("delays", second, uuid, "stopped", number, (task,))
+    c.step("delays", second, uuid, "stopped", 2, number=4)
     assert c.get(f"/drain/{uuid}")["phase"] == "FLUSHING"
-    c.step("delays", second, uuid, "flushed", 2, (0,))
+    c.step("delays", second, uuid, "flushed", 2, (0,), 4)
 
 
 def _drained_and_going_on(c: Coordinator) -> None:
@@ -174,7 +174,7 @@ def _drained_and_going_on(c: Coordinator) -> None:
     second = c.deploy("weather", start="drained")
     c.register(second, "weather-b")
     for task in (0, 1):
-        c.run_stages("weather", second, task, c.acquire(second, "weather-b", task))
+        c.run_stages("weather", second, task, c.acquire(second, "weather-b", task), (3, 4))
 
 
 def _failed_drain(c: Coordinator) -> None:
@@ -194,9 +194,12 @@ def _ended(c: Coordinator) -> None:
     for job, stop in (("ferries", {"reason": "the season is over"}), ("rail", {"reason": "derailed", "failed": True})):
         run = c.deploy(job)
         c.register(run, f"{job}-a")
+        c.run_stages(job, run, 0, c.acquire(run, f"{job}-a", 0))
         c.post(f"/runs/{run}/stop", stop)
         c.exit(f"{job}-a", 0 if job == "ferries" else 1)
-    c.deploy("ferries", start="earliest")
+    c.post("/jobs/rail/snapshots/1700000000001-123456/restore", {"task": "Partition 0", "stage": "hourly"})
+    new = c.deploy("ferries", start="earliest")
+    wait_for("the partition monitor", lambda: c.get(f"/runs/{new}")["watched"])
 
 
 def _marked_blob(c: Coordinator, blobs: Path) -> None:
@@ -264,7 +267,6 @@ def of_postgresql(release: Release, root: Path, server: Postgres) -> None:
 
 
 def store_answers(name: str, coordinator: Coordinator, home: Path) -> None:
-    time.sleep(2)  # the partition monitor looks again after a start
     text = json.dumps(answers(coordinator), ensure_ascii=False, indent=0, sort_keys=True)
     (DATA / f"{name}.json").write_text(without_traces(text, home) + "\n")
 

@@ -25,7 +25,7 @@ from tests.support.fakes import FakeClock
 from tests.support.former_release import DATA
 from tests.support.processes import SLUICE
 
-OF_THE_MOMENT = {"toldAt", "leaseSecondsLeft", "seconds", "offsetsBehind", "blobStores"}
+OF_THE_MOMENT = {"toldAt", "leaseSecondsLeft", "seconds", "offsetsBehind", "blobStores", "systems"}
 """What an answer computes from the time, from the ends of streams or from settings, and not from the database alone."""
 
 
@@ -81,8 +81,7 @@ def streams_again(former: Former) -> None:
 
 @pytest.fixture
 async def caller(former: Former) -> AsyncIterator[Caller]:
-    """Today's coordinator on that database, when its coordinator had just stopped."""
-    upgraded(former)
+    """Today's coordinator on that database, which it migrates when it starts; by its clock the former one has just stopped."""
     streams_again(former)
     clock = FakeClock(max(datetime.fromisoformat(answer["toldAt"]) for answer in former.answers.values() if "toldAt" in answer))
     async with calling(former.home, clock, database_url=former.url) as made:
@@ -99,8 +98,9 @@ async def test_the_stored_database_has_rows_in_every_table(former: Former) -> No
     async with store.engine.connect() as connection:
         rows = await connection.run_sync(counts)
     await store.close()
-    assert len(rows) > 15
-    assert [name for name, count in rows.items() if not count] == []
+    unused = {"claims"} if store.engine.dialect.name == "sqlite" else set()  # there a lock on a file is the claim
+    assert len(rows) == 20
+    assert {name for name, count in rows.items() if not count} == unused
 
 
 async def test_the_command_brings_the_database_to_todays_schema_and_may_run_twice(former: Former) -> None:
@@ -149,15 +149,15 @@ async def test_a_registered_container_goes_on(former: Former, caller: Caller) ->
     assert answer.json() == {"alive": True}
     again = (await caller.http.post(f"{path}/acquire", json={"executionContainerId": container, "epoch": 1})).json()
     (task,) = (each for each in run["tasks"] if each["task"] == "Partition 0")
-    assert (again["generation"], [each["batchId"] for each in again["stages"]]) == (task["generation"], [20, 20])
+    assert (again["generation"], [each["batchId"] for each in again["stages"]]) == (task["generation"], [40, 40])
     (stage,) = (each for each in again["stages"] if each["stage"] == "hourly")
-    assert stage["snapshot"]["checkpointId"] == "1700000000002-123456"
-    offsets = [{"system": "log", "stream": "weather-by-carrier", "partition": 0, "offset": 300}]
-    told = {"generation": again["generation"], "lineage": stage["lineage"], "batchId": 30, "offsets": offsets}
+    assert stage["snapshot"]["checkpointId"] == "1700000000004-123456"
+    offsets = [{"system": "log", "stream": "weather-by-carrier", "partition": 0, "offset": 500}]
+    told = {"generation": again["generation"], "lineage": stage["lineage"], "batchId": 50, "offsets": offsets}
     assert (await caller.http.post(f"{path}/progress", json={**told, "stage": "hourly"})).status_code == 204
     directory = "jobs/weather/Partition_0/hourly/snapshots"
-    marker = {"index": f"{directory}/1700000000003-00000000000000aa", "previous": f"{directory}/1700000000002-00000000000000aa"}
-    report = {**told, "checkpointId": "1700000000003-123456", "markers": {"local": marker}}
+    marker = {"index": f"{directory}/1700000000005-00000000000000aa", "previous": f"{directory}/1700000000004-00000000000000aa"}
+    report = {**told, "checkpointId": "1700000000005-123456", "markers": {"local": marker}}
     assert (await caller.http.post(f"{path}/stages/hourly/snapshots", json=report)).status_code == 200
 
 
@@ -168,10 +168,10 @@ async def test_a_drain_that_was_under_way_goes_on_to_its_end(former: Former, cal
     for step in ("flushed", "committed"):
         for task in (0, 1):
             for stage, stream in (("route", "delays-flights"), ("hourly", "delays-by-carrier")):
-                offsets = [{"system": "log", "stream": stream, "partition": task, "offset": 200}]
-                body = {"generation": 2, "uuid": uuid, "step": step, "batchId": 20, "offsets": offsets}
+                offsets = [{"system": "log", "stream": stream, "partition": task, "offset": 400}]
+                body = {"generation": 2, "uuid": uuid, "step": step, "batchId": 40, "offsets": offsets}
                 path = f"/runs/{run['runId']}/tasks/Partition {task}/stages/{stage}/drain"
-                answer = await caller.http.post(path, json={**body, "checkpointId": "1700000000003-123456"})
+                answer = await caller.http.post(path, json={**body, "checkpointId": "1700000000004-123456"})
                 assert answer.status_code == 200, answer.text
     assert answer.json()["phase"] == "DRAINED"
     assert (await caller.run(run["runId"]))["state"] == "DRAINED"
