@@ -1,4 +1,6 @@
-# One image for both: `docker run IMAGE coordinator --host 0.0.0.0 --insecure`, `docker run --no-healthcheck IMAGE container JOBFILE`.
+# One image for coordinator and containers:
+#   docker run IMAGE coordinator --host 0.0.0.0 --insecure
+#   docker run --no-healthcheck IMAGE container JOBFILE
 FROM python:3.11-slim-bookworm
 
 ENV PATH=/opt/sluice/bin:$PATH \
@@ -10,7 +12,7 @@ WORKDIR /usr/src/sluice
 COPY scripts/java scripts/install-image scripts/
 RUN scripts/install-image /opt/sluice system && rm -rf /var/lib/apt/lists/*
 
-# Extras of pyproject.toml, such as "demo" for the flights example's data.
+# Extras of pyproject.toml, for example "demo" for the data of the flights example.
 ARG EXTRAS=""
 COPY pyproject.toml constraints.txt ./
 RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice dependencies
@@ -18,7 +20,7 @@ RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice dependencies
 COPY . .
 RUN PIP_NO_CACHE_DIR=1 scripts/install-image /opt/sluice sluice jars classes
 
-# A fixed number, so that a volume's files belong to the same user under every release, and Kubernetes can see that it is not root.
+# A fixed user id: a volume's files belong to the same user in every release, and Kubernetes can verify that it is not root.
 RUN groupadd --gid 10001 sluice \
     && useradd --uid 10001 --gid 10001 --home-dir /var/lib/sluice --no-create-home --shell /usr/sbin/nologin sluice \
     && install -d -o 10001 -g 10001 /var/lib/sluice /var/lib/sluice/log
@@ -27,10 +29,10 @@ WORKDIR /var/lib/sluice
 VOLUME /var/lib/sluice
 EXPOSE 8180
 
-# Of the coordinator; a container has no port, and a watchdog instead: --no-healthcheck.
+# For the coordinator. A container has no port and has a watchdog: use --no-healthcheck.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-P", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('SLUICE_PORT', '8180')), timeout=4); c.request('GET', '/livez'); sys.exit(c.getresponse().status != 200)"]
 
-# tini passes SIGTERM to its child alone, which is what a container's watchdog needs to stop between batches, and reaps orphans.
+# tini reaps orphans, and sends SIGTERM to its child alone, so a container's watchdog can stop between batches.
 ENTRYPOINT ["tini", "--", "sluice"]
 CMD ["--help"]

@@ -1,4 +1,4 @@
-# Two words do everything on a machine with Python 3.11 or newer: `make demo`, `make test`.
+# `make demo` and `make test` need Python 3.11 or newer and set up everything else.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -10,12 +10,12 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo
 
-# Each of the testers has servers and a Spark session of its own; most of what they do is to wait for processes.
+# Number of parallel test processes. Each has servers and a Spark session of its own; most of their time is waiting for processes.
 TESTERS ?= 2
 test: check
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
-# The fast ones: no Spark, no processes.
+# Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q
 
@@ -29,7 +29,7 @@ format: $(VENV)/test.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# make bench NAME=heartbeats runs one; make bench runs all and writes docs/benchmarks.md.
+# make bench NAME=heartbeats runs one benchmark; make bench runs all of them and writes docs/benchmarks.md.
 bench: $(VENV)/test.stamp java
 	$(BIN)/python -m bench $(NAME)
 
@@ -38,7 +38,7 @@ java:
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "sluice: Python 3.11 or newer is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
+	    || { echo "sluice: Python 3.11 or newer is required; select one with make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -49,7 +49,7 @@ $(VENV)/test.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[demo,test]'
 	@touch $@ $(VENV)/demo.stamp
 
-# Pins without addresses; needs uv (pip install uv).
+# Pins versions without the addresses of indexes; needs uv (pip install uv).
 constraints:
 	uv pip compile --quiet --all-extras --universal --python-version 3.11 --no-annotate --no-header \
 	    --no-emit-index-url --no-emit-find-links pyproject.toml -o constraints.txt
