@@ -1,12 +1,12 @@
 """Watermark alignment: which tasks of a stage must wait, because they are too far ahead of the others in event time.
 
-A stage behind an intermediate stream sees what its feeders differ by in event time as lateness, and Spark drops late rows without a word.
-So the tasks of a feeding stage are kept together: one that leads the slowest by more than `max_skew` pauses between two batches until the
-slowest has caught up by half of it. A batch that has begun is not cut short, so the lead may exceed `max_skew` by what one batch spans.
+To a stage behind an intermediate stream, the difference in event time between its feeders looks like lateness, and Spark drops late rows
+silently. The tasks of a feeding stage are therefore aligned: a task that leads the slowest by more than `max_skew` pauses between two
+batches until its lead is half of that. A batch that has begun is not interrupted, so the lead may exceed `max_skew` by the event time that
+one batch spans.
 
-The slowest is the slowest of those that have something to read: a task that has read all there is says nothing about event time, as an
-idle partition does in Apache Flink's alignment. A task with something to read that nobody has heard of, because its container has not
-started or is gone, holds all others.
+Only tasks that have something to read count: a task that has read everything is ignored, as an idle partition in Apache Flink's alignment.
+A task that has something to read and has not reported, because its container has not started or is gone, makes all others wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sluice.core.ids import TaskName
 
 @dataclass(frozen=True, slots=True)
 class TaskEventTime:
-    """What is known of a stage of a task. `event_time`: the newest that it has committed; `heard`: it runs, or waits for our word."""
+    """What a stage of a task has reported. `event_time`: the newest committed; `heard`: it runs, or waits for a decision; `idle`: it has
+    read everything."""
 
     event_time: datetime | None
     heard: bool
@@ -29,7 +30,7 @@ class TaskEventTime:
 
 @dataclass(frozen=True, slots=True)
 class AlignmentDecision:
-    """Whether a task must wait, how far it leads the slowest (None if that can't be told), and for whom it waits."""
+    """Whether a task must wait, how far it leads the slowest (None if unknown), and for which tasks it waits."""
 
     hold: bool
     lead: timedelta | None
@@ -37,9 +38,9 @@ class AlignmentDecision:
 
 
 def decide_alignment(task: TaskName, paces: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, held: bool) -> AlignmentDecision:
-    """`paces` is of every task of the stage. `held`: the task waits already, and goes on once its lead is half of what is allowed.
+    """`paces`: every task of the stage. `held`: the task is waiting, and continues once its lead is at most half of `max_skew`.
 
-    The slowest task is never told to wait, so somebody always moves, unless one that nobody has heard of has something to read.
+    The slowest task never waits, so some task always advances, unless one that has not reported has something to read.
     """
     others = {name: pace for name, pace in paces.items() if name != task and not pace.idle}
     unheard = tuple(sorted(name for name, pace in others.items() if not pace.heard))

@@ -1,30 +1,30 @@
-"""A drain: what may be asked for, which phase follows, what is done, what remains, who blocks.
+"""Drains: which requests are accepted, which phase follows, what is done, what remains, and who blocks.
 
     REQUESTED --> STOPPING --> FLUSHING --> COMMITTING --> DRAINED
         |            |            |             |
         +------------+--> CANCELLED             |
         +------------+------------+-------------+--> FAILED
 
-REQUESTED waits for the run's first container. In STOPPING every stage of every task stops between batches and pins a checkpoint, in
-FLUSHING it empties its state, in COMMITTING it backs up what is left. A phase is over when every stage of the pinned job model has taken
-the step that it waits for; only the coordinator moves it. From FLUSHING on there is no way back but through the pinned checkpoints: a
-drain that fails earlier, or is cancelled, leaves the run as it was, and one that fails later stops it.
+REQUESTED waits for the run's first container. In STOPPING every stage of every task stops between batches and pins a snapshot, in FLUSHING
+it empties its state, in COMMITTING it makes a last backup. A phase ends when every stage of the pinned job model has reached the step that
+the phase waits for; only the coordinator changes the phase. A drain that fails before FLUSHING, or is cancelled, leaves the run as it was.
+One that fails later stops the run, and its tasks return to the pinned snapshots.
 
-What `POST /drain` answers, by the state of the run:
+The response to `POST /drain`, by the state of the run:
 
     run                                          answer
     CREATED, no container yet                    a new drain, which waits for containers
     RUNNING, its tasks not yet held (starting)   a new drain
     RUNNING                                      a new drain
-    RUNNING, asked to stop                       refused: stale-run
+    RUNNING, a stop was requested                rejected: stale-run
     DRAINING                                     the same drain
     DRAINED                                      the same drain
-    asked to stop by a drain that failed         the same drain
-    STOPPED or FAILED by a drain that failed     the same drain
-    STOPPED                                      refused: stale-run
-    FAILED                                       refused: stale-run
+    stopping after a failed drain                the same drain
+    STOPPED or FAILED after a failed drain       the same drain
+    STOPPED                                      rejected: stale-run
+    FAILED                                       rejected: stale-run
 
-A drain that was cancelled, or failed before anything was flushed, does not count: the next request is a new one.
+After a drain that was cancelled, or failed before a flush, the next request starts a new drain.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Phase(StrEnum):
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the run can go on as if nobody had asked: nothing was flushed."""
+        """Whether the run can continue as if there had been no drain, because nothing was flushed."""
         return self in (Phase.REQUESTED, Phase.STOPPING)
 
 
@@ -74,7 +74,7 @@ _MOVES: Mapping[Phase, frozenset[Phase]] = {
 
 
 class Step(IntEnum):
-    """How far a stage of a task has come. FLUSHING is told for people; a stage without state goes from STOPPED to FLUSHED."""
+    """The progress of a stage of a task. FLUSHING is reported for display; a stage without state goes from STOPPED to FLUSHED."""
 
     NONE = 0
     STOPPED = 1
@@ -99,22 +99,22 @@ _TAKEN_IN: Mapping[Step, Phase] = {
 
 _ORDER = (Phase.REQUESTED, Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING)
 TIMED = (Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING)
-"""The phases that have a budget; REQUESTED lasts as long as nobody starts a container."""
+"""The phases that have a time budget; REQUESTED lasts until a container starts."""
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
 def begins(state: RunState, *, stopping: bool, newest: Phase | None, flushed: bool) -> bool:
-    """Whether a request is a new drain; False for the newest one of the run, whose phase is `newest` and which had begun to flush if
-    `flushed`. `stopping`: the run was asked to stop. Raises StaleRun for a run that is not to be drained."""
+    """Whether a request starts a new drain; False if it gets the newest one of the run, whose phase is `newest` and which had begun to
+    flush if `flushed`. `stopping`: a stop of the run was requested. Raises StaleRun for a run that cannot be drained."""
     ended_by_drain = newest is Phase.DRAINED or (newest is Phase.FAILED and flushed)
     if newest is not None and (not newest.over or ended_by_drain):
         return False
     if state.ended:
         raise StaleRun(f"the run has ended as {state}: there is nothing to drain")
     if stopping:
-        raise StaleRun("the run was asked to stop, and its state stays as it is: deploy it again, and drain that run")
+        raise StaleRun("the run is stopping with its state as it is: deploy the job again, and drain that run")
     return True
 
 
@@ -132,13 +132,15 @@ def cancelled(phase: Phase) -> Phase:
 
 
 def counts(phase: Phase, known: Step, step: Step) -> bool:
-    """Whether a stage that is at `known` moves on by the report of `step`; one that was taken before changes nothing. Within its phase the
-    same step again tells newer numbers. Raises DrainTooEarly for a step of a later phase."""
+    """Whether the report of `step` changes a stage that is at `known`. A step of an earlier phase does not; the same step again, within its
+    phase, carries newer numbers. Raises DrainTooEarly for a step of a later phase."""
     if phase.over:
         return False
     taken_in = _TAKEN_IN[step]
     if phase is Phase.REQUESTED or _ORDER.index(taken_in) > _ORDER.index(phase):
-        raise DrainTooEarly(f"the drain is {phase}: {step.name.lower()} belongs to {taken_in}, which comes when all others are there")
+        raise DrainTooEarly(
+            f"the drain is {phase}: {step.name.lower()} belongs to {taken_in}, which begins when all stages have finished this phase"
+        )
     return taken_in is phase and step >= known
 
 
@@ -168,7 +170,8 @@ class StageAt:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a run decides who blocks. `feeders`: stage -> the stages whose output it reads."""
+    """What determines who blocks. `feeders`: stage -> the stages that write what it reads; `live`: slots with a live container; `held`:
+    tasks with an owner."""
 
     slots: Mapping[TaskName, ProcessorId]
     feeders: Mapping[StageName, frozenset[StageName]]
@@ -184,7 +187,8 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """Who keeps a drain from its next phase: a slot without a container, a task that its container has not taken, or a stage at work."""
+    """What keeps a drain from its next phase: a slot without a container, a task that its container has not acquired, or a stage at
+    work."""
 
     processor_id: ProcessorId
     why: Why
@@ -198,7 +202,7 @@ class Blocker:
 
 
 def done(phase: Phase, stages: Iterable[StageAt]) -> bool:
-    """Whether every stage has taken the step that the phase waits for."""
+    """Whether every stage has reached the step that the phase waits for."""
     return not remains(phase, stages)
 
 
@@ -209,7 +213,7 @@ def remains(phase: Phase, stages: Iterable[StageAt]) -> Sequence[StageAt]:
 
 
 def waits_for(phase: Phase, stage: StageName, shape: Shape, stages: Iterable[StageAt]) -> Sequence[StageName]:
-    """The feeders of a stage that some task has not flushed yet: before that it has nothing to do."""
+    """The feeders of a stage that not all tasks have flushed; until then the stage waits."""
     if phase is not Phase.FLUSHING:
         return []
     behind = {each.stage for each in stages if each.step < Step.FLUSHED}
@@ -217,7 +221,7 @@ def waits_for(phase: Phase, stage: StageName, shape: Shape, stages: Iterable[Sta
 
 
 def blockers(phase: Phase, stages: Sequence[StageAt], shape: Shape) -> Sequence[Blocker]:
-    """Who is to act next, by slot, task and stage; stages that wait for others are not among them."""
+    """Who must act next, ordered by slot, task and stage, without the stages that wait for others."""
     left = remains(phase, stages)
     waiting = {stage: bool(waits_for(phase, stage, shape, stages)) for stage in {each.stage for each in left}}
     found: dict[Blocker, None] = {}
@@ -237,8 +241,8 @@ def blockers(phase: Phase, stages: Sequence[StageAt], shape: Shape) -> Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a drain may take from the first container on: after `soft` it names the late, after `hard` it fails. `budgets`: how long
-    each phase may; one that takes longer is told as late, and no other is shortened by it."""
+    """Time limits of a drain, counted from its first container: after `soft` it reports what is late, after `hard` it fails. `budgets`:
+    limits of single phases. A phase that exceeds its budget is reported as late, and shortens no other."""
 
     soft: timedelta
     hard: timedelta
@@ -246,7 +250,7 @@ class Times:
 
 
 def is_late(times: Times, phase: Phase, began: datetime | None, entered: datetime, now: datetime) -> bool:
-    """Whether the soft deadline has passed, or the budget of the phase that was `entered` then. `began`: STOPPING, the first container."""
+    """Whether the soft deadline or the phase's budget has passed. `began`: when STOPPING began; `entered`: when the phase began."""
     if phase.over or began is None:
         return False
     budget = times.budgets.get(phase)
@@ -257,8 +261,8 @@ def is_late(times: Times, phase: Phase, began: datetime | None, entered: datetim
 
 
 def to_catch_up(positions: Iterable[Mapping[Ssp, int]]) -> Mapping[Ssp, int]:
-    """Where several stages, or tasks, read one partition and have stopped at different offsets, the furthest: the others must read up to
-    it before they flush, since the next run has one start for all of them."""
+    """The furthest offset of each partition that several stages, or tasks, read and stopped at different offsets. The others must read up
+    to it before they flush, because the next run has one start for all of them."""
     lowest: dict[Ssp, int] = {}
     highest: dict[Ssp, int] = {}
     for position in positions:
@@ -269,8 +273,8 @@ def to_catch_up(positions: Iterable[Mapping[Ssp, int]]) -> Mapping[Ssp, int]:
 
 
 def drained_offsets(starts: Mapping[Ssp, int], positions: Iterable[Mapping[Ssp, int]], ends: Mapping[Ssp, int]) -> Mapping[Ssp, int]:
-    """Where the next run begins: behind what was read of the inputs, the lowest where several read a partition, and at the `ends` of
-    intermediate streams. A partition that nobody reported begins where the run began."""
+    """Where the next run starts: after what was read of the inputs (the lowest offset if several stages read a partition), and at the
+    `ends` of intermediate streams. A partition that no stage reported starts where the run started."""
     found: dict[Ssp, int] = {}
     for position in positions:
         for ssp, offset in position.items():

@@ -1,7 +1,7 @@
-"""Fail-over: when a slot's tasks are given to the other containers, and when it gets them back.
+"""Fail-over: when a slot's tasks move to other slots, and when they return. Also the back-off of slots whose containers fail repeatedly.
 
-A container that is restarted comes back within seconds and goes on from its disk, so moving its tasks at once would cost restores for
-nothing. A slot that has had no live container for `after` is not expected any more.
+A restarted container usually returns within seconds and continues from its disk, so moving its tasks immediately would cost needless
+restores. A slot without a live container for `after` is given up.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from sluice.core.errors import BadConfig
 from sluice.core.ids import ProcessorId
 
 AFTER, GIVE_BACK = "failover.after.seconds", "failover.give.back"
-"""What a job's configuration may say."""
+"""Keys of a job's configuration."""
 
 STEADY = timedelta(seconds=30)
-"""How long a returned container must have lived at most before its slot is given tasks again: one that fails at once gets none."""
+"""A returned container must have been alive for this long, or `after` if that is shorter, before its slot gets tasks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailOver:
-    """`after` of None: never. `give_back`: a slot that returns gets tasks again; else it waits for somebody to place them anew."""
+    """`after`: None means never. `give_back`: a slot that returns gets tasks again; otherwise an operator must move them."""
 
     after: timedelta | None
     give_back: bool
 
     def of_config(self, config: Mapping[str, str]) -> FailOver:
-        """What the configuration says, and this where it says nothing. Raises BadConfig."""
+        """These settings, overridden by the job's configuration. Raises BadConfig."""
         after, give_back = self.after, self.give_back
         if AFTER in config:
             after = _seconds(config[AFTER])
@@ -51,14 +51,14 @@ def _seconds(told: str) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`live`: it has a live container, `since` that registered; else `since` its last one ended, or since it was to have one."""
+    """`live`: it has a live container. `since`: when that registered; otherwise when its last one ended, or when it should have had one."""
 
     live: bool
     since: datetime
 
 
 def given_away(slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], rule: FailOver, now: datetime) -> frozenset[ProcessorId]:
-    """The slots that are to have no tasks, of which `away` have none now. When nobody would be left to take them, all stays as it is."""
+    """The slots that shall have no tasks; `away` have none now. Unchanged if no live slot would be left to take the tasks."""
     if rule.after is None:
         return away
     after, steady = rule.after, min(rule.after, STEADY)
@@ -71,7 +71,7 @@ def given_away(slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One that has ended, and whether in order."""
+    """A container that has ended, and whether it failed."""
 
     registered_at: datetime
     ended_at: datetime

@@ -1,6 +1,6 @@
-"""The stage graph of a job: what each stage reads and writes, by the names that the job gave its streams.
+"""The stage graph of a job: which streams each stage reads and writes, by their names in the job file.
 
-The coordinator and the container check the same rules, so that a bad job file fails on its author's machine with the same words.
+The coordinator and the container check the same rules, so an invalid job file fails on its author's machine with the same message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Graph:
 
     @staticmethod
     def declared(inputs: Sequence[str], intermediates: Sequence[str], outputs: Sequence[str], stages: Sequence[Stage]) -> Graph:
-        """A graph from lists as they were declared. Raises BadGraph for a name that stands in them twice."""
+        """A graph from the lists as declared. Raises BadGraph for a name that is declared twice."""
         twice = [name for name, n in Counter([*inputs, *intermediates, *outputs]).items() if n > 1]
         if twice:
             raise BadGraph(f"the name {twice[0]!r} is declared twice: every stream needs a name of its own")
@@ -39,11 +39,11 @@ class Graph:
 
 
 def chain(graph: Graph) -> Sequence[Stage]:
-    """The stages in an order in which every stage comes after those that feed it; ties as declared.
+    """The stages, ordered so that each comes after its feeders; ties in the order of declaration.
 
     Raises BadGraph, naming the stage or stream at fault: no inputs or stages, a name twice, an undeclared name, a stage that reads
-    nothing or reads an output, one that writes an input or a name twice, two writers to one output, an intermediate stream that nobody
-    writes, a cycle. Stages may share an intermediate stream: whoever reads it comes after all of them.
+    nothing or reads an output, one that writes an input or a name twice, two writers to one output, an intermediate stream without a
+    writer, a cycle. Stages may share an intermediate stream: its readers come after all of them.
     """
     _check_names(graph)
     for stage in graph.stages:
@@ -89,12 +89,12 @@ def _check_stage(graph: Graph, stage: Stage) -> None:
 
 
 def _written(graph: Graph) -> Sequence[str]:
-    """Each once, as declared."""
+    """Each stream once, in the order of declaration."""
     return list(dict.fromkeys(name for stage in graph.stages for name in stage.writes))
 
 
 def _check_writers(graph: Graph) -> None:
-    """One output, one writer: readers outside cannot tell the records of two apart, nor whose end they wait for."""
+    """An output has one writer: its readers could not tell the records of two writers apart."""
     writers = {name: [stage.name for stage in graph.stages for each in stage.writes if each == name] for name in _written(graph)}
     for name, stages in writers.items():
         if twice := [stage for stage, n in Counter(stages).items() if n > 1]:

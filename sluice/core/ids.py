@@ -1,4 +1,14 @@
-"""The vocabulary: small types for the ids that travel through Sluice."""
+"""Types for the ids that Sluice uses.
+
+**Three fences.** Three of them tell an old actor from a new one, each for another thing:
+
+* An *incarnation* is one container process, named by its execution container id. A launcher gives each start a new id. An id that has ended
+  is rejected, so a replaced process learns that it was replaced.
+* An *epoch* numbers the incarnations of a slot. The coordinator assigns it at registration, and heartbeats carry it: only the highest epoch
+  renews the slot's lease.
+* A *generation* numbers the owners of a task. `acquire` assigns it, and every report and append carries it: one of an older generation is
+  rejected with `LeaseLost`. Tasks move between slots while both containers are valid, so an epoch alone does not protect a task.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +30,10 @@ Generation = NewType("Generation", int)
 Lineage = NewType("Lineage", str)
 
 Instant = NewType("Instant", float)
-"""A reading of the clock that never jumps, in seconds; see `sluice.clock.elapsed`."""
+"""A reading of the monotonic clock, in seconds; see `sluice.clock.elapsed`."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,248}")
-"""Kafka's rule for a topic's name, less names that begin with a dot or a dash: they are safe in a path and on a command line."""
+"""Kafka's rule for topic names, without names that begin with a dot or a dash: these are safe in paths and on command lines."""
 
 
 _LONGEST_PLAIN = 200
@@ -31,10 +41,7 @@ _HASHED = re.compile(r".*-[0-9a-f]{16}")
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return `name` if it may name a job, a stage, a system or a stream.
-
-    Raises BadName, which says what a name may hold.
-    """
+    """Return `name` if it is a valid name of a job, a stage, a system or a stream. Raises BadName."""
     if not _NAME.fullmatch(name):
         raise BadName(kind, name)
     return name
@@ -53,7 +60,7 @@ class StreamId:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Ssp:
-    """A SystemStreamPartition. Its string is for people; it is never parsed, since streams have dots in their names."""
+    """A SystemStreamPartition. Its string is for display and is never parsed, because stream names contain dots."""
 
     system: str
     stream: str
@@ -69,7 +76,7 @@ class Ssp:
 
 @dataclass(frozen=True, order=True, slots=True)
 class StageKey:
-    """A stage of a task of a job: what has a checkpoint directory and snapshots of its own."""
+    """A stage of a task of a job. Each has a checkpoint directory and snapshots of its own."""
 
     job: JobName
     task: TaskName
@@ -80,8 +87,8 @@ class StageKey:
 
 
 def directory_name(task: str) -> str:
-    """A task's name as a directory: "Partition 0" -> "Partition_0". Names that would meet in one, or not fit, get a hash, so that none
-    ever does; so does one that looks as if it had a hash."""
+    """A task's directory: "Partition 0" -> "Partition_0". A hash is appended to names that are too long, or contain characters which are
+    replaced, or end like such a hash, so that different tasks always have different directories."""
     plain = re.sub(r"[^A-Za-z0-9.-]", "_", task)
     if plain.replace("_", " ") == task and plain[:1] not in ("", ".") and len(plain) <= _LONGEST_PLAIN and not _HASHED.fullmatch(plain):
         return plain

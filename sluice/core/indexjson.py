@@ -1,12 +1,12 @@
-"""A snapshot's index as bytes: Samza's JSON spelling, and what Sluice adds to it.
+"""The JSON format of a snapshot's index: Samza's, with additions.
 
-Samza's code reads what is written here as long as packing is off and no file is larger than 2 GiB: the offset of a part is an int there. It
-ignores the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a part that is packed; and at the top
-"schema-version", "generation", "lineage", "batch-id" and "index-sha256", which is the SHA-256 of the document without that key, spelt
-with sorted keys, without blanks and in ASCII. An index without "schema-version" is one of Samza's, and has no checksum.
+Samza's code can read these indexes if packing is off and no file is larger than 2 GiB, because its offset of a part is an int. It ignores
+the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a packed part; and at the top level
+"schema-version", "generation", "lineage", "batch-id" and "index-sha256". The last is the SHA-256 of the document without that key, written
+with sorted keys, without blanks and in ASCII. An index without "schema-version" was written by Samza and has no checksum.
 
-Reading trusts nothing: a name that would leave its directory, parts that do not make up their file, a name that is there twice, a number
-that is none, anything cut short is refused. Keys that are not known are ignored.
+Reading validates everything. It rejects names that leave their directory, duplicate names, parts that do not add up to their file, values
+of a wrong type and truncated documents. It ignores unknown keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from sluice.core.snapshot import (
 SCHEMA_VERSION = 1
 
 JOB_ID = "1"
-"""Samza tells instances of a job apart by it; Sluice's jobs have one."""
+"""Samza uses it to distinguish instances of a job; a job of Sluice has one."""
 
 _CHECKSUM = "index-sha256"
 _LONGEST_NAME = 255
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def encoded(index: SnapshotIndex) -> bytes:
-    """The index as it is stored; the same index gives the same bytes."""
+    """The index as stored. Equal indexes give equal bytes."""
     metadata = index.metadata
     document: dict[str, object] = {
         "creation-time-millis": index.created_millis,
@@ -74,7 +74,7 @@ def encoded(index: SnapshotIndex) -> bytes:
 
 
 def _checksum_of(body: bytes) -> bytes:
-    """How a document ends that has its checksum as its last key."""
+    """The end of a document whose last key is its checksum."""
     return f',"{_CHECKSUM}":"{hashlib.sha256(body).hexdigest()}"}}'.encode()
 
 
@@ -83,7 +83,7 @@ def _canonical(document: object) -> bytes:
 
 
 def _object(items: Iterable[tuple[str, str]]) -> str:
-    """An object of values that are spelled already, with their keys in order."""
+    """A JSON object of values that are JSON text already, in the order given."""
     return "{" + ",".join(f'"{key}":{value}' for key, value in items) + "}"
 
 
@@ -91,7 +91,7 @@ def _array(items: Iterable[str]) -> str:
     return "[" + ",".join(items) + "]"
 
 
-# A commit spells thousands of files anew: as text at once, since dictionaries take three times as long and call the garbage collector.
+# A commit writes thousands of files. They become text directly: dictionaries take three times as long and trigger garbage collections.
 
 
 def _directory(directory: DirIndex) -> str:
@@ -122,7 +122,7 @@ def _part(part: FileBlob) -> str:
 
 @lru_cache(maxsize=512)
 def permissions(mode: int) -> str:
-    """Nine permission bits as Samza spells them: 0o640 is "rw-r-----"."""
+    """Nine permission bits in Samza's format: 0o640 is "rw-r-----"."""
     return "".join(letter if mode & (0o400 >> place) else "-" for place, letter in enumerate(_MODE_LETTERS))
 
 
@@ -134,7 +134,7 @@ class _Wrong(ValueError):
 
 
 def decoded(body: bytes, blob: BlobId) -> SnapshotIndex:
-    """The index that `blob` holds. Raises IndexUnreadable, which names the blob and says what to do."""
+    """The index in `body`, which is the contents of `blob`. Raises IndexUnreadable."""
     try:
         document = json.loads(body)
         _check_whole(document, body)
@@ -144,13 +144,13 @@ def decoded(body: bytes, blob: BlobId) -> SnapshotIndex:
     except (ValueError, KeyError, TypeError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
     raise IndexUnreadable(
-        f"{blob} cannot be read as a snapshot's index: {why}; nothing was changed: look whether another blob store has it, or choose an "
-        "earlier snapshot of the store"
+        f"{blob} cannot be read as a snapshot's index: {why}; nothing was changed; restore it from another blob store, or choose an "
+        "earlier snapshot of the stage"
     )
 
 
 def _check_whole(document: object, body: bytes) -> None:
-    """Whether this is an index that this version can read, and the one that was written."""
+    """Raise unless this version can read the document and its checksum is right."""
     if not isinstance(document, dict):
         raise _Wrong("it is not a JSON object")
     if "schema-version" not in document:
@@ -163,10 +163,10 @@ def _check_whole(document: object, body: bytes) -> None:
     told = document.pop(_CHECKSUM)
     ending = len(_checksum_of(b""))
     if body.endswith(_checksum_of(body[:-ending] + b"}")):
-        return  # as it was written; it need not be spelt again to see that
+        return  # the usual case: the text is unchanged, so it need not be encoded again
     found = hashlib.sha256(_canonical(document)).hexdigest()
     if told != found:
-        raise _Wrong(f"its SHA-256 is {found}, and it says {str(told)[:64]!r}")
+        raise _Wrong(f"its SHA-256 is {found}, but it contains {str(told)[:64]!r}")
 
 
 def _index(document: Mapping[str, Any]) -> SnapshotIndex:
@@ -211,7 +211,7 @@ def _check_unique(where: str, files: tuple[FileIndex, ...], dirs: tuple[DirIndex
     seen: set[str] = set()
     for name in (*(file.name for file in files), *(each.name for each in dirs)):
         if name in seen:
-            raise _Wrong(f"{where}{name} is there twice")
+            raise _Wrong(f"{where}{name} appears twice")
         seen.add(name)
 
 
@@ -245,25 +245,25 @@ def _read_part(document: Mapping[str, Any]) -> FileBlob:
 
 
 def lengths(parts: tuple[FileBlob, ...], size: int, path: str) -> Iterator[tuple[FileBlob, int]]:
-    """Each part of a file with its length in bytes, in the order of their offsets. Raises ValueError when they do not make up `size` bytes:
-    a part that does not say how long it is, as Samza's do not, reaches to the next one."""
+    """Each part of a file with its length in bytes, ordered by offset. A part without a length, as Samza writes them, extends to the next
+    one. Raises ValueError if the parts do not add up to `size` bytes."""
     end = 0
     for place, part in enumerate(parts):
         following = parts[place + 1].offset if place + 1 < len(parts) else size
         length = following - part.offset if part.length is None else part.length
         if part.offset != end or length < 0 or (length == 0 and part.length is None and size):
-            raise _Wrong(f"the parts of {path} do not follow each other at byte {end}")
+            raise _Wrong(f"the parts of {path} have a gap or an overlap at byte {end}")
         end += length
         yield part, length
     if end != size:
-        raise _Wrong(f"the parts of {path} are {end} bytes together, and the file has {size}")
+        raise _Wrong(f"the parts of {path} have {end} bytes in total, but the file has {size}")
 
 
 def _name(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(f"a name in {where[:200] or '/'} is no text")
+        raise _Wrong(f"a name in {where[:200] or '/'} is not a string")
     if value in ("", ".", "..") or "/" in value or "\0" in value:
-        raise _Wrong(f"{value[:80]!r} in {where[:200] or '/'} is no name of a file or directory, and would lead out of it")
+        raise _Wrong(f"{value[:80]!r} in {where[:200] or '/'} is not a valid name of a file or directory")
     if len(value) > _LONGEST_NAME or (not value.isascii() and len(value.encode("utf-8", "surrogateescape")) > _LONGEST_NAME):
         raise _Wrong(f"the name {value[:80]!r}… in {where[:200] or '/'} is longer than {_LONGEST_NAME} bytes")
     return value
@@ -291,7 +291,7 @@ def _mode_of(text: str) -> int:
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     value = document[key]
     if not isinstance(value, list):
-        raise _Wrong(f"{key} is no list")
+        raise _Wrong(f"{key} is not a list")
     return value
 
 

@@ -1,17 +1,17 @@
-"""Leases: how long a container may act without a word from the coordinator.
+"""Leases: how long a container may run without an answer from the coordinator.
 
-Who trusts what. The container counts its lease from the moment it *sent* the last heartbeat that was answered, and stops `margin` before
-its end. The coordinator counts from the moment the heartbeat *arrived*, which is later, and gives the container's tasks away only `grace`
-after the end. Both count on clocks that never jump (see `sluice.clock.elapsed`), so wall clocks may be hours apart; only the *rate*
-of two clocks matters, and MAX_DRIFT of difference is allowed for. The window in which two incarnations can act is therefore at most
+The container counts its lease from the moment it *sent* the last heartbeat that was answered, and stops `margin` before the end. The
+coordinator counts from the moment the heartbeat *arrived*, which is later, and reassigns the container's tasks `grace` after the end. Both
+use monotonic clocks (see `sluice.clock.elapsed`), so wall clocks may differ by hours; only the *rates* of the two clocks matter, and may
+differ by MAX_DRIFT. The time during which two incarnations can act is therefore at most
 
     kill time + MAX_DRIFT * lease - margin - grace        (not below zero)
 
-where the kill time is what the watchdog needs to end the driver and its JVM. Appends and reports carry the task's generation besides, so
-that even then nothing that the older one writes counts.
+where the kill time is what the watchdog needs to end the driver and its JVM. Appends and reports also carry the task's generation, so what
+the older incarnation writes during that time is rejected.
 
-Lease and heartbeat interval are dictated together, so that a growing fleet stretches both and the rate of heartbeats stays under a cap.
-The shape follows river's leader election ("trust window") and Kafka's group heartbeat.
+The coordinator sets lease and heartbeat interval together. Both grow with the fleet, so the rate of heartbeats stays under a cap. The
+scheme follows river's leader election ("trust window") and Kafka's group heartbeat.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from sluice.core.errors import BadSettings
 from sluice.core.ids import Epoch, Instant
 
 MAX_DRIFT = 0.01
-"""Two machines' clocks may differ in rate by one part in a hundred; real ones differ by less than one in a thousand."""
+"""The rates of two machines' clocks may differ by one part in a hundred; real ones differ by less than one in a thousand."""
 
 KILL_TIME = timedelta(seconds=1)
-"""From the end of a lease to the last process of the driver's session being gone (measured: 0.1 to 0.6 s)."""
+"""From the end of a lease until the last process of the driver's session has ended (measured: 0.1 to 0.6 s)."""
 
 JITTER = 0.1
-"""A container waits up to this part less than the interval, so that a fleet that started together spreads out."""
+"""A container waits up to this fraction less than the interval, so that a fleet that starts together spreads out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a container is told: its lease, and when to send the next heartbeat."""
+    """A container's lease, and the interval until its next heartbeat."""
 
     lease: timedelta
     interval: timedelta
@@ -44,7 +44,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
-    """The coordinator's settings. Raises BadSettings, naming the inequality, when they cannot be safe together."""
+    """The coordinator's settings. Raises BadSettings, with the violated inequality, if they are not safe together."""
 
     lease: timedelta = timedelta(seconds=40)
     interval: timedelta = timedelta(seconds=5)
@@ -71,38 +71,36 @@ class LeasePolicy:
             need = (KILL_TIME + MAX_DRIFT * self.lease).total_seconds()
             found.append(
                 f"margin + grace >= kill time + drift fails ({(self.margin + self.grace).total_seconds():g} s < {need:g} s): "
-                "two incarnations of a slot could act at once"
+                "two incarnations of a slot could act at the same time"
             )
         return found
 
     def terms(self, fleet: int) -> Terms:
-        """The terms for a fleet of that many containers: `interval` and `lease` stretched alike once fleet / interval exceeds `max_rate`.
-
-        The stretch goes up in quarters, so that the terms do not change with every container.
-        """
+        """The terms for `fleet` containers. If fleet / interval exceeds `max_rate`, `interval` and `lease` grow by the same factor, in
+        steps of a quarter, so that the terms do not change with every container."""
         stretch = max(1.0, ceil(4 * fleet / (self.max_rate * self.interval.total_seconds())) / 4)
         return Terms(lease=self.lease * stretch, interval=self.interval * stretch)
 
     def overlap(self, terms: Terms) -> timedelta:
-        """The worst-case window in which two incarnations of a slot can act (see above)."""
+        """How long two incarnations of a slot can act at the same time in the worst case (see the module's docstring)."""
         return max(timedelta(0), KILL_TIME + MAX_DRIFT * terms.lease - self.margin - self.grace)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The coordinator's side: the container's epoch and when the lease ends. `bare`: a foreign client, which sends no epoch."""
+    """The coordinator's view: the container's epoch and the end of its lease. `bare`: a foreign client, which sends no epoch."""
 
     epoch: Epoch
     ends_at: Instant
     bare: bool = False
 
     def free_at(self, policy: LeasePolicy) -> Instant:
-        """When the container's tasks may be given away, if it is not heard of again."""
+        """When the container's tasks may be reassigned, unless it renews the lease."""
         return Instant(self.ends_at + policy.grace.total_seconds())
 
 
 def may_renew(lease: Lease, sent: Epoch | None) -> bool:
-    """Whether a heartbeat that carried epoch `sent` renews the lease: only the incarnation's own does, or a bare container's."""
+    """Whether a heartbeat with epoch `sent` renews the lease: only the same incarnation's does, or a bare container's."""
     return sent == lease.epoch or (sent is None and lease.bare)
 
 
@@ -112,7 +110,7 @@ def granted(epoch: Epoch, now: Instant, terms: Terms, *, bare: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The container's side: until when it may act. `sent_at` is when the last answered heartbeat was sent."""
+    """The container's view: until when it may act. `sent_at`: when it sent the last heartbeat that was answered."""
 
     sent_at: Instant
     lease: timedelta

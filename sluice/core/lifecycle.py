@@ -1,13 +1,12 @@
-"""The life of a run.
+"""The states of a run.
 
     CREATED --> RUNNING <--> DRAINING --> DRAINED
        |           |            |
        +-----------+------------+--> STOPPED | FAILED
 
-A run is CREATED when it is posted, RUNNING when its first container registers, and ends in one of three ways. A drain may be asked for
-before that registration, too, and one that is cancelled leads back to where the run was. A stop is asked for
-first and reached when the last task has been released, so between the two a run is still RUNNING and carries the time of the
-request. An ended run never moves again: the next deployment is another run.
+A run is CREATED when it is posted and RUNNING when its first container registers. A drain may be requested before that; a cancelled drain
+returns the run to its former state. A run that was requested to stop remains RUNNING, with the time of the request, until the last task is
+released. The state of an ended run never changes: the next deployment is another run.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ _MOVES: Mapping[RunState, frozenset[RunState]] = {
 
 
 def moved(state: RunState, to: RunState) -> RunState:
-    """Return `to` if a run may go there from `state`, also when it is there already.
-
-    Raises IllegalTransition, which is a bug and not a user's mistake.
-    """
+    """Return `to` if a run may go there from `state`, or is there already. Raises IllegalTransition, which is a bug."""
     if to != state and to not in _MOVES[state]:
         raise IllegalTransition(f"a run cannot go from {state} to {to}")
     return to

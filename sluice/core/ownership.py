@@ -1,7 +1,7 @@
-"""Who holds a task: one rule for restart, redeploy, move and fail-over.
+"""Who owns a task: one rule for restart, redeployment, move and fail-over.
 
-The n-th holder of a task has generation n. Every report and every append carries it, and an older one is refused, so a holder that was
-taken for dead can add garbage but never change what counts.
+The n-th owner of a task has generation n. Every report and every append carries it, and an older one is rejected, so an owner that was
+replaced can add garbage but cannot change valid data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sluice.core.ids import ExecutionContainerId, Generation, Instant
 
 @dataclass(frozen=True, slots=True)
 class TaskOwner:
-    """The last grant of a task. `released` when the holder gave it back, its exit was reported, or its lease and grace passed."""
+    """The last grant of a task. `released`: the owner released it, its exit was reported, or its lease and grace have passed."""
 
     generation: Generation
     holder: ExecutionContainerId
@@ -28,18 +28,17 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again after `delay`: the former holder may still act until then."""
+    """Repeat the request after `delay`: the former owner may still act until then."""
 
     former: ExecutionContainerId
     delay: timedelta
 
 
 def acquire(hold: TaskOwner | None, asker: ExecutionContainerId, former_free_at: Instant | None, now: Instant) -> Granted | Wait:
-    """Decide a container's request for a task.
+    """Decide on a container's request for a task.
 
-    `former_free_at` is when the present holder's lease and grace have passed, None if it has no lease. The same asker again (its answer was
-    lost) gets the same generation.
-    """
+    `former_free_at`: when the present owner's lease and grace have passed, None if it has no lease. A repeated request (the response was
+    lost) gets the same generation."""
     if hold is None:
         return Granted(Generation(1))
     if hold.holder == asker and not hold.released:
@@ -50,5 +49,5 @@ def acquire(hold: TaskOwner | None, asker: ExecutionContainerId, former_free_at:
 
 
 def holds(hold: TaskOwner | None, generation: Generation) -> bool:
-    """Whether a report under `generation` is the present holder's."""
+    """Whether a report under `generation` is the present owner's."""
     return hold is not None and hold.generation == generation and not hold.released

@@ -1,4 +1,4 @@
-"""Which container runs which task: balanced, and with as few moves as balance allows."""
+"""Which slot runs which task, and which slot keeps a standby copy of its state: balanced, with as few moves as balance allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.core.ids import ProcessorId, TaskName
 Placement = Mapping[TaskName, ProcessorId]
 
 Homes = Mapping[TaskName, Collection[ProcessorId]]
-"""The slots on whose hosts a task has run, and may have left its state."""
+"""The slots on whose hosts a task has run, so that its state may still be there."""
 
 
 def slots(count: int) -> list[ProcessorId]:
@@ -22,13 +22,13 @@ def slots(count: int) -> list[ProcessorId]:
 
 
 def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previous: Placement, homes: Homes | None = None) -> Placement:
-    """Spread `tasks` over `processors`, sizes differing by at most one.
+    """Spread `tasks` over `processors`, with sizes that differ by at most one.
 
-    Without a usable `previous`, name-sorted round robin (Samza's GroupByContainerCount). Otherwise every processor keeps as many of its
-    tasks as the balance allows; the larger shares go to those that keep most, so that no other balanced placement moves fewer tasks,
-    and among them to the homes of tasks that come. Of the tasks that move, those go home that can (`homes`: the first free one of each),
-    and those that are at home move last.
-    Raises BadPlacement when a processor would be left without a task.
+    Without a usable `previous`, this is round robin by name (Samza's GroupByContainerCount). Otherwise every processor keeps as many of its
+    tasks as balance allows. The larger shares go to processors that keep most tasks, so that no other balanced placement moves fewer, and
+    among these to the homes of incoming tasks. A task that moves goes to the first of its `homes` that has room, if any; tasks that are at
+    home are the last to move.
+    Raises BadPlacement if a processor would have no task.
     """
     if len(tasks) < len(processors):
         raise BadPlacement(f"{len(processors)} containers for {len(tasks)} tasks: ask for at most {len(tasks)} containers")
@@ -62,14 +62,14 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
 
 
 REPLICAS = "standby.replicas"
-"""What a job's configuration may say."""
+"""A key of a job's configuration."""
 
 Hosts = Mapping[ProcessorId, str]
-"""Where the last container of each slot is, or was. Slots of one host share its disk: a copy there would be lost with the original."""
+"""The host of each slot's last container. Slots of one host share its disk: a copy there would be lost with the original."""
 
 
 def replicas_of(config: Mapping[str, str]) -> int:
-    """How many copies each task's state has on other hosts: none, or one. Raises BadConfig."""
+    """How many standby copies each task's state has: 0 or 1. Raises BadConfig."""
     told = config.get(REPLICAS, "0")
     if told not in ("0", "1"):
         raise BadConfig(f"{REPLICAS} is {told[:80]!r}: say 0 for no copies of state on other hosts, or 1")
@@ -77,7 +77,7 @@ def replicas_of(config: Mapping[str, str]) -> int:
 
 
 def standbys(placement: Placement, hosts: Hosts) -> Mapping[TaskName, ProcessorId]:
-    """The slot that keeps a copy of each task; those that could have it on no other host have none."""
+    """The slot that keeps the standby copy of each task; a task without a slot on another host has none."""
     tasks: defaultdict[ProcessorId, list[TaskName]] = defaultdict(list)
     for task, slot in sorted(placement.items()):
         tasks[slot].append(task)

@@ -1,4 +1,5 @@
-"""Which snapshots of a store are retained: its head, the last few, the last of each hour and day, and those that are pinned."""
+"""Which snapshots of a stage are retained (its newest, the last few, the last of each hour and day, pinned ones), and which blobs are
+garbage."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sluice.core.snapshot import BlobId, CommitId, Kind, batch_of
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """`last` snapshots, and besides the last of each of so many hours and days that have any (in UTC)."""
+    """Retain the `last` snapshots, and the last one of each of the `hourly` and `daily` newest hours and days (UTC) that have any."""
 
     last: int
     hourly: int = 0
@@ -22,7 +23,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot and when it was reported, by the coordinator's clock."""
+    """A snapshot, and when it was reported by the coordinator's clock."""
 
     checkpoint: CommitId
     at: datetime
@@ -34,8 +35,8 @@ def retained(
     head: CommitId | None,
     pins: Mapping[CommitId, Sequence[str]],
 ) -> Mapping[CommitId, Sequence[str]]:
-    """The snapshots that stay, each with why: "head", "last", "hourly", "daily", "pin ID". `head` is the one that the store goes on from.
-    The order is that of the reports: a clock that was put back moves none."""
+    """The retained snapshots, each with the reasons: "head", "last", "hourly", "daily", "pin ID". `head` is the one that the stage
+    continues from. The order is that of the reports, so a clock that was set back changes nothing."""
     why: defaultdict[CommitId, list[str]] = defaultdict(list)
     if head is not None:
         why[head].append("head")
@@ -61,7 +62,7 @@ BEFORE_ALL = -1
 
 
 def floors(snapshots: Sequence[tuple[Lineage, int | None]]) -> Mapping[Lineage, int]:
-    """Of each lineage that has a retained snapshot, the batch of the oldest: plans of batches up to it are not needed any more."""
+    """For each lineage with a retained snapshot, the batch of the oldest one: offset-log entries up to it are no longer needed."""
     found: dict[Lineage, int] = {}
     for lineage, batch in snapshots:
         at = BEFORE_ALL if batch is None else batch
@@ -70,13 +71,13 @@ def floors(snapshots: Sequence[tuple[Lineage, int | None]]) -> Mapping[Lineage, 
 
 
 def plan_needed(lineage: Lineage, batch: int, floor_of: Mapping[Lineage, int], current: Lineage | None) -> bool:
-    """Whether the plan of a batch may still have to be run again. `current` is the lineage that the store goes on under."""
+    """Whether a batch may have to be replayed, so that its offset-log entry is needed. `current`: the lineage that the stage continues."""
     floor = floor_of.get(lineage)
     return lineage == current if floor is None else batch > floor
 
 
 PARTS = 4
-"""Segments of a store's prefix: jobs, job, task, stage."""
+"""Segments of a stage's prefix: jobs, job, task, stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ class Found:
 
 
 class References:
-    """What the retained snapshots of a store refer to. Only hashes are kept, 64 bits each: two ids that meet in one make a leak, never a
-    loss. `floor_of` and `current` are as in `sluice.core.retention.plan_needed`."""
+    """What the retained snapshots of a stage refer to. Only 64-bit hashes are kept: a collision keeps a blob too long and never deletes
+    one. `floor_of` and `current` are as in `plan_needed`."""
 
     def __init__(self, floor_of: Mapping[Lineage, int], current: Lineage | None) -> None:
         self._hashes: set[int] = set()
@@ -100,7 +101,7 @@ class References:
         self._hashes.update(map(hash, blobs))
 
     def refer_to(self, blob: BlobId) -> bool:
-        """Also of a plan that may be needed, and of whatever this version does not know."""
+        """True also for an offset-log entry that may be needed, and for every kind of blob that this version does not know."""
         _, _, rest = split(blob)
         kind, _, name = rest.partition("/")
         if kind == Kind.OFFSETS:
@@ -110,7 +111,7 @@ class References:
 
 
 def split(blob: BlobId) -> tuple[str, str, str]:
-    """The job of a blob, the prefix of its store with the last '/', and the rest; "" for all that is not in a store."""
+    """The job of a blob, the prefix of its stage with the last '/', and the rest; "" for a blob that belongs to no stage."""
     parts = blob.split("/", PARTS)
     if len(parts) <= PARTS or parts[0] != "jobs":
         return "", "", blob

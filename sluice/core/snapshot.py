@@ -1,16 +1,15 @@
-"""What a store's directory looks like in a blob store.
+"""Snapshots: how a stage's checkpoint directory is stored in a blob store.
 
-    local, one store                       blob store, one store
+    local disk                             blob store
     <stage>/                               jobs/<job>/<task>/<stage>/
-      metadata          never changes        snapshots/<id>          an index: this module as JSON; written once, last
+      metadata          never changes        snapshots/<id>          an index: this module as JSON; written last
       commits/N         never change         data/<id>               bytes of files: a chunk of a large one, or a pack of small ones
-      offsets/N         never change         offsets/<lineage>/<N>   what batch N reads, before its output is seen; put if absent
+      offsets/N         never change         offsets/<lineage>/<N>   offset-log entry of batch N, before its output; put if absent
       sources/…, state/…
 
-A snapshot is an index and what it refers to. Blobs are never changed and their ids never used again. The directories of
-consecutive snapshots share most of their files, and their indexes most of their blobs. `files_removed` and `dirs_removed` say what the
-previous index had and this one has not (Samza's format; nothing of Sluice deletes by them: a blob is garbage when no retained index
-refers to it).
+A snapshot is an index and the blobs that it refers to. Blobs are never changed, and their ids never reused. Consecutive snapshots share
+most of their blobs. `files_removed` and `dirs_removed` list what the previous index had and this one has not, as in Samza's format. Sluice
+deletes nothing by these lists: a blob is garbage when no retained index refers to it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sluice.core.fingerprint import Fingerprint
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName, directory_name
 
 BlobId = NewType("BlobId", str)
-"""The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'; see `sluice.core.snapshot`."""
+"""The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'."""
 
 CommitId = NewType("CommitId", str)
 """Samza's spelling: "<milliseconds>-<six digits>"."""
@@ -37,8 +36,8 @@ BlobStoreName = NewType("BlobStoreName", str)
 
 @dataclass(frozen=True, slots=True)
 class FileBlob:
-    """A part of a file: `length` bytes that begin at `offset` of the file and at `at` of the blob, which has `blob_size` bytes. Without
-    `length` the whole blob is the part, as Samza writes it."""
+    """A part of a file: `length` bytes from `offset` in the file, stored from `at` in the blob, which has `blob_size` bytes. Without
+    `length` the part is the whole blob, as Samza writes it."""
 
     blob: BlobId
     offset: int
@@ -49,7 +48,7 @@ class FileBlob:
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """`mode` are the nine permission bits; times are in milliseconds since 1970; `size` in bytes."""
+    """`mode`: the nine permission bits; times in milliseconds since 1970; `size` in bytes."""
 
     created_millis: int
     modified_millis: int
@@ -61,7 +60,7 @@ class FileMetadata:
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """`checksum` is the CRC-32 of the contents, `digest` their SHA-256 in hex (None in an index that Samza wrote)."""
+    """`checksum`: CRC-32 of the contents; `digest`: their SHA-256 in hex, None in an index that Samza wrote."""
 
     name: str
     blobs: tuple[FileBlob, ...]
@@ -70,7 +69,7 @@ class FileIndex:
     digest: str | None = None
 
     def matches(self, fingerprint: Fingerprint) -> bool:
-        """Whether contents of the file's size and of that fingerprint are the file's. Samza's indexes have the CRC-32 only."""
+        """Whether contents of the file's size with that fingerprint are the file's. Samza's indexes have the CRC-32 only."""
         return fingerprint.checksum == self.checksum and self.digest in (None, fingerprint.digest)
 
 
@@ -108,7 +107,7 @@ class Directory(Protocol[FileCo]):
 
 
 def walk(directory: Directory[File], prefix: str = "") -> Iterator[tuple[str, File]]:
-    """Every file below with its path relative to the root, '/' between. Of an index, those that are present."""
+    """Every file below, with its path relative to the root, separated by '/'. Of an index, the files that are present."""
     for file in directory.files:
         yield prefix + file.name, file
     for each in directory.dirs:
@@ -116,7 +115,7 @@ def walk(directory: Directory[File], prefix: str = "") -> Iterator[tuple[str, Fi
 
 
 def walk_dirs(directory: Directory[Any], prefix: str = "") -> Iterator[str]:
-    """The path of every directory below, parents first. Of an index, those that are present."""
+    """The path of every directory below, parents first. Of an index, the directories that are present."""
     for each in directory.dirs:
         yield prefix + each.name
         yield from walk_dirs(each, f"{prefix}{each.name}/")
@@ -136,7 +135,7 @@ class SnapshotMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """`generation`, `lineage` and `batch` are ours: under whom it was made, and the last committed batch in it; None in one of Samza's."""
+    """`generation` and `lineage` of the owner that made it, and the last committed `batch` in it; None in an index that Samza wrote."""
 
     created_millis: int
     metadata: SnapshotMetadata
@@ -148,7 +147,7 @@ class SnapshotIndex:
 
     @property
     def blobs(self) -> frozenset[BlobId]:
-        """What it refers to, itself and removed files not included."""
+        """The blobs that it refers to, without itself and removed files."""
         return frozenset(part.blob for _, file in walk(self.root) for part in file.blobs)
 
     @property
@@ -160,11 +159,11 @@ class SnapshotIndex:
 _SEGMENT = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _BLOB_ID = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 LONGEST = 900
-"""S3 takes keys of 1,024 bytes; the rest is for the prefix in the bucket."""
+"""S3 keys have at most 1,024 bytes; the rest is for the prefix in the bucket."""
 
 
 class Kind(StrEnum):
-    """The directory of a store's prefix that a blob is in."""
+    """The directory under a stage's prefix that contains a blob."""
 
     DATA = "data"
     SNAPSHOTS = "snapshots"
@@ -172,7 +171,7 @@ class Kind(StrEnum):
 
 
 def checked_blob_id(text: str) -> BlobId:
-    """Raises BadName: among what it refuses are '..', empty segments, hidden ones and absolute names."""
+    """Raises BadName, for example for '..', empty or hidden segments and absolute names."""
     if len(text) > LONGEST or not _BLOB_ID.fullmatch(text):
         raise BadName("blob", text)
     return BlobId(text)
@@ -203,7 +202,7 @@ def batch_of(blob: BlobId) -> int:
 
 
 def checked_prefix(text: str) -> str:
-    """What a listing may ask for: "", an id, or the beginning of ids that ends in '/'. Raises BadName."""
+    """A valid prefix of a listing: "", an id, or the beginning of ids that ends in '/'. Raises BadName."""
     if text:
         checked_blob_id(text.removesuffix("/"))
     return text
