@@ -24,7 +24,7 @@ from coordinator.drains.drains import Drains
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
-from coordinator.fleet.registration import Heartbeats
+from coordinator.fleet.registration import Registrations
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
 from coordinator.jobmodels.cache import JobModels
@@ -96,7 +96,7 @@ class Coordinator:
     asgi: App
     api: FastAPI
     notices: Notices
-    freed: TaskWaiters
+    task_waiters: TaskWaiters
     prepare: Callable[[], Awaitable[None]]
 
 
@@ -133,12 +133,12 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     to have the database: this one must end, since what it knows is out of date."""
     clock = clock or SystemClock()
     store = open_store(settings.database)
-    leases, freed = Leases(settings.lease_policy, clock), TaskWaiters()
+    leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings)
-    measures, traffic = StageMetrics(), Traffic(clock)
-    survey = LagMonitor(store, systems, measures, clock, models.decoded)
+    stage_metrics, traffic = StageMetrics(), Traffic(clock)
+    lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(is_ours, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage)
@@ -153,23 +153,23 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
     errands = Operations(clock, lambda: uuid4().hex)
-    drains = Drains(store, systems, blob_stores, measures, notices, clock, models.decoded, leases.set_drain, new_drain_id)
+    drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, leases.set_drain, new_drain_id)
     drain_watch = DrainDeadlines(store, drains, clock)
-    groupers, hold_back = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.hold_back_seconds))
+    groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.hold_back_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores)
-    runs = Runs(store, models, notices, clock, leases.set_drain, hold_back)
+    runs = Runs(store, models, notices, clock, leases.set_drain, crash_loop)
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     maintenance = ChoreScheduler(
         [
             partition_watch,
             ReassignTasks(store, versions, models, blob_stores, clock, settings.fail_over),
-            ExpireLeases(store, leases, notices, clock, freed),
+            ExpireLeases(store, leases, notices, clock, task_waiters),
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
             drain_watch,
             TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
-            survey,
+            lag,
             OpenBlobStores(blob_stores),
             clean_up,
             RetireStores(store, clock, timedelta(seconds=settings.retire_after_seconds), retention),
@@ -181,13 +181,13 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     parts = Parts(
         deployments=deployments,
         runs=runs,
-        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, measures, freed),
-        heartbeats=Heartbeats(store, leases, notices, clock, hold_back, freed),
-        paces=AlignmentCoordinator(store, systems, clock, models.decoded),
+        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, stage_metrics, task_waiters),
+        registrations=Registrations(store, leases, notices, clock, crash_loop, task_waiters),
+        alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
         models=models,
         leases=leases,
-        measures=measures,
-        survey=survey,
+        stage_metrics=stage_metrics,
+        lag=lag,
         notices=notices,
         health=Health(store, systems, leases, maintenance, blob_stores),
         exposition=partial(
@@ -195,14 +195,14 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             new_registry(
                 [
                     partial(metrics.of_leases, leases),
-                    partial(metrics.of_jobs, survey),
-                    partial(metrics.of_versions, survey),
+                    partial(metrics.of_jobs, lag),
+                    partial(metrics.of_versions, lag),
                     partial(metrics.of_streams, partition_watch, clock),
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
                     partial(metrics.of_database, lambda: store.failures),
                     partial(metrics.of_drains, drain_watch, clock),
-                    partial(metrics.of_snapshots, snapshots, survey, clock),
+                    partial(metrics.of_snapshots, snapshots, lag, clock),
                     partial(metrics.of_clean_up, clean_up, clock),
                     partial(metrics.of_collection, collection),
                     partial(metrics.of_requests, requests),
@@ -220,7 +220,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         try:
             await take(settings, store)
             await models.recover()
-            await parts.heartbeats.recover()
+            await parts.registrations.recover()
             await snapshots.recover()
             async with maintenance:
                 yield
@@ -253,7 +253,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     api.state.draining = Draining(drains, drain_times(settings))
     errors.install(api)
     asgi = fast_paths(with_head(traffic.counted(middleware.limited(api, settings.max_body_bytes))), leases, models)
-    return Coordinator(asgi, api, notices, freed, partial(take, settings, store))
+    return Coordinator(asgi, api, notices, task_waiters, partial(take, settings, store))
 
 
 async def take(settings: Settings, store: SqlStore) -> None:

@@ -53,7 +53,7 @@ def of_leases(leases: Leases) -> Iterable[Metric]:
     )
 
 
-def of_jobs(survey: LagMonitor) -> Iterable[Metric]:
+def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
     """Jobs by their current runs; nothing while the database did not answer for a minute."""
     state = GaugeMetricFamily(
         "sluice_job_state", "1 for the state of the job's current run, 0 for the others.", labels=["sluice_job", "state"]
@@ -69,7 +69,7 @@ def of_jobs(survey: LagMonitor) -> Iterable[Metric]:
         "Records that a stage has still to read, over all its tasks, whether anybody holds them or not.",
         labels=["sluice_job", "stage"],
     )
-    for job in survey.jobs:
+    for job in lag.jobs:
         for each in RunState:
             state.add_metric([job.job, each.value], float(job.state is each))
         if job.state.ended:
@@ -78,8 +78,8 @@ def of_jobs(survey: LagMonitor) -> Iterable[Metric]:
         for kind in ContainerState:
             containers.add_metric([job.job, kind.value], job.tally.containers.get(kind, 0))
         held.add_metric([job.job], job.tally.held)
-        unheld.add_metric([job.job], job.unheld)
-        for stage, count in sorted(job.behind.items()):
+        unheld.add_metric([job.job], job.unowned)
+        for stage, count in sorted(job.lag.items()):
             behind.add_metric([job.job, stage], count)
     yield from (state, slots, containers, held, unheld, behind)
 
@@ -166,17 +166,17 @@ def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
     yield from (seen, known, refused, unseen)
 
 
-def of_versions(survey: LagMonitor) -> Iterable[Metric]:
+def of_versions(lag: LagMonitor) -> Iterable[Metric]:
     """Of the jobs whose runs go on; nothing while the database did not answer for a minute."""
     version = GaugeMetricFamily("sluice_job_model_version", "The version of the job model in force.", labels=["sluice_job"])
     behind = GaugeMetricFamily("sluice_job_containers_behind", "Live containers that have not adopted that version.", labels=["sluice_job"])
     away = GaugeMetricFamily("sluice_job_slots_given_away", "Slots whose tasks a fail-over gave to others.", labels=["sluice_job"])
-    for job in survey.jobs:
+    for job in lag.jobs:
         if job.state.ended:
             continue
         version.add_metric([job.job], job.version)
         behind.add_metric([job.job], sum(count for told, count in job.tally.versions.items() if told < job.version))
-        away.add_metric([job.job], job.given_away)
+        away.add_metric([job.job], job.reassigned_slots)
     yield from (version, behind, away)
 
 
@@ -200,12 +200,12 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
     yield from (seconds, stages, late, ended)
 
 
-def of_snapshots(snapshots: Snapshots, survey: LagMonitor, clock: Clock) -> Iterable[Metric]:
+def of_snapshots(snapshots: Snapshots, lag: LagMonitor, clock: Clock) -> Iterable[Metric]:
     """Of a task the oldest over its stages: that is what a lost disk would cost. Only of jobs that have not ended."""
     age = GaugeMetricFamily(
         "sluice_checkpoint_age_seconds", "How long ago the last durable checkpoint of a task was reported.", labels=["sluice_job", "task"]
     )
-    now, going_on = clock.now(), {each.job for each in survey.jobs if not each.state.ended}
+    now, going_on = clock.now(), {each.job for each in lag.jobs if not each.state.ended}
     oldest: dict[tuple[str, str], float] = {}
     for key, at in snapshots.newest.items():
         if key.job not in going_on:

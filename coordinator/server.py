@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._coordinator.notices.close()
-        self._coordinator.freed.close()
+        self._coordinator.task_waiters.close()
         self._heap.stop()
         await super().shutdown(sockets)
 

@@ -14,7 +14,7 @@ from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow
 from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, UnknownRun, UnknownTask
-from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, held_until
+from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
 from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
@@ -47,7 +47,7 @@ async def end_container(
     tx: Writing, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
 ) -> tuple[ContainerRow, Sequence[TaskOwnershipRow]]:
     """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice. The container, and the tasks
-    that it held: ring for them (`Freed`) when the transaction has ended."""
+    that it owned: notify the `TaskWaiters` of them after the transaction has committed."""
     gone = replace(
         container,
         state=container.state if container.ended_at else state,
@@ -62,7 +62,7 @@ async def end_container(
     return gone, holds
 
 
-def held_back(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> BackoffUntil | None:
+def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> BackoffUntil | None:
     """Until when the slot with these incarnations, by epoch, is held back. Not while one of them may still act, nor for one that was
     replaced, or ended since its time was up: that was no failure of its own."""
     if any(each.ended_at is None for each in containers[-1:]):
@@ -72,7 +72,7 @@ def held_back(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> Back
         for each in containers
         if each.ended_at is not None
     ]
-    return held_until(ended, rule)
+    return backoff_until(ended, rule)
 
 
 _NO_FAILURES = (None, 0, 3)
@@ -90,7 +90,7 @@ async def settle_run(tx: Writing, run: RunRow, now: datetime) -> RunRow:
     return ended
 
 
-async def ask_to_stop(tx: Writing, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
+async def request_stop(tx: Writing, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
     """Tell a run's containers to stop between batches; the run ends when the last is gone. May run twice: the first request stands."""
     if run.state.ended or run.stop_requested_at is not None:
         return run
@@ -198,7 +198,7 @@ async def fail(tx: Writing, run: RunRow, drain: DrainRow, reason: str, now: date
         await tx.put_pin(replace(row, expires_at=now + KEPT_AFTER_FAILURE))
     failed = await enter(tx, replace(drain, reason=told), Phase.FAILED, now)
     running = replace(run, state=run_moved(run.state, RunState.RUNNING))
-    return await ask_to_stop(tx, running, now, f"the drain {drain.drain_id} failed: {told}"), failed
+    return await request_stop(tx, running, now, f"the drain {drain.drain_id} failed: {told}"), failed
 
 
 async def _undo(tx: Writing, run: RunRow, drain: DrainRow, phase: Phase, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:

@@ -49,7 +49,7 @@ async def register_container(run_id: RunIdPath, body: wire_agents.RegisterReques
     new = Registration(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
-    found = await parts.heartbeats.register(RunId(run_id), new)
+    found = await parts.registrations.register(RunId(run_id), new)
     return wire_agents.RegisterReply(
         epoch=found.container.epoch,
         lease_seconds=found.lease.total_seconds(),
@@ -67,7 +67,7 @@ async def report_exit(
     parts: PartsDep,
 ) -> wire_runs.ContainerReply:
     """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
-    return container_reply(await parts.heartbeats.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
+    return container_reply(await parts.registrations.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
 
 
 @router.get("/containerHeartbeat", response_model=wire_body.HeartbeatReply)
@@ -83,7 +83,7 @@ async def container_heartbeat(
         headers |= {name.decode(): value.decode() for name, value in entry.headers}
         return Response(ALIVE, media_type="application/json", headers=headers)
     parts.leases.answered_invalid += 1
-    ended = await parts.heartbeats.state_of_ended_run(ExecutionContainerId(execution_container_id))
+    ended = await parts.registrations.state_of_ended_run(ExecutionContainerId(execution_container_id))
     if ended is not None:
         headers[wire_body.RUN_STATE_HEADER] = ended.value
     return Response(b'{"alive": false}', media_type="application/json", headers=headers)
@@ -128,9 +128,11 @@ async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.P
 @router.post("/runs/{runId}/tasks/{task}/pace")
 async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_agents.PaceRequest, parts: PartsDep) -> wire_agents.PaceReply:
     """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
-    word = await parts.paces.tell(RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time)
-    lead = None if word.lead is None else word.lead.total_seconds()
-    return wire_agents.PaceReply(hold=word.hold, lead_seconds=lead, waits_for=word.waits_for)
+    decision = await parts.alignment.report(
+        RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time
+    )
+    lead = None if decision.lead is None else decision.lead.total_seconds()
+    return wire_agents.PaceReply(hold=decision.wait, lead_seconds=lead, waits_for=decision.waits_for)
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)

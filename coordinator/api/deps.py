@@ -13,7 +13,7 @@ from coordinator.blobpool import BlobStores
 from coordinator.drains.drains import Drains
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats
+from coordinator.fleet.registration import Registrations
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
 from coordinator.jobmodels.cache import JobModels
@@ -64,12 +64,12 @@ class Parts:
     deployments: Deployments
     runs: Runs
     tasks: Tasks
-    paces: AlignmentCoordinator
-    heartbeats: Heartbeats
+    alignment: AlignmentCoordinator
+    registrations: Registrations
     models: JobModels
     leases: Leases
-    measures: StageMetrics
-    survey: LagMonitor
+    stage_metrics: StageMetrics
+    lag: LagMonitor
     notices: Notices
     health: Health
     exposition: Callable[[], bytes]

@@ -120,7 +120,7 @@ async def report_adoption(
 ) -> wire_jobmodels.AdoptedReply:
     """A container runs that version of the job model. Repeating it, or telling an older one, changes nothing."""
     told = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
-    found = await ours.adoptions.tell(told)
+    found = await ours.adoptions.report(told)
     return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
 
 

@@ -26,7 +26,7 @@ async def get_metrics(parts: PartsDep) -> Response:
 @router.get("/prometheus/targets")
 async def get_prometheus_targets(parts: PartsDep) -> list[wire_body.PrometheusTarget]:
     """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
-    return [prometheus_target(row, row.metrics_address) for row in await parts.heartbeats.live() if row.metrics_address]
+    return [prometheus_target(row, row.metrics_address) for row in await parts.registrations.live() if row.metrics_address]
 
 
 @router.get("/livez", response_class=PlainTextResponse)

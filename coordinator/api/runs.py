@@ -14,10 +14,10 @@ from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.stage_metrics import StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
-from coordinator.jobmodels.versions import given_away
+from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import Proposed
-from coordinator.runs.lag import Behind
+from coordinator.runs.lag import Lag
 from coordinator.runs.runs import RunDetails
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import WatchedRow
@@ -75,9 +75,9 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
     response.headers["ETag"] = f'"{described.run.model_version}"'
     memory = InMemory(
         lease_left=parts.leases.left,
-        paces=parts.paces.of_run(RunId(run_id)),
-        told=parts.measures.of_run(RunId(run_id)),
-        behind=parts.survey.behind(RunId(run_id)),
+        event_times=parts.alignment.of_run(RunId(run_id)),
+        reports=parts.stage_metrics.of_run(RunId(run_id)),
+        lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
     )
     return run_detail(described, parts.connections, memory, parts.blob_stores)
@@ -224,9 +224,9 @@ class InMemory:
     containers told last, what they have still to read, and when each store's newest snapshot was reported."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
-    paces: Mapping[tuple[StageName, TaskName], EventTimeReport]
-    told: Stages
-    behind: Behind
+    event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
+    reports: Stages
+    lag: Lag
     backed_up: Mapping[StageKey, datetime]
 
 
@@ -249,12 +249,12 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
     fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
-    fields |= {"adoption": _adoption(described), "given_away": tuple(sorted(given_away(described.run, described.model)))}
+    fields |= {"adoption": _adoption(described), "given_away": tuple(sorted(reassigned_slots(described.run, described.model)))}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
         "held_back": tuple(
             wire_runs.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
-            for pid, held in sorted(described.held_back.items())
+            for pid, held in sorted(described.backoffs.items())
         )
     }
     fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
@@ -303,8 +303,8 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
 
 
 def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
-    told = memory.paces.get((row.stage, row.task))
-    behind = memory.behind.get((row.task, row.stage))
+    told = memory.event_times.get((row.stage, row.task))
+    behind = memory.lag.get((row.task, row.stage))
     return wire_runs.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
@@ -313,24 +313,24 @@ def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> 
         reported_at=row.reported_at,
         pace=None if told is None else _pace(told),
         offsets_behind=behind,
-        measures=_measures(memory.told.get((row.task, row.stage)), hold, behind),
+        measures=_measures(memory.reports.get((row.task, row.stage)), hold, behind),
         backed_up_at=None if row.head is None else memory.backed_up.get(StageKey(row.job, row.task, row.stage)),
     )
 
 
 def _measures(told: StageReport | None, hold: TaskOwner | None, behind: int | None) -> wire_runs.StageMeasures | None:
-    if told is None or told.measures is None:
+    if told is None or told.metrics is None:
         return None
     now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
     if hold is None or hold.released or hold.generation != told.generation:
         now |= {"rows": 0, "rows_per_second": 0.0}
-    return wire_runs.StageMeasures.model_validate(told.measures.model_dump() | now)
+    return wire_runs.StageMeasures.model_validate(told.metrics.model_dump() | now)
 
 
 def _pace(told: EventTimeReport) -> wire_runs.StagePace:
-    word = told.word
-    lead = None if word.lead is None else word.lead.total_seconds()
-    return wire_runs.StagePace(event_time=told.event_time, held=word.hold, lead_seconds=lead, waits_for=word.waits_for, at=told.at)
+    decision = told.decision
+    lead = None if decision.lead is None else decision.lead.total_seconds()
+    return wire_runs.StagePace(event_time=told.event_time, held=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=told.at)
 
 
 def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:

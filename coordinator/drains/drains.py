@@ -105,7 +105,7 @@ class Drains:
         store: Store,
         systems: Mapping[str, StreamSystem],
         blob_stores: BlobStores,
-        measures: StageMetrics,
+        stage_metrics: StageMetrics,
         notices: Notices,
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
@@ -115,11 +115,11 @@ class Drains:
         self._store = store
         self._systems = systems
         self._blob_stores = blob_stores
-        self._measures = measures
+        self._stage_metrics = stage_metrics
         self._notices = notices
         self._clock = clock
         self._model_of = model_of
-        self._show_drain = set_drain
+        self._set_drain = set_drain
         self._new_id = new_id
         self._final_ends: dict[DrainId, Mapping[Ssp, int]] = {}
 
@@ -143,11 +143,11 @@ class Drains:
                 return known, False
             model = await self._model_of(tx, run)
             if asked.require_empty:
-                _check_emptied(emptying(run, model, self._measures))
+                _check_emptied(emptying(run, model, self._stage_metrics))
             drain = await self._begin(tx, run, model, asked, pinned)
             containers = await containers_of(tx, run.run_id)
-        self._show_drain(containers, drain.drain_id)
-        self._notices.ring(run.run_id)
+        self._set_drain(containers, drain.drain_id)
+        self._notices.notify(run.run_id)
         return drain, True
 
     async def _standing(self, tx: Reading, run: RunRow) -> DrainRow | None:
@@ -203,8 +203,8 @@ class Drains:
                 return drain
             _, drain = await cancel(tx, await get_run(tx, drain.run_id), drain, "cancelled", self._clock.now())
             containers = await containers_of(tx, drain.run_id)
-        self._show_drain(containers, None)
-        self._notices.ring(drain.run_id)
+        self._set_drain(containers, None)
+        self._notices.notify(drain.run_id)
         return drain
 
     async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
@@ -215,8 +215,8 @@ class Drains:
                 return drain
             _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, self._clock.now())
             containers = await containers_of(tx, drain.run_id)
-        self._show_drain(containers, None)
-        self._notices.ring(drain.run_id)
+        self._set_drain(containers, None)
+        self._notices.notify(drain.run_id)
         return drain
 
     # --- steps -----------------------------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ class Drains:
                     await tell(tx, after, now, flushed)
             containers = await containers_of(tx, run_id) if after.phase.over else []
         if moved_on or flushed is not None:
-            self._notices.ring(run_id)
+            self._notices.notify(run_id)
         if after.phase.over:
-            self._show_drain(containers, None)
+            self._set_drain(containers, None)
             self._final_ends.pop(after.drain_id, None)
         return StepOutcome(after.phase, flushed, after.catch_up)
 
@@ -365,7 +365,7 @@ class Drains:
             run = await get_run(tx, run_id)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
-            return run, emptying(run, await self._model_of(tx, run), self._measures)
+            return run, emptying(run, await self._model_of(tx, run), self._stage_metrics)
 
 
 async def get_drain(tx: Reading, drain_id: DrainId) -> DrainRow:

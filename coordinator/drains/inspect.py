@@ -1,4 +1,4 @@
-"""What a flush could not empty, as containers told last of their stages: operators whose rows have no end that a watermark could bring."""
+"""What a flush cannot empty: stateful operators whose rows no watermark can complete, as containers last reported them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Emptying:
     untold: Sequence[TaskName]
 
 
-def emptying(run: RunRow, model: JobModel, measures: StageMetrics) -> Sequence[Emptying]:
+def emptying(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[Emptying]:
     """Of each stage of the run, in the order of its graph."""
-    told = measures.of_run(run.run_id)
+    reports = stage_metrics.of_run(run.run_id)
     tasks: defaultdict[StageName, list[TaskName]] = defaultdict(list)
     for each in stages_of(run, model):
         tasks[each.stage].append(each.task)
     found = []
     for stage in run.spec.stage_names:
-        measured = {task: told[task, stage].measures for task in tasks[stage] if (task, stage) in told}
+        measured = {task: reports[task, stage].metrics for task in tasks[stage] if (task, stage) in reports}
         known = {task: each for task, each in measured.items() if each is not None and each.unflushable is not None}
         found.append(
             Emptying(

@@ -23,7 +23,7 @@ class ExpireLeases:
     leases: Leases
     notices: Notices
     clock: Clock
-    freed: TaskWaiters = field(default_factory=TaskWaiters)
+    task_waiters: TaskWaiters = field(default_factory=TaskWaiters)
     batch: int = 500
     every: timedelta = timedelta(seconds=0.5)
     name: str = "expire_leases"
@@ -47,9 +47,9 @@ class ExpireLeases:
         for execution_id in overdue:
             log.warning("container %s is lost: its lease and grace have passed", execution_id)
             self.leases.drop(execution_id)
-        self.freed.ring(freed)
+        self.task_waiters.notify_released(freed)
         for run_id in touched:
-            self.notices.ring(run_id)
+            self.notices.notify(run_id)
         return {"expired": len(overdue)}
 
 

@@ -119,14 +119,14 @@ class Leases:
             self._seen.add(execution_id)
         return entry
 
-    def condemn(self, execution_id: ExecutionContainerId) -> None:
+    def supersede(self, execution_id: ExecutionContainerId) -> None:
         """Answer false from now on; the container's tasks stay its own until its lease and grace have passed. May run twice."""
         entry = self._valid.pop(execution_id, None)
         if entry is not None:
             self._ending[execution_id] = entry.lease.free_at(self.policy)
             self._restretch(len(self._valid))
 
-    def remember_condemned(self, execution_id: ExecutionContainerId) -> None:
+    def remember_superseded(self, execution_id: ExecutionContainerId) -> None:
         """After a restart: a replaced container whose lease is not known any more gets the longest that it can have."""
         self._ending[execution_id] = granted(Epoch(0), self._clock.elapsed(), self.terms).free_at(self.policy)
 

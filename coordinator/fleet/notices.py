@@ -1,131 +1,131 @@
-"""Notices: what containers must learn at once. They are rows in the database; long polls wait here for new ones, and so do containers that
-wait for a task to become free.
+"""Long polls. A container polls for the notices of its run: a drain, a new job model, a stop. It also waits for tasks that another
+container still owns. Notices are rows in the database; the polls wait in memory until the code that added a notice calls `notify`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Generic, TypeVar
 
 from coordinator.store.port import NoticeRow, Store, TaskOwnershipRow
 from sluice.core.errors import UnknownRun
 from sluice.core.ids import JobName, RunId, TaskName
 
+K = TypeVar("K", bound=Hashable)
+
+
+class Waiters(Generic[K]):
+    """Requests that wait until something about a key changes. For one event loop; there are no locks."""
+
+    def __init__(self) -> None:
+        self._events: defaultdict[K, set[asyncio.Event]] = defaultdict(set)
+        self.closed = False
+
+    def notify(self, keys: Iterable[K]) -> None:
+        """Wake all that wait for these keys. Call it after the transaction that made the change has committed."""
+        for key in keys:
+            for event in self._events.get(key, ()):
+                event.set()
+
+    def close(self) -> None:
+        """Wake all, and let nobody wait from now on: the coordinator is shutting down."""
+        self.closed = True
+        self.notify(list(self._events))
+
+    def waiting(self, key: K) -> int:
+        """How many wait for the key."""
+        return len(self._events.get(key, ()))
+
+    @property
+    def total(self) -> int:
+        """How many wait, for all keys."""
+        return sum(len(events) for events in self._events.values())
+
+    @contextmanager
+    def register(self, key: K) -> Iterator[asyncio.Event]:
+        """An event that is set when the key is notified after the block was entered. Enter it before reading what may change: then no
+        change between reading and waiting is missed."""
+        event = asyncio.Event()
+        if self.closed:
+            event.set()
+        self._events[key].add(event)
+        try:
+            yield event
+        finally:
+            self._events[key].discard(event)
+            if not self._events[key]:
+                del self._events[key]
+
+
+async def wait(event: asyncio.Event, within: timedelta) -> bool:
+    """Whether the event was set within that time."""
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+class TaskWaiters(Waiters[tuple[JobName, TaskName]]):
+    """Containers that wait until a task is released."""
+
+    def notify_released(self, released: Iterable[TaskOwnershipRow]) -> None:
+        self.notify((row.job, row.task) for row in released)
+
 
 class Notices:
-    """Long polls over the notices of runs."""
+    """Long polls for the notices of runs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._bells: defaultdict[RunId, set[asyncio.Event]] = defaultdict(set)
+        self._polls: Waiters[RunId] = Waiters()
         self._none_above: dict[RunId, int] = {}
-        """By run: a poll that goes on found no notice above this number, and nobody has rung since, so the next need not look."""
-        self._closed = False
+        """By run: a poll that still waits found no notice above this number, and none was added since, so that further polls need not read
+        the database. A fleet of thousands waits at the cost of one read."""
 
-    def ring(self, run_id: RunId) -> None:
-        """Wake everybody who waits for a notice of the run. Call it when the transaction that added one has ended."""
+    def notify(self, run_id: RunId) -> None:
+        """Wake the polls of the run. Call it after the transaction that added a notice has committed."""
         self._none_above.pop(run_id, None)
-        for bell in self._bells.get(run_id, ()):
-            bell.set()
+        self._polls.notify([run_id])
 
     def waiting(self, run_id: RunId) -> int:
         """How many polls wait for a notice of the run."""
-        return len(self._bells.get(run_id, ()))
+        return self._polls.waiting(run_id)
 
     @property
     def polls(self) -> int:
         """How many polls wait, for notices of all runs."""
-        return sum(len(bells) for bells in self._bells.values())
+        return self._polls.total
 
     def close(self) -> None:
-        """End all polls, and later ones at once: the coordinator is going down."""
-        self._closed = True
-        for run_id in list(self._bells):
-            self.ring(run_id)
+        """End all polls, and later ones immediately: the coordinator is shutting down."""
+        self._none_above.clear()
+        self._polls.close()
 
-    async def after(self, run_id: RunId, seq: int, wait: timedelta) -> Sequence[NoticeRow]:
-        """The run's notices with numbers above `seq`, as soon as there are any; none after `wait`. Raises UnknownRun."""
-        bell = asyncio.Event()
-        self._bells[run_id].add(bell)
-        looked = run_id not in self._none_above or self._none_above[run_id] > seq
-        try:
-            if looked:
-                found = await self._read(run_id, seq)
-                if found:
-                    return found
-                if not bell.is_set():
-                    self._none_above[run_id] = seq
-            if not self._closed and await _rung(bell, wait):
-                return await self._read(run_id, seq)
-            return []
-        finally:
-            if looked:
-                self._none_above.pop(run_id, None)
-            self._bells[run_id].discard(bell)
-            if not self._bells[run_id]:
-                del self._bells[run_id]
+    async def after(self, run_id: RunId, seq: int, within: timedelta) -> Sequence[NoticeRow]:
+        """The run's notices with numbers above `seq`, as soon as there are any; none if none comes within that time. Raises UnknownRun."""
+        must_read = run_id not in self._none_above or self._none_above[run_id] > seq
+        with self._polls.register(run_id) as event:
+            try:
+                if must_read:
+                    found = await self._read(run_id, seq)
+                    if found:
+                        return found
+                    if not event.is_set():
+                        self._none_above[run_id] = seq
+                if not self._polls.closed and await wait(event, within):
+                    return await self._read(run_id, seq)
+                return []
+            finally:
+                if must_read:
+                    self._none_above.pop(run_id, None)
 
     async def _read(self, run_id: RunId, seq: int) -> Sequence[NoticeRow]:
         async with self._store.read() as tx:
             if await tx.run(run_id) is None:
                 raise UnknownRun(f"there is no run {run_id!r}")
             return await tx.notices(run_id, seq)
-
-
-async def _rung(bell: asyncio.Event, wait: timedelta) -> bool:
-    try:
-        async with asyncio.timeout(wait.total_seconds()):
-            return await bell.wait()
-    except TimeoutError:
-        return False
-
-
-class TaskWaiters:
-    """Bells by task. One event loop's; no locks."""
-
-    def __init__(self) -> None:
-        self._bells: defaultdict[tuple[JobName, TaskName], set[asyncio.Event]] = defaultdict(set)
-        self._closed = False
-
-    def ring(self, holds: Iterable[TaskOwnershipRow]) -> None:
-        """Wake those who wait for these tasks. Call it when the transaction that freed them has ended."""
-        for hold in holds:
-            for bell in self._bells.get((hold.job, hold.task), ()):
-                bell.set()
-
-    def close(self) -> None:
-        """Let nobody wait any more: the coordinator is going down."""
-        self._closed = True
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.set()
-
-    def waiting(self, job: JobName, task: TaskName) -> int:
-        """How many wait for the task."""
-        return len(self._bells.get((job, task), ()))
-
-    @contextmanager
-    def bell(self, job: JobName, task: TaskName) -> Iterator[asyncio.Event]:
-        """Set when the task has been freed since the block was entered."""
-        made = asyncio.Event()
-        if self._closed:
-            made.set()
-        self._bells[job, task].add(made)
-        try:
-            yield made
-        finally:
-            self._bells[job, task].discard(made)
-            if not self._bells[job, task]:
-                del self._bells[job, task]
-
-
-async def rung(bell: asyncio.Event, within: timedelta) -> None:
-    """Wait for the bell, no longer than that."""
-    try:
-        async with asyncio.timeout(within.total_seconds()):
-            await bell.wait()
-    except TimeoutError:
-        pass

@@ -11,7 +11,7 @@ from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
-from coordinator.transitions import drain_of, end_container, enter, get_run, held_back, settle_run
+from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
 from sluice.core.drain import DrainId, Phase
 from sluice.core.errors import ClientError, HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
@@ -42,7 +42,7 @@ class Registered:
     notices: int
 
 
-class Heartbeats:
+class Registrations:
     """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
 
     def __init__(
@@ -51,15 +51,15 @@ class Heartbeats:
         leases: Leases,
         notices: Notices,
         clock: Clock,
-        hold_back: CrashLoopPolicy = DEFAULT,
-        freed: TaskWaiters | None = None,
+        crash_loop: CrashLoopPolicy = DEFAULT,
+        task_waiters: TaskWaiters | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
         self._notices = notices
         self._clock = clock
-        self._hold_back = hold_back
-        self._freed = freed or TaskWaiters()
+        self._crash_loop = crash_loop
+        self._task_waiters = task_waiters or TaskWaiters()
         self._registrations: GroupCommit[tuple[RunId, Registration], Registered] = GroupCommit(self._register_all)
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
@@ -80,7 +80,7 @@ class Heartbeats:
                 replaced.append(container.execution_id)
         self._leases.renew_all()
         for execution_id in replaced:
-            self._leases.remember_condemned(execution_id)
+            self._leases.remember_superseded(execution_id)
         return len(standing)
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
@@ -96,7 +96,7 @@ class Heartbeats:
             runs = _Runs(tx)
             found = [await self._enrolled(tx, runs, run_id, new) for run_id, new in asked]
         for run_id in runs.told:
-            self._notices.ring(run_id)
+            self._notices.notify(run_id)
         return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
 
     async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Registration) -> _Enrolled | SluiceError:
@@ -107,7 +107,7 @@ class Heartbeats:
                 the_same = _the_same(known, run_id, new.processor_id)
                 return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
             former = await tx.containers(run_id, new.processor_id)
-            self._not_held_back(former)
+            self._check_backoff(former)
         except (ClientError, LeaseLost, HeldBack) as refusal:
             return refusal
         container = await self._enrol(tx, run, new, former)
@@ -116,18 +116,18 @@ class Heartbeats:
         drain = await runs.begun_drain(run, container.registered_at)
         return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id), drain)
 
-    def _not_held_back(self, former: Sequence[ContainerRow]) -> None:
+    def _check_backoff(self, former: Sequence[ContainerRow]) -> None:
         """Raises HeldBack."""
-        held, now = held_back(former, self._hold_back), self._clock.now()
-        if held is not None and now < held.until:
-            left = (held.until - now).total_seconds()
+        backoff, now = backoff_of(former, self._crash_loop), self._clock.now()
+        if backoff is not None and now < backoff.until:
+            left = (backoff.until - now).total_seconds()
             raise HeldBack(
-                f"slot {former[-1].processor_id} has failed {held.failures} times at once: it may begin again in {left:.0f} s", left
+                f"slot {former[-1].processor_id} has failed {backoff.failures} times at once: it may begin again in {left:.0f} s", left
             )
 
     def _granted(self, enrolled: _Enrolled) -> Registered:
         for each in enrolled.former:
-            self._leases.condemn(each.execution_id)
+            self._leases.supersede(each.execution_id)
         container = enrolled.container
         terms = self._leases.grant(
             container.execution_id, container.epoch, enrolled.model_version, bare=container.bare, drain=enrolled.drain
@@ -175,9 +175,9 @@ class Heartbeats:
                 await settle_run(tx, await get_run(tx, run_id), self._clock.now())
         for each in gone:
             self._leases.drop(each.execution_id)
-        self._freed.ring(freed)
+        self._task_waiters.notify_released(freed)
         for run_id in touched:
-            self._notices.ring(run_id)
+            self._notices.notify(run_id)
         return found
 
     async def _exit(self, tx: Writing, told: _Exit, freed: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:

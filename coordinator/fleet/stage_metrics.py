@@ -1,7 +1,7 @@
-"""Measures: what containers told last of each stage of a task. In memory, for whoever looks: nobody's right to act hangs on it.
+"""The metrics that containers last reported for each stage of a task.
 
-After a restart of the coordinator a stage is unknown here until its container reports again: with its next batch, or, while it has nothing
-to read, some ten seconds later.
+Kept in memory, because no lease and no fencing decision depends on them. After a restart of the coordinator a stage is missing here until
+its container reports again: with its next batch, or within about ten seconds while it has nothing to read.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sluice.wire import agents as wire_agents
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """A stage's last committed batch, and how the stage does. `offsets`: ssp -> next offset."""
+    """A stage's last committed batch, and its metrics. `offsets`: partition -> next offset."""
 
     generation: Generation
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    measures: wire_agents.MeasuresBody | None = None
+    metrics: wire_agents.MeasuresBody | None = None
 
     def repeats(self, other: StageReport) -> bool:
-        """Whether both are of the same batch under the same grant."""
+        """Whether both are of the same batch, by the same owner."""
         return (self.generation, self.lineage, self.batch) == (other.generation, other.lineage, other.batch)
 
 
@@ -33,24 +33,24 @@ Stages = Mapping[tuple[TaskName, StageName], StageReport]
 
 
 class StageMetrics:
-    """The newest of each stage, of runs that have not ended."""
+    """The newest report of each stage, of runs that have not ended."""
 
     def __init__(self) -> None:
-        self._told: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
+        self._reports: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
 
-    def tell(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> None:
-        """Keep what was accepted from the task's holder. The last word stands, unless it is a former holder's."""
-        known = self._told[run_id].get((task, stage))
-        if known is None or known.generation <= told.generation:
-            self._told[run_id][task, stage] = told
+    def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
+        """Keep a report that was accepted from the task's owner. It replaces the one before, but not one of a later owner."""
+        known = self._reports[run_id].get((task, stage))
+        if known is None or known.generation <= report.generation:
+            self._reports[run_id][task, stage] = report
 
-    def told(self, run_id: RunId, task: TaskName, stage: StageName) -> StageReport | None:
+    def latest(self, run_id: RunId, task: TaskName, stage: StageName) -> StageReport | None:
         return self.of_run(run_id).get((task, stage))
 
     def of_run(self, run_id: RunId) -> Stages:
-        return self._told.get(run_id, {})
+        return self._reports.get(run_id, {})
 
     def keep_only(self, runs: Collection[RunId]) -> None:
         """Forget all other runs."""
-        for ended in self._told.keys() - set(runs):
-            del self._told[ended]
+        for ended in self._reports.keys() - set(runs):
+            del self._reports[ended]

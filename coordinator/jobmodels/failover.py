@@ -10,12 +10,11 @@ from datetime import timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, given_away
+from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, reassigned_slots
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
-from sluice.core.failover import FailOver, Slot
-from sluice.core.failover import given_away as to_give_away
+from sluice.core.failover import FailOver, Slot, slots_to_reassign
 from sluice.core.ids import ProcessorId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.placement import Homes, slots
@@ -42,24 +41,24 @@ class ReassignTasks:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            found = [(run, await self._wish(tx, run)) for run in await tx.active_runs()]
+            found = [(run, await self._change(tx, run)) for run in await tx.active_runs()]
         done: Counter[str] = Counter()
-        for run, wish_and_why in found:
-            if wish_and_why is None:
+        for run, change_and_why in found:
+            if change_and_why is None:
                 continue
-            wish, why = wish_and_why
+            change, why = change_and_why
             try:
-                change = await self.versions.change(run.run_id, wish, ChangeReason(WHO, why, run.model_version))
+                changed = await self.versions.change(run.run_id, change, ChangeReason(WHO, why, run.model_version))
             except (StaleRun, RunIsDraining, VersionConflict):  # somebody was faster: the next turn sees how it is now
                 continue
             except SluiceError as error:
                 log.warning("run %s: %s, but %s", run.run_id, why, error)
                 done["failed"] += 1
                 continue
-            done["moved"] += len(change.proposal.effect.moves)
+            done["moved"] += len(changed.proposal.effect.moves)
         return +done
 
-    async def _wish(self, tx: Reading, run: RunRow) -> tuple[ModelChange, str] | None:
+    async def _change(self, tx: Reading, run: RunRow) -> tuple[ModelChange, str] | None:
         """What is to become of the run's slots, and why; None when nothing is."""
         rule = self.rule.of_config(run.spec.config)
         current = await tx.current_run(run.job)
@@ -67,11 +66,11 @@ class ReassignTasks:
             return None
         if current is None or current.run_id != run.run_id or not self.blob_stores.backup(run.backup).to:
             return None
-        away = given_away(run, await self.models.decoded(tx, run))
+        away = reassigned_slots(run, await self.models.decoded(tx, run))
         if not away and (await tx.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
         rows = await tx.containers(run.run_id)
-        wanted = to_give_away(await self._slots(tx, run, rows), away, rule, self.clock.now())
+        wanted = slots_to_reassign(await self._slots(tx, run, rows), away, rule, self.clock.now())
         if wanted == away:
             return None
         lost, back = sorted(wanted - away), sorted(away - wanted)

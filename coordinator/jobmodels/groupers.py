@@ -34,11 +34,11 @@ class Groupers:
         self._allowed = frozenset(allowed)
         self._plan_within = plan_within
 
-    async def asked(self, name: str, max_tasks: int | None, work: Callable[[Grouper], _Result]) -> _Result:
+    async def apply(self, name: str, max_tasks: int | None, work: Callable[[Grouper], _Result]) -> _Result:
         """What `work` makes of the grouper of that name. Beside the event loop: ten thousand tasks take a while, and a grouper may be
         anybody's code. Raises BadGrouping, also when it takes too long, and what `work` raises."""
         try:
-            return await apart(lambda: work(self.named(name, max_tasks)), self._plan_within)
+            return await run_in_thread(lambda: work(self.named(name, max_tasks)), self._plan_within)
         except TimeoutError as error:
             raise BadGrouping(f"the grouper {name} has not answered within {self._plan_within.total_seconds():g} s") from error
 
@@ -89,21 +89,21 @@ def _at_least_one(max_tasks: int) -> int:
     return max_tasks
 
 
-async def apart(work: Callable[[], _Result], within: timedelta) -> _Result:
+async def run_in_thread(work: Callable[[], _Result], within: timedelta) -> _Result:
     """Run `work` beside the event loop, which heartbeats need. Raises what it raises, and TimeoutError when it takes too long.
 
     It has a thread of its own and none of a pool: one that never returns does not keep the coordinator from ending.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[_Result] = loop.create_future()
+    outcome: asyncio.Future[_Result] = loop.create_future()
 
     def settle(result: _Result | None, error: BaseException | None) -> None:
-        if told.done():
+        if outcome.done():
             return
         if error is not None:
-            told.set_exception(error)
+            outcome.set_exception(error)
         else:
-            told.set_result(result)  # type: ignore[arg-type]
+            outcome.set_result(result)  # type: ignore[arg-type]
 
     def run() -> None:
         result, failure = None, None
@@ -114,6 +114,6 @@ async def apart(work: Callable[[], _Result], within: timedelta) -> _Result:
         with suppress(RuntimeError):  # the loop is over
             loop.call_soon_threadsafe(settle, result, failure)
 
-    threading.Thread(target=run, name="apart", daemon=True).start()
+    threading.Thread(target=run, name="grouper", daemon=True).start()
     async with asyncio.timeout(within.total_seconds()):
-        return await told
+        return await outcome

@@ -193,41 +193,41 @@ class Adoptions:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._gathering: GroupCommit[AdoptionReport, Adopted] = GroupCommit(self._tell_all)
+        self._reports: GroupCommit[AdoptionReport, Adopted] = GroupCommit(self._record_all)
 
-    async def tell(self, told: AdoptionReport) -> Adopted:
+    async def report(self, report: AdoptionReport) -> Adopted:
         """Keep it. May run twice; an older version than was told before changes nothing.
 
         Raises UnknownRun, UnknownContainer, UnknownVersion for one that the run has not come to, and LeaseLost for an incarnation that is
         not valid.
         """
-        return await self._gathering.ask(told)
+        return await self._reports.ask(report)
 
-    async def _tell_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
+    async def _record_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:
-            found = [await self._tell(tx, each) for each in asked]
+            found = [await self._record(tx, each) for each in asked]
             all_on = {run_id: version_of_all(await tx.containers(run_id)) for run_id in {each.run_id for each in asked}}
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, Adopted) else answer
             for each, answer in zip(asked, found, strict=True)
         ]
 
-    async def _tell(self, tx: Writing, told: AdoptionReport) -> Adopted | SluiceError:
+    async def _record(self, tx: Writing, report: AdoptionReport) -> Adopted | SluiceError:
         try:
-            run = await get_run(tx, told.run_id)
-            container = await tx.container(told.execution_id)
-            if container is None or container.run_id != told.run_id:
-                raise UnknownContainer(f"run {told.run_id} has no container {told.execution_id!r}")
-            if container.state is not ContainerState.LIVE or container.epoch != told.epoch:
-                raise LeaseLost(f"{told.execution_id} with epoch {told.epoch} is not a valid container of run {told.run_id}")
-            if told.version > run.model_version:
+            run = await get_run(tx, report.run_id)
+            container = await tx.container(report.execution_id)
+            if container is None or container.run_id != report.run_id:
+                raise UnknownContainer(f"run {report.run_id} has no container {report.execution_id!r}")
+            if container.state is not ContainerState.LIVE or container.epoch != report.epoch:
+                raise LeaseLost(f"{report.execution_id} with epoch {report.epoch} is not a valid container of run {report.run_id}")
+            if report.version > run.model_version:
                 raise UnknownVersion(
-                    f"run {told.run_id} is at version {run.model_version} of its job model: there is no {told.version} yet"
+                    f"run {report.run_id} is at version {run.model_version} of its job model: there is no {report.version} yet"
                 )
         except (ClientError, LeaseLost) as refusal:
             return refusal
-        if told.version > container.model_version:
-            container = replace(container, model_version=told.version, adopted_at=self._clock.now())
+        if report.version > container.model_version:
+            container = replace(container, model_version=report.version, adopted_at=self._clock.now())
             await tx.put_container(container)
         return Adopted(container.model_version, run.model_version, None)
 

@@ -117,16 +117,16 @@ class ModelVersions:
         self._notices = notices
         self._clock = clock
         self._groupers = groupers
-        self._show_model = set_model_version
+        self._set_model_version = set_model_version
 
     # --- proposing -------------------------------------------------------------------------------------------------
 
-    async def propose(self, run_id: RunId, wish: ModelChange) -> Proposal:
+    async def propose(self, run_id: RunId, change: ModelChange) -> Proposal:
         """What would become of the run's model. Changes nothing. Raises UnknownRun, BadGrouping, BadPlacement."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             known = await self._known(tx, run)
-        return await self._proposed(known, wish)
+        return await self._proposed(known, change)
 
     async def _known(self, tx: Reading, run: RunRow) -> _Known:
         rows = await tx.containers(run.run_id)
@@ -135,15 +135,15 @@ class ModelVersions:
         homes = with_standbys(homes_of(rows, await tx.holds(run.job)), run, model.placement, rows)
         return _Known(run, model, await tx.assignment(run.job), live, homes)
 
-    async def _proposed(self, known: _Known, wish: ModelChange) -> Proposal:
+    async def _proposed(self, known: _Known, change: ModelChange) -> Proposal:
         run, model, previous = known.run, known.model, known.previous
-        spec = run.spec if wish.containers is None else replace(run.spec, containers=wish.containers)
-        away = wish.away
+        spec = run.spec if change.containers is None else replace(run.spec, containers=change.containers)
+        away = change.away
         if away is None:  # whoever asks for containers wants those that are back to be used
-            away = given_away(run, model) - (known.live if wish.containers is not None else frozenset())
+            away = reassigned_slots(run, model) - (known.live if change.containers is not None else frozenset())
         processors = [pid for pid in slots(spec.containers) if pid not in away]
-        counted = _counted(run, wish.counts or {})
-        homes = {**known.homes, **(wish.homes or {})}
+        counted = _counted(run, change.counts or {})
+        homes = {**known.homes, **(change.homes or {})}
 
         def judged(grouper: Grouper) -> tuple[PlannedModel, Sequence[Judged], Effect]:
             plan, found = judge(
@@ -151,26 +151,26 @@ class ModelVersions:
             )
             return plan, found, effect(model, plan.model)
 
-        plan, found, changes = await self._groupers.asked(spec.grouper, spec.max_tasks, judged)
+        plan, found, changes = await self._groupers.apply(spec.grouper, spec.max_tasks, judged)
         return Proposal(run, model, plan, found, changes, spec.containers)
 
     # --- putting in force ------------------------------------------------------------------------------------------
 
-    async def change(self, run_id: RunId, wish: ModelChange, asked: ChangeReason) -> Change:
+    async def change(self, run_id: RunId, change: ModelChange, reason: ChangeReason) -> Change:
         """Give the run a new version of its model: grown as far as is safe, on the slots that are wished for. May find nothing to do.
 
         Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable when the beginnings
         of new partitions cannot be looked up; nothing is changed then.
         """
         async with self._store.read() as tx:
-            run = await changeable(tx, run_id, asked.version)
+            run = await changeable(tx, run_id, reason.version)
             known = await self._known(tx, run)
-        proposal = await self._proposed(known, wish)
+        proposal = await self._proposed(known, change)
         if not proposal.changed:
             return Change(run, proposal)
-        return Change(await self._put(proposal, replace(asked, why=_why(proposal, asked.why))), proposal)
+        return Change(await self._put(proposal, replace(reason, why=_why(proposal, reason.why))), proposal)
 
-    async def _put(self, proposal: Proposal, asked: ChangeReason) -> RunRow:
+    async def _put(self, proposal: Proposal, reason: ChangeReason) -> RunRow:
         """In one transaction: the model, the assignment, where new partitions begin, the run, and the word to its containers."""
         run, plan = proposal.run, proposal.plan
         beginnings = await self._beginnings(proposal.effect.partitions.keys())
@@ -179,17 +179,17 @@ class ModelVersions:
             now_run = await changeable(tx, run.run_id, run.model_version)
             await tx.put_starts(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
             changed = replace(now_run, spec=replace(now_run.spec.with_counts(counts), containers=proposal.containers))
-            changed = await store_version(tx, changed, plan, asked, self._clock.now())
+            changed = await store_version(tx, changed, plan, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self.in_force(changed, plan.model, containers)
-        log.info("run %s is under version %d of its job model: %s", run.run_id, changed.model_version, asked.why)
+        log.info("run %s is under version %d of its job model: %s", run.run_id, changed.model_version, reason.why)
         return changed
 
     def in_force(self, run: RunRow, model: JobModel, containers: Sequence[ExecutionContainerId]) -> None:
         """The transaction has ended: let everybody know. Nobody else writes before this has returned."""
         self._models.serve(run.job, run.run_id, run.model_version, model)
-        self._show_model(containers, run.model_version)
-        self._notices.ring(run.run_id)
+        self._set_model_version(containers, run.model_version)
+        self._notices.notify(run.run_id)
 
     async def _beginnings(self, ssps: Collection[Ssp]) -> Mapping[Ssp, int]:
         """Where partitions begin, so that nothing of a new one is left out."""
@@ -224,21 +224,21 @@ def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) ->
     return {hold.task: on_host.get(host_of.get(hold.hold.holder, ""), []) for hold in holds}
 
 
-def given_away(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
+def reassigned_slots(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
     """The slots of the run that have no tasks, since a fail-over gave them to others."""
     return frozenset(slots(run.spec.containers)) - model.containers.keys()
 
 
-async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, asked: ChangeReason, now: datetime) -> RunRow:
+async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, reason: ChangeReason, now: datetime) -> RunRow:
     """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
     model = plan.model
     (newest,) = await tx.models(run.job, None, 1)
     version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
-    await tx.add_model(ModelRow(run.job, version, run.run_id, model.content_hash(), now, asked.why, asked.who, document))
+    await tx.add_model(ModelRow(run.job, version, run.run_id, model.content_hash(), now, reason.why, reason.who, document))
     await tx.put_assignment(run.job, plan.assignment)
     changed = replace(run, model_version=version)
     await tx.put_run(changed)
-    detail = {"version": version, "containers": run.spec.containers, "why": asked.why}
+    detail = {"version": version, "containers": run.spec.containers, "why": reason.why}
     await tx.add_notice(run.run_id, "MODEL", now, detail)
     return changed
 

@@ -15,7 +15,7 @@ from coordinator.runs.streams import JobStreams
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelRow
 from coordinator.store.port import Reading, RunRow, Store, Writing
-from coordinator.transitions import ask_to_stop, get_run
+from coordinator.transitions import get_run, request_stop
 from sluice.clock import Clock
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.failover import FailOver
@@ -31,15 +31,15 @@ from sluice.wire import samza as wire_samza
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a new run comes after. `going_on`: the run whose history it continues; `starts`: where that, or the drain that ended it, begins.
-    `unheard_of`: the registry knows nothing of the job."""
+    """What a new run follows. `continued`: the run whose history it continues; `starts`: where it begins to read, from that run or from
+    the drain that ended it; `unknown`: the database has nothing about the job."""
 
     run: RunRow | None
-    going_on: RunRow | None
+    continued: RunRow | None
     previous: Previous
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
-    unheard_of: bool
+    unknown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +99,14 @@ class Deployments:
         _check_current(spec.job, before.run, replaces)
         if before.run is not None:
             _not_draining(before.run)
-        if before.unheard_of and spec.start == "checkpoint":
+        if before.unknown and spec.start == "checkpoint":
             await self._nothing_backed_up(spec.job)
         plan = await self._plan(spec, before.previous, before.model)
         for each in spec.streams:
             if each.id in missing:
                 await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
         starts = await self._streams.starts(spec, plan, before.starts)
-        spec = await self._streams.identified(spec, before.going_on.spec if before.going_on else None)
+        spec = await self._streams.identified(spec, before.continued.spec if before.continued else None)
         return await self._save(spec, before, plan, starts, who)
 
     async def plan(self, spec: RunSpec) -> Proposed:
@@ -121,10 +121,10 @@ class Deployments:
             before = await self._before(tx, spec.job, "latest" if to_come else spec.start)
         if before.run is not None and not to_come:
             _not_draining(before.run)
-        if before.unheard_of and spec.start == "checkpoint":
+        if before.unknown and spec.start == "checkpoint":
             await self._nothing_backed_up(spec.job)
         plan = await self._plan(spec, before.previous, before.model)
-        spec = await self._streams.identified(spec, before.going_on.spec if before.going_on else None)
+        spec = await self._streams.identified(spec, before.continued.spec if before.continued else None)
         return Proposed(before.run, plan.model, spec, missing)
 
     def _check(self, spec: RunSpec) -> None:
@@ -138,15 +138,15 @@ class Deployments:
         """Raises NeverDrained."""
         former = await tx.current_run(job)
         drain = await _last_drain(tx, job, former, start)
-        going_on = former if start == "checkpoint" and drain is None else None
-        starts = await tx.starts(going_on.run_id) if going_on else None
+        continued = former if start == "checkpoint" and drain is None else None
+        starts = await tx.starts(continued.run_id) if continued else None
         return _Before(
             run=former,
-            going_on=going_on,
-            previous=await tx.assignment(job) if going_on else Previous(),
+            continued=continued,
+            previous=await tx.assignment(job) if continued else Previous(),
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
-            unheard_of=former is None and not await tx.snapshots(job, None, None, None, 1),
+            unknown=former is None and not await tx.snapshots(job, None, None, None, 1),
         )
 
     async def _nothing_backed_up(self, job: JobName) -> None:
@@ -162,10 +162,10 @@ class Deployments:
         def planned(grouper: Grouper) -> PlannedModel:
             return plan_model(spec, grouper, previous, last, slots(spec.containers))
 
-        return await self._groupers.asked(spec.grouper, spec.max_tasks, planned)
+        return await self._groupers.apply(spec.grouper, spec.max_tasks, planned)
 
     async def _save(self, spec: RunSpec, before: _Before, plan: PlannedModel, starts: Mapping[Ssp, int], who: str) -> RunRow | None:
-        job, now, former, going_on = spec.job, self._clock.now(), before.run, before.going_on
+        job, now, former, continued = spec.job, self._clock.now(), before.run, before.continued
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
             newest = await tx.models(job, None, 1)
@@ -176,7 +176,7 @@ class Deployments:
                 run_id=run_id,
                 job=job,
                 state=RunState.CREATED,
-                first_run=going_on.first_run if going_on else run_id,
+                first_run=continued.first_run if continued else run_id,
                 spec=spec,
                 model_version=version,
                 created_at=now,
@@ -185,13 +185,13 @@ class Deployments:
             await tx.put_run(run)
             await tx.put_assignment(job, plan.assignment)
             await tx.put_starts(run_id, starts)
-            if (former is not None and going_on is None) or spec.start != "checkpoint":  # else what a rebuild has registered goes on
+            if (former is not None and continued is None) or spec.start != "checkpoint":  # else what a rebuild has registered goes on
                 await tx.drop_stores(job)
             if former is not None:  # as it is now: its containers did not wait for us
-                await ask_to_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
+                await request_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
         if former is not None:
-            self._notices.ring(former.run_id)
+            self._notices.notify(former.run_id)
         return run
 
     async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:

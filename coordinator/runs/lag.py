@@ -1,7 +1,7 @@
-"""The survey: how every job stands, looked up every few seconds for whoever asks meanwhile (`/metrics`, `GET /runs/{runId}`).
+"""The lag and the state of every job, updated every few seconds, for `/metrics` and `GET /runs/{runId}`.
 
 Counts come from the database, ends of streams from their systems; positions of tasks are read once a run and then followed in memory, as
-they are reported. What is older than a minute is not told: a number that nobody could look up is missing, and not wrong.
+they are reported. Numbers older than a minute are left out: a number that could not be updated is missing rather than wrong.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ OLD = timedelta(minutes=1)
 AT_ONCE = 500
 """Readings that are looked at before others get their turn on the event loop: about a millisecond."""
 
-Behind = Mapping[tuple[TaskName, StageName], int]
+Lag = Mapping[tuple[TaskName, StageName], int]
 """Records that each stage of each task has still to read."""
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
-    """A job by its current run. What only a run that goes on has is empty for one that has ended. `unheld`: tasks that nobody holds,
-    unless the run is being stopped. `behind` sums up tasks."""
+class JobStatus:
+    """A job by its current run. What only a run that goes on has is empty for one that has ended. `unowned`: tasks that nobody holds,
+    unless the run is being stopped. `lag` sums up tasks."""
 
     job: JobName
     state: RunState
     slots: int = 0
-    unheld: int = 0
+    unowned: int = 0
     tally: Tally = field(default_factory=lambda: Tally({}, 0))
-    behind: Mapping[StageName, int] = field(default_factory=dict)
+    lag: Mapping[StageName, int] = field(default_factory=dict)
     version: int = 0
-    given_away: int = 0
+    reassigned_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +76,18 @@ class LagMonitor:
         self,
         store: Store,
         systems: Mapping[str, StreamSystem],
-        measures: StageMetrics,
+        stage_metrics: StageMetrics,
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
     ) -> None:
         self._store = store
         self._systems = systems
-        self._measures = measures
+        self._stage_metrics = stage_metrics
         self._clock = clock
         self._model_of = model_of
         self._positions: dict[RunId, _Positions] = {}
-        self._jobs: Sequence[JobSeen] = ()
-        self._behind: Mapping[RunId, Behind] = {}
+        self._jobs: Sequence[JobStatus] = ()
+        self._lag: Mapping[RunId, Lag] = {}
         self._made_at: Instant | None = None
 
     # --- what was found --------------------------------------------------------------------------------------------
@@ -97,12 +97,12 @@ class LagMonitor:
         return self._made_at is not None and self._clock.elapsed() - self._made_at <= OLD.total_seconds()
 
     @property
-    def jobs(self) -> Sequence[JobSeen]:
+    def jobs(self) -> Sequence[JobStatus]:
         return self._jobs if self._fresh else ()
 
-    def behind(self, run_id: RunId) -> Behind:
+    def of_run(self, run_id: RunId) -> Lag:
         """Without the stages that read a stream whose end is not known."""
-        return self._behind.get(run_id, {}) if self._fresh else {}
+        return self._lag.get(run_id, {}) if self._fresh else {}
 
     # --- the chore -------------------------------------------------------------------------------------------------
 
@@ -113,22 +113,22 @@ class LagMonitor:
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
             tallies = {run_id: await tx.tally(run_id, run.job) for run_id, run in runs.items()}
             await self._find_positions(tx, runs, models)
-        self._measures.keep_only(runs.keys())
+        self._stage_metrics.keep_only(runs.keys())
         ends = await self._ends({stream for each in self._positions.values() for stream in each.streams})
-        behind = {run_id: await self._behind_of(run_id, ends) for run_id in runs}
+        lag = {run_id: await self._lag_of(run_id, ends) for run_id in runs}
 
-        def seen(job: JobRow) -> JobSeen:
+        def status(job: JobRow) -> JobStatus:
             run = runs.get(job.current_run)
             if run is None:
-                return JobSeen(job.job, job.state)
+                return JobStatus(job.job, job.state)
             tally, slots = tallies[run.run_id], run.spec.containers
-            unheld = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
+            unowned = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
-            return JobSeen(
-                job.job, job.state, slots, max(0, unheld), tally, _by_stage(behind[run.run_id]), run.model_version, given_away=away
+            return JobStatus(
+                job.job, job.state, slots, max(0, unowned), tally, _by_stage(lag[run.run_id]), run.model_version, reassigned_slots=away
             )
 
-        self._jobs, self._behind, self._made_at = [seen(job) for job in jobs], behind, self._clock.elapsed()
+        self._jobs, self._lag, self._made_at = [status(job) for job in jobs], lag, self._clock.elapsed()
         return {}
 
     async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
@@ -141,18 +141,18 @@ class LagMonitor:
 
     async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
         """The ends of those streams whose systems answer."""
-        asked = [stream for stream in streams if stream.system in self._systems]
-        found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in asked), return_exceptions=True)
+        known = [stream for stream in streams if stream.system in self._systems]
+        found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in known), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, SluiceError):
                 raise each
-        return {stream: ends for stream, ends in zip(asked, found, strict=True) if not isinstance(ends, BaseException)}
+        return {stream: ends for stream, ends in zip(known, found, strict=True) if not isinstance(ends, BaseException)}
 
-    async def _behind_of(self, run_id: RunId, ends: Mapping[StreamId, Offsets]) -> Behind:
-        told = self._measures.of_run(run_id)
+    async def _lag_of(self, run_id: RunId, ends: Mapping[StreamId, Offsets]) -> Lag:
+        reports = self._stage_metrics.of_run(run_id)
         found: dict[tuple[TaskName, StageName], int] = {}
         for number, reading in enumerate(self._positions[run_id].readings, 1):
-            reported = told.get(reading.of)
+            reported = reports.get(reading.of)
             left = _left(ends, reading.starts, reading.stored if reported is None else reported.offsets)
             if left is not None:
                 found[reading.of] = left
@@ -172,9 +172,9 @@ def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp
     return left
 
 
-def _by_stage(behind: Behind) -> Mapping[StageName, int]:
+def _by_stage(lag: Lag) -> Mapping[StageName, int]:
     sums: defaultdict[StageName, int] = defaultdict(int)
-    for (_, stage), count in behind.items():
+    for (_, stage), count in lag.items():
         sums[stage] += count
     return dict(sums)
 

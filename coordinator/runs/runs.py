@@ -12,7 +12,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelHead, WatchedRow
 from coordinator.store.port import ContainerRow, JobRow, RunRow, Store, StoreRow, TaskOwnershipRow
-from coordinator.transitions import SetDrain, abandon_run, ask_to_stop, containers_of, get_run, held_back
+from coordinator.transitions import SetDrain, abandon_run, backoff_of, containers_of, get_run, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
 from sluice.core.errors import UnknownJob
@@ -37,19 +37,19 @@ class RunDetails:
     failed_drains: Sequence[DrainId]
     version: ModelHead
     watched: Sequence[WatchedRow]
-    held_back: Mapping[ProcessorId, BackoffUntil]
+    backoffs: Mapping[ProcessorId, BackoffUntil]
 
 
 class Runs:
     def __init__(
-        self, store: Store, models: JobModels, notices: Notices, clock: Clock, set_drain: SetDrain, hold_back: CrashLoopPolicy = DEFAULT
+        self, store: Store, models: JobModels, notices: Notices, clock: Clock, set_drain: SetDrain, crash_loop: CrashLoopPolicy = DEFAULT
     ) -> None:
         self._store = store
         self._models = models
         self._notices = notices
         self._clock = clock
-        self._show_drain = set_drain
-        self._hold_back = hold_back
+        self._set_drain = set_drain
+        self._crash_loop = crash_loop
 
     async def describe(self, run_id: RunId) -> RunDetails:
         """Raises UnknownRun."""
@@ -68,7 +68,7 @@ class Runs:
                 failed_drains=await tx.failed_flushes(run.job),
                 version=version,
                 watched=[row for row in await tx.watched(run.job) if row.run_id == run_id],
-                held_back=self._held_back(containers),
+                backoffs=self._backoffs(containers),
             )
 
     async def spec(self, run_id: RunId) -> RunSpec:
@@ -76,13 +76,13 @@ class Runs:
         async with self._store.read() as tx:
             return (await get_run(tx, run_id)).spec
 
-    def _held_back(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
+    def _backoffs(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
         """The slots that are, by now."""
         by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
         for each in containers:
             by_slot[each.processor_id].append(each)
         now = self._clock.now()
-        found = {pid: held_back(rows, self._hold_back) for pid, rows in by_slot.items()}
+        found = {pid: backoff_of(rows, self._crash_loop) for pid, rows in by_slot.items()}
         return {pid: held for pid, held in found.items() if held is not None and held.until > now}
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
@@ -122,8 +122,8 @@ class Runs:
         async with self._store.begin() as tx:
             now = self._clock.now()
             run, left = await abandon_run(tx, await get_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
-            run = await ask_to_stop(tx, run, now, reason, failing=failed)
+            run = await request_stop(tx, run, now, reason, failing=failed)
             containers = await containers_of(tx, run_id) if left else []
-        self._show_drain(containers, None)
-        self._notices.ring(run_id)
+        self._set_drain(containers, None)
+        self._notices.notify(run_id)
         return run

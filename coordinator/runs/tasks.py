@@ -1,4 +1,4 @@
-"""Tasks: acquire, progress, release. Every word about a task is under its generation; an older one is told `lease-lost`."""
+"""Tasks: acquire, report progress, release. A request names the generation of the owner; one of an older owner is refused: `lease-lost`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from coordinator.fleet import notices
 from coordinator.fleet.leases import Leases
-from coordinator.fleet.notices import TaskWaiters, rung
+from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.stage_metrics import StageMetrics, StageReport
 from coordinator.store.drains import DrainRow
 from coordinator.store.port import ContainerState, Reading, RunRow, Store, StoreRow, TaskOwnershipRow, Writing
@@ -50,16 +51,16 @@ class Tasks:
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
-        measures: StageMetrics,
-        freed: TaskWaiters | None = None,
+        stage_metrics: StageMetrics,
+        task_waiters: TaskWaiters | None = None,
     ) -> None:
         self._store = store
         self._leases = leases
         self._clock = clock
         self._model_of = model_of
         self._new_lineage = new_lineage
-        self._measures = measures
-        self._freed = freed or TaskWaiters()
+        self._stage_metrics = stage_metrics
+        self._task_waiters = task_waiters or TaskWaiters()
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
@@ -74,10 +75,10 @@ class Tasks:
             return found
         async with self._store.read() as tx:
             job = (await get_run(tx, run_id)).job
-        with self._freed.bell(job, task) as bell:
-            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been freed before there was a bell
+        with self._task_waiters.register((job, task)) as released:
+            found = await self._acquire(run_id, task, execution_id, epoch)  # it may have been released before we were registered
             if isinstance(found, Wait):
-                await rung(bell, min(wait, found.delay))
+                await notices.wait(released, min(wait, found.delay))
                 found = await self._acquire(run_id, task, execution_id, epoch)
         return found
 
@@ -131,31 +132,31 @@ class Tasks:
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in sorted(ssps)}, snapshot))
         return found
 
-    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> None:
+    async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
         nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
         Raises UnknownRun, UnknownTask, LeaseLost."""
-        known = self._measures.told(run_id, task, stage)
-        if known is not None and told.repeats(known):
+        known = self._stage_metrics.latest(run_id, task, stage)
+        if known is not None and report.repeats(known):
             async with self._store.read() as tx:
-                await check_owner(tx, await get_run(tx, run_id), task, told.generation)
-            self._measures.tell(run_id, task, stage, replace(known, measures=told.measures))
+                await check_owner(tx, await get_run(tx, run_id), task, report.generation)
+            self._stage_metrics.report(run_id, task, stage, replace(known, metrics=report.metrics))
         else:
-            kept = await self._keep(run_id, task, stage, told)
-            if kept is not None:
-                self._measures.tell(run_id, task, stage, replace(told, offsets=kept.offsets))
+            row = await self._keep(run_id, task, stage, report)
+            if row is not None:
+                self._stage_metrics.report(run_id, task, stage, replace(report, offsets=row.offsets))
 
-    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, told: StageReport) -> StoreRow | None:
-        """Write the batch unless it is written; the stage's row, None when the batch is not to be kept. The offsets of a batch that was
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StoreRow | None:
+        """Write the batch unless it is written; the stage's row, None if the batch is refused. The offsets of a batch that was
         reported before are those of that report."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
-            await check_owner(tx, run, task, told.generation)
+            await check_owner(tx, run, task, report.generation)
             row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
-            if row is None or row.lineage != told.lineage or (row.batch_id is not None and row.batch_id > told.batch):
+            if row is None or row.lineage != report.lineage or (row.batch_id is not None and row.batch_id > report.batch):
                 return None
-            if row.batch_id != told.batch:
-                row = replace(row, batch_id=told.batch, offsets=dict(told.offsets), generation=told.generation)
+            if row.batch_id != report.batch:
+                row = replace(row, batch_id=report.batch, offsets=dict(report.offsets), generation=report.generation)
                 await tx.put_store(replace(row, reported_at=self._clock.now()))
             return row
 
@@ -168,7 +169,7 @@ class Tasks:
                 return
             row = await check_owner(tx, run, task, generation)
             await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
-        self._freed.ring([row])
+        self._task_waiters.notify_released([row])
 
 
 async def _step(tx: Reading, drain: DrainRow, store: StoreRow) -> Step:

@@ -126,7 +126,7 @@ class Snapshots:
             changed = replace(run, backup=document)
             await tx.put_run(changed)
             await tx.add_notice(run_id, "BACKUP", self._clock.now(), {"stores": list(to), "restoreFrom": list(restore_from)})
-        self._notices.ring(run_id)
+        self._notices.notify(run_id)
         return changed
 
 

@@ -20,39 +20,39 @@ from sluice.core.ids import TaskName
 
 @dataclass(frozen=True, slots=True)
 class TaskEventTime:
-    """What a stage of a task has reported. `event_time`: the newest committed; `heard`: it runs, or waits for a decision; `idle`: it has
-    read everything."""
+    """A stage of a task. `event_time`: the newest that it has committed, None before the first batch; `reported`: its current owner has
+    reported; `idle`: it has read everything."""
 
     event_time: datetime | None
-    heard: bool
+    reported: bool
     idle: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AlignmentDecision:
-    """Whether a task must wait, how far it leads the slowest (None if unknown), and for which tasks it waits."""
+    """Whether a task must wait, its lead over the slowest task (None if unknown), and the tasks for which it waits."""
 
-    hold: bool
+    wait: bool
     lead: timedelta | None
     waits_for: tuple[TaskName, ...] = ()
 
 
-def decide_alignment(task: TaskName, paces: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, held: bool) -> AlignmentDecision:
-    """`paces`: every task of the stage. `held`: the task is waiting, and continues once its lead is at most half of `max_skew`.
+def decide_alignment(task: TaskName, times: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, waiting: bool) -> AlignmentDecision:
+    """`times` has every task of the stage. `waiting`: the task already waits, and resumes once its lead is at most half of `max_skew`.
 
-    The slowest task never waits, so some task always advances, unless one that has not reported has something to read.
+    The slowest task never waits, so that one always makes progress, unless a task that has not reported has something to read.
     """
-    others = {name: pace for name, pace in paces.items() if name != task and not pace.idle}
-    unheard = tuple(sorted(name for name, pace in others.items() if not pace.heard))
-    if unheard:
-        return AlignmentDecision(True, None, unheard)
-    ours = paces[task].event_time
+    others = {name: each for name, each in times.items() if name != task and not each.idle}
+    silent = tuple(sorted(name for name, each in others.items() if not each.reported))
+    if silent:
+        return AlignmentDecision(True, None, silent)
+    ours = times[task].event_time
     if ours is None or not others:
         return AlignmentDecision(False, None)
-    not_begun = tuple(sorted(name for name, pace in others.items() if pace.event_time is None))
-    if not_begun:
-        return AlignmentDecision(True, None, not_begun)
-    allowed = max_skew / 2 if held else max_skew
-    times = {name: pace.event_time for name, pace in others.items() if pace.event_time is not None}
-    lead = ours - min(times.values())
-    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in times.items() if ours - at > allowed)))
+    without_batch = tuple(sorted(name for name, each in others.items() if each.event_time is None))
+    if without_batch:
+        return AlignmentDecision(True, None, without_batch)
+    allowed = max_skew / 2 if waiting else max_skew
+    event_times = {name: each.event_time for name, each in others.items() if each.event_time is not None}
+    lead = ours - min(event_times.values())
+    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in event_times.items() if ours - at > allowed)))

@@ -57,7 +57,9 @@ class Slot:
     since: datetime
 
 
-def given_away(slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], rule: FailOver, now: datetime) -> frozenset[ProcessorId]:
+def slots_to_reassign(
+    slots: Mapping[ProcessorId, Slot], away: frozenset[ProcessorId], rule: FailOver, now: datetime
+) -> frozenset[ProcessorId]:
     """The slots that shall have no tasks; `away` have none now. Unchanged if no live slot would be left to take the tasks."""
     if rule.after is None:
         return away
@@ -84,9 +86,9 @@ class CrashLoopPolicy:
     failure counts when it came within `quick` of the registration. `first` of zero holds nobody back."""
 
     first: timedelta = timedelta(seconds=5)
-    most: timedelta = timedelta(minutes=5)
-    free: int = 3
-    quick: timedelta = timedelta(minutes=1)
+    longest: timedelta = timedelta(minutes=5)
+    allowed_failures: int = 3
+    crash_window: timedelta = timedelta(minutes=1)
 
 
 DEFAULT = CrashLoopPolicy()
@@ -98,14 +100,14 @@ class BackoffUntil:
     until: datetime
 
 
-def held_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy) -> BackoffUntil | None:
+def backoff_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy) -> BackoffUntil | None:
     """Until when a slot with these incarnations, in order, is held back; None if it is not."""
     failures = 0
     for each in reversed(incarnations):
-        if not each.failed or each.ended_at - each.registered_at > rule.quick:
+        if not each.failed or each.ended_at - each.registered_at > rule.crash_window:
             break
         failures += 1
-    if failures <= rule.free or not rule.first:
+    if failures <= rule.allowed_failures or not rule.first:
         return None
-    doublings = min(failures - rule.free - 1, 30)
-    return BackoffUntil(failures, incarnations[-1].ended_at + min(rule.most, rule.first * 2**doublings))
+    doublings = min(failures - rule.allowed_failures - 1, 30)
+    return BackoffUntil(failures, incarnations[-1].ended_at + min(rule.longest, rule.first * 2**doublings))

@@ -12,7 +12,7 @@ import pytest
 from coordinator.api.runs import spec_of
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Registration
+from coordinator.fleet.registration import Registration, Registrations
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
@@ -53,7 +53,7 @@ class World:
         self.system = SlowSystem()
         notices = Notices(self.store)
         self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
-        self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
+        self.registrations = Registrations(self.store, self.leases, notices, clock)
         models = JobModels(self.store)
         self.deployments = Deployments(
             self.store,
@@ -71,7 +71,7 @@ class World:
         return await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(**changes))))
 
     async def register(self, run: RunRow, execution_id: str, slot: str = "0") -> object:
-        return await self.heartbeats.register(
+        return await self.registrations.register(
             run.run_id, Registration(ProcessorId(slot), ExecutionContainerId(execution_id), "h", False, None)
         )
 
@@ -93,7 +93,7 @@ async def test_a_container_that_registers_meanwhile_is_waited_for(world: World) 
     await world.deploy()
     left = await world.row(first)
     assert (left.state, left.stop_requested_at is not None, left.started_at is not None) == (RunState.RUNNING, True, True)
-    await world.heartbeats.exited(ExecutionContainerId("c1"), 0, "")
+    await world.registrations.exited(ExecutionContainerId("c1"), 0, "")
     assert (await world.row(first)).state is RunState.STOPPED
 
 
@@ -154,5 +154,5 @@ async def test_after_a_restart_a_large_fleet_gets_its_own_terms_at_once() -> Non
     for slot in ("0", "1"):
         await world.register(run, f"c{slot}", slot)
     leases = Leases(world.leases.policy, world.clock)
-    assert await Heartbeats(world.store, leases, Notices(world.store), world.clock).recover() == 2
+    assert await Registrations(world.store, leases, Notices(world.store), world.clock).recover() == 2
     assert [leases.free_at(ExecutionContainerId(f"c{slot}")) for slot in ("0", "1")] == [world.clock.elapsed() + 65] * 2

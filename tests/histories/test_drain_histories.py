@@ -19,7 +19,7 @@ from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import DrainRequest, Drains, StepReport
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Registration
+from coordinator.fleet.registration import Registration, Registrations
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
@@ -65,7 +65,7 @@ class World:
         blob_stores, names = no_blob_stores(), Groupers()
         self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
         self.runs = Runs(self.store, models, notices, self.clock, self.leases.set_drain)
-        self.heartbeats = Heartbeats(self.store, self.leases, notices, self.clock)
+        self.registrations = Registrations(self.store, self.leases, notices, self.clock)
         self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures)
         self.drains = Drains(
             self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self.leases.set_drain, self._drain_id
@@ -90,17 +90,17 @@ class World:
     async def replace(self) -> None:
         """The container is gone, and another holds all tasks."""
         if self.holder:
-            await self.heartbeats.exited(ExecutionContainerId(self.holder), 1, "")
+            await self.registrations.exited(ExecutionContainerId(self.holder), 1, "")
         self.holder = f"c{next(self.numbers)}"
         new = Registration(ProcessorId("0"), ExecutionContainerId(self.holder), "h", False, None)
-        epoch = (await self.heartbeats.register(self.run_id, new)).container.epoch
+        epoch = (await self.registrations.register(self.run_id, new)).container.epoch
         for task in TASKS:
             found = await self.tasks.acquire(self.run_id, task, ExecutionContainerId(self.holder), Epoch(epoch))
             self.generation = found.generation  # type: ignore[union-attr]
 
     async def restarted(self) -> None:
         self.restart()
-        await self.heartbeats.recover()
+        await self.registrations.recover()
 
     async def request(self) -> None:
         await self.drains.request(DrainRequest(self.run_id, "DEFAULT", TIMES))

@@ -15,7 +15,7 @@ import pytest
 from coordinator.api.runs import spec_of
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
-from coordinator.fleet.registration import Heartbeats, Registration
+from coordinator.fleet.registration import Registration, Registrations
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
@@ -97,7 +97,7 @@ class World:
         systems = {"log": self.system}
         self.models, notices, names = JobModels(self.store), Notices(self.store), Groupers()
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
-        self.heartbeats = Heartbeats(self.store, self.leases, notices, clock)
+        self.registrations = Registrations(self.store, self.leases, notices, clock)
         self.deployments = Deployments(
             self.store,
             systems,
@@ -196,7 +196,7 @@ async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and
 
 async def test_a_run_that_is_stopped_meanwhile_does_not_grow(world: World) -> None:
     run = await world.deploy()
-    await world.heartbeats.register(run.run_id, Registration(ProcessorId("0"), ExecutionContainerId("c1"), "h", False, None))
+    await world.registrations.register(run.run_id, Registration(ProcessorId("0"), ExecutionContainerId("c1"), "h", False, None))
     world.system.meanwhile = lambda: world.runs.stop(run.run_id, "by hand", failed=False)
     with pytest.raises(StaleRun):
         await world.grow(run)

@@ -85,7 +85,7 @@ async def test_a_doubled_stream_gives_each_task_another_partition_and_its_contai
 
 async def test_a_poll_that_waits_hears_of_it_at_once(caller: Caller, run_id: str) -> None:
     waiting = asyncio.create_task(caller.notices(run_id, wait=20))
-    while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+    while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
     caller.log.grow("flights", 4)
     await look(caller)
@@ -110,7 +110,7 @@ async def test_a_holder_that_acquires_again_gets_the_new_partitions_from_their_b
 
 
 async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_beginnings(caller: Caller, run_id: str) -> None:
-    survey = caller.coordinator.api.state.parts.survey
+    survey = caller.coordinator.api.state.parts.lag
     await survey.run_once()
     caller.log.grow("flights", 4)
     append(caller, "flights", 2, 7)

@@ -144,7 +144,7 @@ async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(cal
 
 async def polling(caller: Caller, run_id: str) -> None:
     """Let other tasks run until a poll waits for a notice of the run."""
-    while not caller.coordinator.notices.waiting(run_id):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+    while not caller.coordinator.notices.waiting(run_id):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
 
 

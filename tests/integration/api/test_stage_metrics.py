@@ -67,7 +67,7 @@ async def tell(
 
 
 async def survey(caller: Caller) -> None:
-    await caller.coordinator.api.state.parts.survey.run_once()
+    await caller.coordinator.api.state.parts.lag.run_once()
 
 
 def feed(caller: Caller, count: int, batch: int = 0, stream: str = "flights") -> None:
@@ -268,14 +268,14 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
 
 async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
     parts = caller.coordinator.api.state.parts
-    made = LagMonitor(parts.health.store, parts.systems, parts.measures, clock, parts.models.decoded)
-    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
+    made = LagMonitor(parts.health.store, parts.systems, parts.stage_metrics, clock, parts.models.decoded)
+    assert (made.jobs, made.of_run(RunId(run_id))) == ((), {})
     await made.run_once()
     clock.advance(60)
     assert [job.job for job in made.jobs] == ["flight-delays"]
-    assert set(made.behind(RunId(run_id)).values()) == {0}
+    assert set(made.of_run(RunId(run_id)).values()) == {0}
     clock.advance(1)
-    assert (made.jobs, made.behind(RunId(run_id))) == ((), {})
+    assert (made.jobs, made.of_run(RunId(run_id))) == ((), {})
 
 
 # --- the coordinator's metrics ---------------------------------------------------------------------------------------

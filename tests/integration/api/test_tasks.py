@@ -193,8 +193,8 @@ async def waiting(caller: Caller, run_id: str, execution_id: str = "c2", epoch: 
     """An acquire of the task that c1 holds, which waits."""
     body = {"executionContainerId": execution_id, "epoch": epoch}
     asking = asyncio.create_task(caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=body, params={"wait": 30}))
-    freed = caller.coordinator.freed
-    while not freed.waiting(JobName("flight-delays"), TaskName("Partition 0")):  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+    task_waiters = caller.coordinator.task_waiters
+    while not task_waiters.waiting((JobName("flight-delays"), TaskName("Partition 0"))):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
     return asking
 
@@ -230,7 +230,7 @@ async def test_who_waits_for_a_task_has_it_as_soon_as_its_holders_lease_and_grac
     asking = await waiting(caller, second, "d1", 1)
     clock.advance(5)
     parts = caller.coordinator.api.state.parts
-    await ExpireLeases(parts.health.store, parts.leases, parts.notices, clock, caller.coordinator.freed).run_once()
+    await ExpireLeases(parts.health.store, parts.leases, parts.notices, clock, caller.coordinator.task_waiters).run_once()
     assert (await soon(asking)).json()["generation"] == 2
 
 
@@ -238,7 +238,7 @@ async def test_who_waits_for_a_task_is_told_when_the_coordinator_goes_down(calle
     await caller.acquired(run_id, "c1")
     await caller.registered(run_id, "c2")
     asking = await waiting(caller, run_id)
-    caller.coordinator.freed.close()
+    caller.coordinator.task_waiters.close()
     assert (await soon(asking)).status_code == 202
 
 
@@ -248,4 +248,4 @@ async def test_who_waits_in_vain_is_told_how_long_it_may_still_take(caller: Call
     body = {"executionContainerId": "c2", "epoch": 2}
     answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=body, params={"wait": 0.01})
     assert (answer.status_code, answer.json()) == (202, {"waitSeconds": 35.0, "former": "c1"})
-    assert not caller.coordinator.freed.waiting(JobName("flight-delays"), TaskName("Partition 0"))
+    assert not caller.coordinator.task_waiters.waiting((JobName("flight-delays"), TaskName("Partition 0")))

@@ -44,11 +44,11 @@ async def store() -> CountingStore:
 async def add(store: CountingStore, notices: Notices) -> None:
     async with store.begin() as tx:
         await tx.add_notice(RUN, "STOP", NOON, {})
-    notices.ring(RUN)
+    notices.notify(RUN)
 
 
 async def waiting(notices: Notices, count: int) -> None:
-    while notices.waiting(RUN) < count:  # noqa: ASYNC110 – nothing rings when somebody begins to wait
+    while notices.waiting(RUN) < count:  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
     for _ in range(10):  # past its look at the database
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from sluice.core.errors import BadConfig
-from sluice.core.failover import BackoffUntil, CrashLoopPolicy, FailOver, Incarnation, Slot, given_away, held_until
+from sluice.core.failover import BackoffUntil, CrashLoopPolicy, FailOver, Incarnation, Slot, backoff_until, slots_to_reassign
 from sluice.core.ids import ProcessorId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -26,33 +26,33 @@ def slots(**since: float) -> dict[ProcessorId, Slot]:
 
 
 def test_a_slot_without_a_container_for_long_enough_gives_its_tasks_away_and_not_a_moment_earlier() -> None:
-    assert given_away(slots(s0=900, s1=-299), NOBODY, RULE, NOON) == NOBODY
-    assert given_away(slots(s0=900, s1=-300), NOBODY, RULE, NOON) == ONE
-    assert given_away(slots(s0=900, s1=-301), ONE, RULE, NOON) == ONE
+    assert slots_to_reassign(slots(s0=900, s1=-299), NOBODY, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900, s1=-300), NOBODY, RULE, NOON) == ONE
+    assert slots_to_reassign(slots(s0=900, s1=-301), ONE, RULE, NOON) == ONE
 
 
 def test_when_nobody_is_left_to_take_tasks_all_stays_as_it_is() -> None:
-    assert given_away(slots(s0=-400, s1=-400), NOBODY, RULE, NOON) == NOBODY
-    assert given_away(slots(s0=-10, s1=-400), NOBODY, RULE, NOON) == NOBODY
-    assert given_away(slots(s0=-400, s1=-400), ONE, RULE, NOON) == ONE
+    assert slots_to_reassign(slots(s0=-400, s1=-400), NOBODY, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=-10, s1=-400), NOBODY, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=-400, s1=-400), ONE, RULE, NOON) == ONE
 
 
 def test_a_slot_that_has_returned_for_a_while_gets_tasks_again_unless_the_rule_says_not() -> None:
-    assert given_away(slots(s0=900, s1=29), ONE, RULE, NOON) == ONE
-    assert given_away(slots(s0=900, s1=30), ONE, RULE, NOON) == NOBODY
-    assert given_away(slots(s0=900, s1=30), ONE, FailOver(RULE.after, give_back=False), NOON) == ONE
+    assert slots_to_reassign(slots(s0=900, s1=29), ONE, RULE, NOON) == ONE
+    assert slots_to_reassign(slots(s0=900, s1=30), ONE, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900, s1=30), ONE, FailOver(RULE.after, give_back=False), NOON) == ONE
 
 
 def test_the_returned_slot_can_take_over_from_one_that_went_meanwhile() -> None:
-    assert given_away(slots(s0=-400, s1=60), ONE, RULE, NOON) == frozenset({ProcessorId("0")})
+    assert slots_to_reassign(slots(s0=-400, s1=60), ONE, RULE, NOON) == frozenset({ProcessorId("0")})
 
 
 def test_a_slot_that_the_run_has_not_any_more_is_no_matter() -> None:
-    assert given_away(slots(s0=900), ONE, RULE, NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900), ONE, RULE, NOON) == NOBODY
 
 
 def test_without_a_time_nothing_is_given_away() -> None:
-    assert given_away(slots(s0=900, s1=-(10**6)), NOBODY, FailOver(None, give_back=True), NOON) == NOBODY
+    assert slots_to_reassign(slots(s0=900, s1=-(10**6)), NOBODY, FailOver(None, give_back=True), NOON) == NOBODY
 
 
 def test_a_jobs_configuration_has_the_last_word() -> None:
@@ -87,17 +87,17 @@ def lives(*each: tuple[float, bool]) -> list[Incarnation]:
 def test_the_first_failures_cost_nothing_and_each_further_one_double() -> None:
     rule = CrashLoopPolicy()
     for failures, delay in ((0, None), (3, None), (4, 5), (5, 10), (6, 20), (9, 160), (10, 300), (60, 300), (1000, 300)):
-        found = held_until(lives(*[(1, True)] * failures), rule)
+        found = backoff_until(lives(*[(1, True)] * failures), rule)
         assert found == (None if delay is None else BackoffUntil(failures, NOON + seconds(failures + delay)))
 
 
 def test_a_failure_after_good_work_or_an_orderly_end_begins_the_count_anew() -> None:
-    rule = CrashLoopPolicy(free=1)
-    assert held_until(lives((1, True), (1, True)), rule) == BackoffUntil(2, NOON + seconds(7))
-    assert held_until(lives((1, True), (1, True), (61, True)), rule) is None
-    assert held_until(lives((1, True), (1, True), (1, False), (1, True)), rule) is None
-    assert held_until(lives((1, True), (1, True), (60, True)), rule) == BackoffUntil(3, NOON + seconds(72))
+    rule = CrashLoopPolicy(allowed_failures=1)
+    assert backoff_until(lives((1, True), (1, True)), rule) == BackoffUntil(2, NOON + seconds(7))
+    assert backoff_until(lives((1, True), (1, True), (61, True)), rule) is None
+    assert backoff_until(lives((1, True), (1, True), (1, False), (1, True)), rule) is None
+    assert backoff_until(lives((1, True), (1, True), (60, True)), rule) == BackoffUntil(3, NOON + seconds(72))
 
 
 def test_a_rule_of_no_delay_holds_nobody_back() -> None:
-    assert held_until(lives(*[(1, True)] * 9), CrashLoopPolicy(first=timedelta(0))) is None
+    assert backoff_until(lives(*[(1, True)] * 9), CrashLoopPolicy(first=timedelta(0))) is None

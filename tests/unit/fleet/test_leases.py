@@ -91,24 +91,24 @@ def test_the_answer_names_the_drain_while_one_is_on_whatever_the_terms(clock: Fa
 def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     clock.advance(10)
-    leases.condemn(C1)
+    leases.supersede(C1)
     assert leases.beat(C1, Epoch(1)) is None
     assert leases.free_at(C1) == clock.elapsed() + 25
 
 
 def test_condemning_twice_and_condemning_a_stranger_change_nothing(leases: Leases) -> None:
     leases.grant(C1, Epoch(1), 1)
-    leases.condemn(C1)
+    leases.supersede(C1)
     before = leases.free_at(C1)
-    leases.condemn(C1)
-    leases.condemn(C2)
+    leases.supersede(C1)
+    leases.supersede(C2)
     assert (leases.free_at(C1), leases.free_at(C2)) == (before, None)
 
 
 def test_a_container_is_overdue_only_when_lease_and_grace_have_passed(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
-    leases.condemn(C2)
+    leases.supersede(C2)
     clock.advance(34.9)
     assert leases.overdue(10) == []
     clock.advance(0.1)
@@ -132,7 +132,7 @@ def test_overdue_containers_come_in_bounded_portions(leases: Leases, clock: Fake
 def test_a_container_that_is_gone_is_forgotten(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
-    leases.condemn(C2)
+    leases.supersede(C2)
     leases.drop(C1)
     leases.drop(C2)
     leases.drop(C3)
@@ -143,7 +143,7 @@ def test_a_container_that_is_gone_is_forgotten(leases: Leases, clock: FakeClock)
 def test_a_condemned_container_remembered_after_a_restart_keeps_its_tasks_for_the_longest_time_it_can_have(
     leases: Leases, clock: FakeClock
 ) -> None:
-    leases.remember_condemned(C1)
+    leases.remember_superseded(C1)
     assert leases.beat(C1, Epoch(1)) is None
     assert leases.free_at(C1) == clock.elapsed() + 35
 
@@ -199,7 +199,7 @@ def test_after_a_restart_every_container_gets_the_lease_of_the_whole_fleet(clock
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
     leases.renew_all()
-    leases.remember_condemned(C3)
+    leases.remember_superseded(C3)
     assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + 65] * 3
 
 

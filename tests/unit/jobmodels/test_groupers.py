@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.local.run import coordinator_command, coordinator_environment, run_options
-from coordinator.jobmodels.groupers import Groupers, apart
+from coordinator.jobmodels.groupers import Groupers, run_in_thread
 from coordinator.settings import read_settings
 from sluice.core.errors import BadGrouping, BadSettings
 from sluice.core.grouping import GroupByPartition, Previous
@@ -170,7 +170,7 @@ def test_sluice_run_allows_its_coordinator_the_jobs_own_grouper(tmp_path: Path, 
 
 async def test_what_works_apart_leaves_the_loop_free() -> None:
     go_on = threading.Event()
-    work = asyncio.create_task(apart(go_on.wait, timedelta(seconds=30)))
+    work = asyncio.create_task(run_in_thread(go_on.wait, timedelta(seconds=30)))
     await asyncio.sleep(0)
     assert not work.done()
     go_on.set()
@@ -180,7 +180,7 @@ async def test_what_works_apart_leaves_the_loop_free() -> None:
 async def test_what_takes_too_long_is_given_up() -> None:
     go_on = threading.Event()
     with pytest.raises(TimeoutError):
-        await apart(go_on.wait, timedelta(seconds=0.01))
+        await run_in_thread(go_on.wait, timedelta(seconds=0.01))
     go_on.set()
 
 
@@ -190,5 +190,5 @@ async def test_what_fails_apart_fails_here(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)) as caught:
-        await apart(fail, timedelta(seconds=30))
+        await run_in_thread(fail, timedelta(seconds=30))
     assert caught.value is error
