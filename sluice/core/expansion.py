@@ -1,9 +1,9 @@
-"""What becomes of a running run when its streams grow or its slots change: decided here before anything is changed.
+"""The effect of grown streams, or of another number of slots, on a running run; computed before anything is changed.
 
-A query that is started again may read more partitions than its checkpoint knows, never fewer. So while a run goes on, a new version of its
-job model may add partitions to a task and may add tasks, but takes no partition from any; what else asks for that waits for the next
-deployment. Streams are judged together at first, since the two sides of a join may only grow as one, and otherwise one by one, so that a
-stream that cannot grow keeps no other back.
+A restarted query may read more partitions than its checkpoint has, never fewer. While a run goes on, a new version of its job model may
+therefore add partitions and tasks, but takes no partition from a task; such a change must wait for the next deployment. All streams are
+first judged together, because the two sides of a join can only grow together, and then one by one, so that a stream which cannot grow
+does not hinder the others.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A stream of a run: `known` partitions by its job model, and `now` by its system; None with `trouble` when that is not known, or when
-    the stream is another one than the run's (`another`)."""
+    """A stream of a run. `known`: partitions in its job model; `now`: partitions in its system, None with the reason in `trouble` if it is
+    unknown. `another`: the stream was created again under the same name."""
 
     name: str
     stream: StreamId
@@ -40,7 +40,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A stream with what is to become of it. `reason` is for people; it says what to do about a refusal."""
+    """A stream and its verdict. `reason` is for display; after a refusal it includes the remedy."""
 
     counted: Counted
     verdict: Verdict
@@ -48,14 +48,12 @@ class Judged:
 
 
 PlanFor = Callable[[Mapping[str, int]], PlannedModel]
-"""Makes the plan for partition counts by the job's names of streams. Raises ClientError."""
+"""Plans a model for partition counts, by the job's names of the streams. Raises ClientError."""
 
 
 def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tuple[PlannedModel, Sequence[Judged]]:
-    """The plan with every stream grown that can be, and what became of each. Without any it is the plan for the known counts.
-
-    Raises what `plan_for` raises for these: that is no stream's fault.
-    """
+    """The model with every stream grown that can grow, and the verdict on each. If none can, the model for the known counts; raises what
+    `plan_for` raises for these."""
     known = {each.name: each.known for each in streams}
     growing = [each for each in streams if grows(each)]
     grown, refused = growing, dict[str, str]()
@@ -73,12 +71,12 @@ def judge(streams: Sequence[Counted], plan_for: PlanFor, former: JobModel) -> tu
 
 
 def grows(each: Counted) -> bool:
-    """Whether a plan must say what becomes of it."""
+    """Whether the stream has more partitions than the job model."""
     return each.now is not None and each.now > each.known and not each.another
 
 
 def plainly(each: Counted) -> Judged:
-    """What is to be said of a stream that does not grow."""
+    """The verdict on a stream that does not grow."""
     if each.another:
         return Judged(each, Verdict.REFUSED, each.trouble)
     if each.now is None:
@@ -90,14 +88,14 @@ def plainly(each: Counted) -> Judged:
 
 
 def counts_now(streams: Iterable[Counted]) -> Mapping[str, int]:
-    """Those that are known."""
+    """The counts that are known."""
     return {each.name: each.now for each in streams if each.now is not None}
 
 
 def _one_by_one(
     plan_for: PlanFor, former: JobModel, known: Mapping[str, int], growing: Sequence[Counted]
 ) -> tuple[PlannedModel, list[Counted], dict[str, str]]:
-    """As many of the streams as can grow, each beside those that were found before it, until no more is found."""
+    """Grow as many of the streams as possible: add one at a time to those found so far, until no further one can be added."""
     plan, grown = _plan(plan_for, former, known), list[Counted]()
     while True:
         refused: dict[str, str] = {}
@@ -134,7 +132,7 @@ def check_nothing_is_taken(former: JobModel, new: JobModel) -> None:
 
 
 def overall(judged: Sequence[Judged], *, changed: bool) -> Verdict:
-    """One word for all of it: the worst of the streams', else whether anything changes."""
+    """One verdict for all streams: the worst, otherwise whether anything changes."""
     verdicts = {each.verdict for each in judged}
     for worst in (Verdict.REFUSED, Verdict.UNKNOWN):
         if worst in verdicts:
@@ -154,7 +152,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How uneven a model is: the most and the mean."""
+    """How uneven a model is: maximum and mean."""
 
     partitions_per_task: tuple[int, float]
     tasks_per_container: tuple[int, float]

@@ -1,4 +1,4 @@
-"""Fingerprints of bytes: a CRC-32, which Samza's indexes have, and a SHA-256."""
+"""Fingerprints of contents: CRC-32, which Samza's indexes contain, and SHA-256."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Fingerprint(NamedTuple):
 
 
 class Hashes:
-    """The fingerprint of bytes that come in parts. `sluice.blobs` can write into it: it keeps no bytes."""
+    """Computes the fingerprint of contents that arrive in parts. A sink for `sluice.blobs`; keeps no bytes."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -1,12 +1,12 @@
-"""Which task reads which partition, and how the answer survives growth.
+"""Which task reads which partition, also after a stream has grown.
 
-A grouper maps partitions to tasks without memory. For a stateful job the stored assignment then has the last word: a partition that
-some task owned stays with it, and when a stream that began with n0 partitions now has n, a multiple of n0, partition p goes to the
-task that owns p % n0. A producer that places a key by hash(key) % n thus finds the key's state in one task through any chain of
-expansions: (h % n) % n0 == h % n0 whenever n0 divides n. That is why n0, the *baseline*, is stored and not counted from the tasks.
+A grouper maps partitions to tasks without memory. For a stateful job the stored assignment takes precedence: a partition stays with the
+task that owned it. When a stream that started with n0 partitions has n, a multiple of n0, partition p goes to the task that owns p % n0.
+If producers place a key by hash(key) % n, the key's state is then in one task through any chain of expansions, because
+(h % n) % n0 == h % n0 whenever n0 divides n. This requires n0, the *baseline*, which is stored and not derived from the tasks.
 
-Format and names of the groupers: Apache Samza (GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTaskGrouper); the
-expansion rule is SEP-5 with the baseline made explicit.
+Format and names of the groupers: Apache Samza (GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTaskGrouper). The
+expansion rule is SEP-5 with an explicit baseline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Groups = Mapping[TaskName, frozenset[Ssp]]
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """What the last job model decided, as it was stored. `grouping` names the grouper and its fold; "" before the first."""
+    """The stored assignment of the last job model. `grouping`: the grouper and its fold; "" before the first model."""
 
     tasks: Mapping[Ssp, TaskName] = field(default_factory=dict)
     baselines: Mapping[StreamId, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Previous:
 
 
 class Grouper(Protocol):
-    """Maps partitions to tasks. Every partition goes to exactly one task; equal arguments give equal answers."""
+    """Maps partitions to tasks. Every partition goes to exactly one task; equal arguments give equal results."""
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups: ...
 
@@ -77,7 +77,7 @@ GROUPERS = ("GroupByPartition", "GroupBySystemStreamPartition", "AllSspToSingleT
 
 
 def grouper_named(name: str, max_tasks: int | None) -> Grouper:
-    """The grouper that a run asked for. Raises BadGrouping for an unknown name, or a fold that the grouper has not."""
+    """The grouper of a run. Raises BadGrouping for an unknown name, or for `max_tasks` with a grouper that does not support it."""
     if max_tasks is not None and max_tasks < 1:
         raise BadGrouping(f"maxTasks is {max_tasks}: it must be at least 1")
     if max_tasks is not None and name != "GroupByPartition":
@@ -94,7 +94,7 @@ def grouper_named(name: str, max_tasks: int | None) -> Grouper:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Tasks with all that they read, and what to store of it: owners of the keyed partitions, and baselines."""
+    """Tasks with everything that they read, and what is stored: owners of the keyed partitions, and baselines."""
 
     tasks: Groups
     owners: Mapping[Ssp, TaskName]
@@ -113,7 +113,7 @@ def assign(
     """Group the partitions of `counts` (stream -> partitions) into tasks.
 
     A stateful job keeps `previous`; a stateless one regroups. Broadcast streams go to every task and never create one.
-    Raises IncompatibleExpansion, or BadGrouping when nothing is left to make a task of or a stateful job changed its grouper.
+    Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task or a stateful job changed its grouper.
     """
     keyed = {stream: n for stream, n in counts.items() if stream not in broadcast}
     ssps = frozenset(Ssp(s.system, s.stream, p) for s, n in keyed.items() for p in range(n))
@@ -155,10 +155,8 @@ def _check_growth(stream: StreamId, baseline: int, kept: Mapping[Ssp, TaskName],
 
 
 def check_co_partitioned(stage: str, reads: Sequence[StreamId], baselines: Mapping[StreamId, int], owners: Mapping[Ssp, TaskName]) -> None:
-    """A stage that reads several keyed streams must meet equal keys in one task: the baselines are equal and so are the owners.
-
-    Raises NotCoPartitioned, naming the streams and what to do.
-    """
+    """A stage that reads several keyed streams must see equal keys in one task: baselines and owners must be equal. Raises
+    NotCoPartitioned."""
     keyed = [stream for stream in reads if stream in baselines]
     if len({baselines[stream] for stream in keyed}) > 1:
         told = ", ".join(f"{stream} has {baselines[stream]}" for stream in keyed)
@@ -177,7 +175,7 @@ _CLASS = re.compile(rf"({_DOTTED}):([A-Za-z_][A-Za-z0-9_]*)")
 _ALLOWED = re.compile(rf"{_DOTTED}:(?:[A-Za-z_][A-Za-z0-9_]*|\*)")
 
 _TASK_NAME = re.compile(r"(?![. ])[ -.0-~]{1,200}(?<! )")
-"""Printable ASCII without a slash: a task's name is a part of URLs."""
+"""Printable ASCII without a slash, because a task's name is part of URLs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,19 +198,19 @@ class GrouperName:
 
 
 def is_allowance(text: str) -> bool:
-    """Whether the text is `module:Class`, or `module:*` for all classes that are written in a module."""
+    """Whether the text is `module:Class`, or `module:*` for all classes that a module defines."""
     return _ALLOWED.fullmatch(text) is not None
 
 
 class _Forwards(frozenset[Ssp]):
-    """A set that comes in order."""
+    """A set that iterates in order."""
 
     def __iter__(self) -> Iterator[Ssp]:
         return iter(sorted(super().__iter__()))
 
 
 class _Backwards(frozenset[Ssp]):
-    """The same set the other way round: whoever counts along a set gets other numbers in every process."""
+    """A set that iterates in reverse order. The order of a plain set differs between processes, so a grouper must not depend on it."""
 
     def __iter__(self) -> Iterator[Ssp]:
         return iter(sorted(super().__iter__(), reverse=True))
@@ -220,7 +218,7 @@ class _Backwards(frozenset[Ssp]):
 
 @dataclass(frozen=True, slots=True)
 class CheckedGrouper:
-    """The grouper that `make` makes, asked twice and checked. Raises BadGrouping for whatever is wrong with it, naming it."""
+    """A user's grouper, made by `make`. Calls it twice, with partitions in both orders, and validates the results. Raises BadGrouping."""
 
     name: str
     make: Callable[[], Grouper]
@@ -229,7 +227,7 @@ class CheckedGrouper:
         kept = Previous(MappingProxyType(dict(previous.tasks)), MappingProxyType(dict(previous.baselines)), previous.grouping)
         groups = self._answer(kept, _Forwards(ssps))
         if self._answer(kept, _Backwards(ssps)) != groups:
-            raise BadGrouping(f"{self.name} answers the same question in two ways: equal arguments must give equal tasks")
+            raise BadGrouping(f"{self.name} returned two different results: equal arguments must give equal tasks")
         return groups
 
     def _answer(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
@@ -242,7 +240,7 @@ class CheckedGrouper:
 
     def _checked(self, answer: object, ssps: frozenset[Ssp]) -> Groups:
         if not isinstance(answer, Mapping):
-            raise BadGrouping(f"{self.name} must answer a mapping of task names to partitions, not a {type(answer).__name__}")
+            raise BadGrouping(f"{self.name} must return a mapping of task names to partitions, not a {type(answer).__name__}")
         owners: dict[Ssp, TaskName] = {}
         groups = {self._name(name): self._partitions(name, members) for name, members in answer.items()}
         for name, members in groups.items():

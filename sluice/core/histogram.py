@@ -1,4 +1,4 @@
-"""A histogram, as Prometheus has them: observations counted by the first bound that is not less."""
+"""A histogram like Prometheus' own: observations are counted by the first bound that is not less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """`bounds`: in rising order, in the unit of what is observed. One thread adds; others may read, and find the last one half added."""
+    """`bounds`: ascending, in the unit of the observations. One thread adds; others may read, and may see the last one partly added."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -22,6 +22,6 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Each bound, and "+Inf", with the count of what is not above it."""
+        """Each bound, and "+Inf", with the number of observations that are not above it."""
         names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self.counts)), strict=True))

@@ -44,7 +44,7 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
         (custom_groupers.Doubles, r"gives log\.flights\.0 twice, to task 'a' and to task 'b'"),
         (custom_groupers.DoublesInOneTask, r"gives log\.flights\.0 twice, to task 'a' and to task 'a'"),
         (custom_groupers.Invents, r"gives task 'a' log\.flights\.999, which it was not given"),
-        (custom_groupers.NoMapping, "must answer a mapping of task names to partitions, not a list"),
+        (custom_groupers.NoMapping, "must return a mapping of task names to partitions, not a list"),
         (custom_groupers.NoPartitions, "gives task 'b' no partition"),
         (custom_groupers.Spelled, r"must give task 'a' a collection of Ssp, not \"\['log\.flights\.0'"),
         (custom_groupers.OnlyOne, "must give task 'a' a collection of Ssp, not '7'"),
@@ -53,9 +53,9 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
         (custom_groupers.Exits, "failed: SystemExit: 3"),
         (custom_groupers.CannotBeMade, "failed: OSError: no file"),
         (custom_groupers.Meddles, "failed: TypeError: 'mappingproxy' object does not support item assignment"),
-        (custom_groupers.ByChance, "answers the same question in two ways"),
-        (custom_groupers.ByOrder, "answers the same question in two ways"),
-        (custom_groupers.Remembers, "answers the same question in two ways"),
+        (custom_groupers.ByChance, "returned two different results"),
+        (custom_groupers.ByOrder, "returned two different results"),
+        (custom_groupers.Remembers, "returned two different results"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_refused_by_what_is_wrong_with_it(grouper: type, told: str) -> None:
