@@ -134,27 +134,29 @@ class CoordinatorClient:
 
     async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
         """The request that made a run."""
-        return await self._read(wire_runs.RunRequest, "GET", f"/runs/{_part(run_id)}/request")
+        return await self._read(wire_runs.RunRequest, "GET", f"/runs/{path_segment(run_id)}/request")
 
     async def run(self, run_id: RunId) -> wire_runs.RunDetail:
-        return await self._read(wire_runs.RunDetail, "GET", f"/runs/{_part(run_id)}")
+        return await self._read(wire_runs.RunDetail, "GET", f"/runs/{path_segment(run_id)}")
 
     async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire_runs.RunReply:
         return await self._read(
-            wire_runs.RunReply, "POST", f"/runs/{_part(run_id)}/stop", wire_runs.StopRequest(reason=_sent(reason), failed=failed)
+            wire_runs.RunReply, "POST", f"/runs/{path_segment(run_id)}/stop", wire_runs.StopRequest(reason=_sent(reason), failed=failed)
         )
 
     async def notices(self, run_id: RunId, after: int, wait: timedelta) -> Sequence[wire_body.Notice]:
         timeout = (wait + TIMEOUT).total_seconds()
         query = {"after": after, "wait": wait.total_seconds()}
-        return (await self._read(wire_body.NoticesReply, "GET", f"/runs/{_part(run_id)}/notices", params=query, timeout=timeout)).notices
+        return (
+            await self._read(wire_body.NoticesReply, "GET", f"/runs/{path_segment(run_id)}/notices", params=query, timeout=timeout)
+        ).notices
 
     async def register(self, run_id: RunId, request: wire_agents.RegisterRequest) -> wire_agents.RegisterReply:
-        return await self._read(wire_agents.RegisterReply, "POST", f"/runs/{_part(run_id)}/containers", request)
+        return await self._read(wire_agents.RegisterReply, "POST", f"/runs/{path_segment(run_id)}/containers", request)
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
         body = wire_agents.ExitRequest(exit_code=exit_code, reason=_sent(reason))
-        await self._ask("POST", f"/containers/{_part(execution_id)}/exit", body)
+        await self._ask("POST", f"/containers/{path_segment(execution_id)}/exit", body)
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
         """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached. `within` is for the whole
@@ -198,12 +200,14 @@ class CoordinatorClient:
     async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_jobmodels.AdoptedReply:
         """Tell that the container runs this version of its run's job model. May be told twice."""
         body = wire_jobmodels.AdoptedRequest(version=version, epoch=epoch)
-        path = f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/adopted"
+        path = f"/runs/{path_segment(run_id)}/containers/{path_segment(execution_id)}/adopted"
         return await self._read(wire_jobmodels.AdoptedReply, "POST", path, body)
 
     async def standby(self, run_id: RunId, execution_id: ExecutionContainerId) -> wire_jobmodels.StandbyReply:
         """The snapshots that the container keeps copies of."""
-        return await self._read(wire_jobmodels.StandbyReply, "GET", f"/runs/{_part(run_id)}/containers/{_part(execution_id)}/standby")
+        return await self._read(
+            wire_jobmodels.StandbyReply, "GET", f"/runs/{path_segment(run_id)}/containers/{path_segment(execution_id)}/standby"
+        )
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
@@ -211,19 +215,19 @@ class CoordinatorClient:
         """The task may still become free within `wait`."""
         body = wire_agents.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
         timeout = (wait + TIMEOUT).total_seconds()
-        path = f"/runs/{_part(run_id)}/tasks/{_part(task)}/acquire"
+        path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/acquire"
         answer = await self._ask("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
         model = wire_agents.WaitReply if answer.status_code == 202 else wire_agents.AcquireReply
         return model.model_validate_json(answer.content)
 
     async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
-        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/progress", body)
+        await self._ask("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
 
     async def pace(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
     ) -> wire_agents.PaceReply:
         body = wire_agents.PaceRequest(generation=generation, stage=stage, event_time=event_time)
-        return await self._read(wire_agents.PaceReply, "POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/pace", body)
+        return await self._read(wire_agents.PaceReply, "POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/pace", body)
 
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
@@ -239,7 +243,7 @@ class CoordinatorClient:
         return Lineage(answer.lineage)
 
     async def drain(self, uuid: str) -> wire_drains.DrainDetail:
-        return await self._read(wire_drains.DrainDetail, "GET", f"/drain/{_part(uuid)}")
+        return await self._read(wire_drains.DrainDetail, "GET", f"/drain/{path_segment(uuid)}")
 
     async def drain_step(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drains.DrainStepRequest
@@ -249,11 +253,13 @@ class CoordinatorClient:
         return await self._read(wire_drains.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        await self._ask("POST", f"/runs/{_part(run_id)}/tasks/{_part(task)}/release", wire_agents.ReleaseRequest(generation=generation))
+        await self._ask(
+            "POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/release", wire_agents.ReleaseRequest(generation=generation)
+        )
 
 
 def _stage(run_id: RunId, task: TaskName, stage: StageName) -> str:
-    return f"/runs/{_part(run_id)}/tasks/{_part(task)}/stages/{_part(stage)}"
+    return f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/stages/{path_segment(stage)}"
 
 
 def _sent(reason: str) -> str:
@@ -261,7 +267,8 @@ def _sent(reason: str) -> str:
     return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:10_000]
 
 
-def _part(name: str) -> str:
+def path_segment(name: str) -> str:
+    """The name as one segment of a URL's path."""
     return quote(name, safe="")
 
 

@@ -1,29 +1,27 @@
-"""`sluice kafka`: a Kafka broker for development on this machine, the jars for it and for jobs, and topics."""
+"""`sluice kafka`: a Kafka broker for development on this machine, and the jars that the broker and jobs need."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from containers.jars import broker_jars, connector_jars
+from containers.local.kafka import Broker, Process
 from sluice import logconfig
-from sluice.cli import topics
+from sluice.cli import streams
 from sluice.core.errors import BadSettings
 
-if TYPE_CHECKING:
-    from containers.local.kafka import Broker, Process
+app = typer.Typer(no_args_is_help=True, help="Start and stop a Kafka broker for development on this machine.")
+app.add_typer(streams.kafka_topics, name="topics", hidden=True)
 
-
-app = typer.Typer(no_args_is_help=True, help="A Kafka broker for development on this machine, its topics, and Kafka's jars.")
-app.add_typer(topics.app, name="topics")
-
-Home = Annotated[Path, typer.Option(envvar="SLUICE_HOME", help="Sluice's home; the broker is in it.")]
+Home = Annotated[Path, typer.Option("--home", envvar="SLUICE_HOME", help="Sluice's directory; the broker's files are in kafka below it.")]
 User = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME:PASSWORD", help="Also listen for users with a password (SASL PLAIN), on any free port; may be repeated."),
+    typer.Option(metavar="NAME:PASSWORD", help="Open a second listener, on a free port, for users with SASL PLAIN. May be repeated."),
 ]
 
 _PORT = 9092
@@ -38,16 +36,11 @@ def _configure() -> None:
 @app.command()
 def up(
     home: Home = Path(".sluice"),
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help=f"On 127.0.0.1 (default {_PORT}; 0 = any free one).")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help=f"Port on 127.0.0.1. Default: {_PORT}. 0 chooses a free one.")] = None,
     user: User = None,
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Also listen with TLS, on any free port; together with --user it is one port.")
-    ] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Encrypt the second listener with TLS. Opens it also without --user.")] = False,
 ) -> None:
-    """Start the broker, unless it is up, and print its bootstrap server when it answers. `sluice kafka down` stops it."""
-    from containers.jars import broker_jars
-    from containers.local.kafka import Broker
-
+    """Start the broker unless it is running, wait until it answers, and print its address."""
     directory = home / "kafka"
     before = Broker(directory).running()
     if before is None:
@@ -58,13 +51,13 @@ def up(
         process = asyncio.run(_until_up(broker))
     except asyncio.CancelledError:
         raise typer.Exit(_TERMINATED) from None
-    for line in _account(broker, process, already=process == before):
+    for line in _summary(broker, process, already=process == before):
         typer.echo(line, err=True)
     typer.echo(process.bootstrap)
 
 
-def _credentials(told: str) -> tuple[str, str]:
-    name, _, password = told.partition(":")
+def _credentials(text: str) -> tuple[str, str]:
+    name, _, password = text.partition(":")
     if not password:
         raise BadSettings("--user needs a name and a password: --user NAME:PASSWORD")
     return name, password
@@ -77,32 +70,34 @@ async def _until_up(broker: Broker) -> Process:
     return await broker.up()
 
 
-def _account(broker: Broker, process: Process, *, already: bool) -> list[str]:
-    lines = [f"Kafka was up already, as process {process.pid}" if already else f"Kafka is up, as process {process.pid}"]
+def _summary(broker: Broker, process: Process, *, already: bool) -> list[str]:
+    lines = [f"Kafka is already running, process {process.pid}" if already else f"Kafka is running, process {process.pid}"]
     if process.secured is not None:
-        trusting = f", trusting {broker.certificate}" if broker.certificate.exists() else ""
-        lines.append(f"its secured listener is {process.secured}{trusting}")
+        certificate = f", with the certificate {broker.certificate}" if broker.certificate.exists() else ""
+        lines.append(f"second listener: {process.secured}{certificate}")
     return lines
 
 
 @app.command()
 def down(
-    home: Home = Path(".sluice"), wipe: Annotated[bool, typer.Option("--wipe", help="Delete its topics and all else of it, too.")] = False
+    home: Home = Path(".sluice"), wipe: Annotated[bool, typer.Option("--wipe", help="Also delete its topics and all its files.")] = False
 ) -> None:
-    """Stop the broker. Its topics are there when it is up again."""
-    from containers.local.kafka import Broker
-
+    """Stop the broker. Topics are kept, unless --wipe is given."""
     broker = Broker(home / "kafka")
     typer.echo("Kafka is stopped" if asyncio.run(broker.down()) else "Kafka was not running")
     if wipe:
-        typer.echo("its topics are deleted" if asyncio.run(broker.wipe()) else "there was nothing to delete")
+        typer.echo("topics deleted" if asyncio.run(broker.wipe()) else "nothing to delete")
 
 
 @app.command()
-def jars(connector: Annotated[bool, typer.Option("--connector", help="Only the connector's: all that containers need.")] = False) -> None:
-    """Fetch the jars of Spark's Kafka connector and of the broker, and print their directories. For images, and for machines that reach no
-    Maven repository: give them these directories under SLUICE_JARS_DIR."""
-    from containers.jars import broker_jars, connector_jars
+def jars(
+    connector: Annotated[
+        bool, typer.Option("--connector", help="Only the jars of the connector, which is all that containers need.")
+    ] = False,
+) -> None:
+    """Download the jars of Spark's Kafka connector and of the broker, and print their directories.
 
+    For images, and for machines without access to a Maven repository: copy the directories there, below SLUICE_JARS_DIR.
+    """
     for fetched in [connector_jars] if connector else [connector_jars, broker_jars]:
         typer.echo(fetched()[0].parent)

@@ -10,54 +10,71 @@ from pathlib import Path
 from containers.state.restore import Restored, Restorer, RestoreSettings
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
-from sluice.cli.client import BackupClient
-from sluice.cli.console.bars import bar
+from sluice.cli.client import OperatorClient
+from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import Screen
-from sluice.cli.runner import find_job
-from sluice.cli.snapshots import asked
+from sluice.cli.runner import call, find_job
 from sluice.core.errors import BadSettings, UnknownSnapshot
 from sluice.core.ids import JobName, RunId, StageKey, StageName, TaskName
 from sluice.core.snapshot import BlobId
 from sluice.wire import snapshots as wire_snapshots
 
-HELD_FOR = timedelta(days=1)
-"""How long a copy keeps its snapshot from being retired, should this process die."""
+PINNED_FOR = timedelta(days=1)
+"""When the pin of a copy expires if this process dies."""
 
 
 def copy_snapshot(url: str, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> None:
-    """Raises BadSettings for a directory that is there, and what a restore raises."""
+    """Raises BadSettings if the directory exists, and what a restore raises."""
     if into.exists():
-        raise BadSettings(f"{into} is there already: name a directory that is not")
-    restored = asked(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
+        raise BadSettings(f"{into} exists: name a directory that does not")
+    restored = call(url, lambda client: _copied(client, job, task, stage, checkpoint, into.absolute(), blob_store))
     Screen(sys.stdout).say(f"{into}: {restored}")
 
 
-async def _copied(client: BackupClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
-    """Pinned meanwhile, lest it be retired and collected under our hands."""
+async def _copied(client: OperatorClient, job: str, task: str, stage: str, checkpoint: str, into: Path, blob_store: str | None) -> Restored:
+    """The snapshot is pinned meanwhile, so that it is not deleted during the copy."""
     found = await client.snapshot(job, task, stage, checkpoint)
-    places = (await client.run(RunId((await find_job(client, job)).current_run))).blob_stores
-    name = next((each for each in found.markers if blob_store in (None, each) and each in places), None)
+    urls = (await client.run(RunId((await find_job(client, job)).current_run))).blob_stores
+    name = next((each for each in found.markers if blob_store in (None, each) and each in urls), None)
     if name is None:
         raise UnknownSnapshot(
-            f"{found.checkpoint_id} is in {', '.join(found.markers)}, and not in {blob_store or 'a store of the settings'}"
+            f"snapshot {found.checkpoint_id} is in {', '.join(found.markers)}, not in {blob_store or 'a blob store of the settings'}"
         )
-    pinned = await client.pin(
+    pin = await client.pin(
         job,
         wire_snapshots.PinRequest(
             task=task,
             stage=stage,
             checkpoint_id=found.checkpoint_id,
             reason=f"copied to {into}"[:1000],
-            expires_seconds=HELD_FOR.total_seconds(),
+            expires_seconds=PINNED_FOR.total_seconds(),
         ),
     )
-    blobs = wrapped(open_blob_store(places[name]), Requests())
+    blobs = wrapped(open_blob_store(urls[name]), Requests())
     try:
         await blobs.open(create=False)
         into.parent.mkdir(parents=True, exist_ok=True)
-        with bar("restoring", unit="bytes", quiet=False) as shown_by:
+        with Bars("restoring", unit="bytes") as bars:
             key = StageKey(JobName(job), TaskName(task), StageName(stage))
-            return await Restorer(blobs, key, RestoreSettings(), shown_by).restore(BlobId(found.markers[name].index), into, None)
+            return await Restorer(blobs, key, RestoreSettings(), _Progress(bars)).restore(BlobId(found.markers[name].index), into, None)
     finally:
         await blobs.close()
-        await client.unpin(job, pinned.pin_id)
+        await client.unpin(job, pin.pin_id)
+
+
+class _Progress:
+    """`containers.state.transfer.Progress`, as one bar of bytes."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._total = self._done = 0
+
+    def planned(self, files: int, size: int) -> None:
+        self._total += size
+
+    def retained(self, files: int, size: int) -> None:
+        """What is already in the directory is not transferred."""
+
+    def done(self, files: int, size: int) -> None:
+        self._done += size
+        self._bars.show("restoring", self._done, self._total)

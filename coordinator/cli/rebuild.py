@@ -1,63 +1,55 @@
-"""`sluice rebuild`: the registry from the blob stores alone."""
+"""`sluice rebuild`: rebuild the catalog of snapshots from the blob stores alone."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from coordinator.settings import Settings
-    from coordinator.snapshots.rebuild import Rebuilt
-
-
-Home = Annotated[Path | None, typer.Option(help="Directory of the database (default .sluice).")]
-Database = Annotated[str | None, typer.Option(help="SQLAlchemy URL with an async driver (default: SQLite under home).")]
+from coordinator.app import stores_of_blobs, take
+from coordinator.cli.serve import Database, Home
+from coordinator.settings import Settings, read_settings
+from coordinator.snapshots.operations import Progress
+from coordinator.snapshots.rebuild import Rebuilt, find, write
+from coordinator.store.sql import open_store
+from sluice.cli.console.bars import Bars
+from sluice.cli.runner import Json
+from sluice.clock import SystemClock
 
 
 def rebuild(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be registered.")] = False,
-    anew: Annotated[bool, typer.Option("--anew", help="Also when the registry knows snapshots: they are forgotten first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be registered.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Discard the snapshots that the catalog already has.")] = False,
+    as_json: Json = False,
     home: Home = None,
     database_url: Database = None,
 ) -> None:
-    """Make the registry of snapshots from the blob stores of the settings, when the database was lost. No coordinator may run on it."""
-    from coordinator.settings import read_settings
+    """Rebuild the catalog of snapshots from the blob stores.
 
+    For a database that was lost. The coordinator must not be running.
+    """
     settings = read_settings(home=home, database_url=database_url)
-    rebuilt = asyncio.run(_rebuilt(settings, dry_run=dry_run, anew=anew, quiet=as_json))
-    typer.echo(json.dumps(_document(rebuilt, dry_run=dry_run), indent=2) if as_json else _told(rebuilt, dry_run=dry_run))
+    rebuilt = asyncio.run(_rebuilt(settings, dry_run=dry_run, force=force, quiet=as_json))
+    typer.echo(json.dumps(_document(rebuilt, dry_run=dry_run), indent=2) if as_json else _page(rebuilt, dry_run=dry_run))
 
 
-async def _rebuilt(settings: Settings, *, dry_run: bool, anew: bool, quiet: bool) -> Rebuilt:
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    from coordinator.app import stores_of_blobs, take
-    from coordinator.snapshots.operations import Progress
-    from coordinator.snapshots.rebuild import find, write
-    from coordinator.store.sql import open_store
-    from sluice.clock import SystemClock
-
+async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: bool) -> Rebuilt:
     clock, store = SystemClock(), open_store(settings.database)
-    blob_stores = stores_of_blobs(settings, clock, {})  # they become this registry's when all is written, not before
+    blob_stores = stores_of_blobs(settings, clock, {})  # this database becomes their owner after everything is written
     try:
         if not dry_run:
             await take(settings, store)
         progress = Progress("blobs")
-        with Bars(console=Console(stderr=True), disable=quiet or not sys.stderr.isatty(), transient=True) as bars:
-            bar = bars.add_task("reading indexes", total=None)
-            looking = asyncio.create_task(find(blob_stores, progress))
-            while not (await asyncio.wait([looking], timeout=0.5))[0]:
-                bars.update(bar, completed=progress.done)
-            rebuilt = looking.result()
+        title = "reading indexes"
+        with Bars(title, unit=progress.unit, quiet=quiet) as bars:
+            finding = asyncio.create_task(find(blob_stores, progress))
+            while not (await asyncio.wait([finding], timeout=0.5))[0]:
+                bars.show(title, progress.done, None)
+            rebuilt = finding.result()
         if not dry_run:
-            await write(store, blob_stores, clock, rebuilt, anew=anew)
+            await write(store, blob_stores, clock, rebuilt, anew=force)
         return rebuilt
     finally:
         await blob_stores.close()
@@ -83,8 +75,11 @@ def _document(rebuilt: Rebuilt, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _told(rebuilt: Rebuilt, *, dry_run: bool) -> str:
-    lines = [f"{each.job}\t{each.task}\t{each.stage}\tgoes on from {each.head}, after batch {each.batch_id}" for each in rebuilt.stores]
-    lines += [f"left out: {blob}: {why}" for blob, why in rebuilt.left_out.items()]
+def _page(rebuilt: Rebuilt, *, dry_run: bool) -> str:
+    lines = [
+        f"{each.job}\t{each.task}\t{each.stage}\tcontinues from snapshot {each.head}, after batch {each.batch_id}"
+        for each in rebuilt.stores
+    ]
+    lines += [f"skipped: {blob}: {why}" for blob, why in rebuilt.left_out.items()]
     would = "would be registered" if dry_run else "are registered"
-    return "\n".join([*lines, f"{len(rebuilt.snapshots)} snapshots of {len(rebuilt.stores)} stores {would}"])
+    return "\n".join([*lines, f"{len(rebuilt.snapshots)} snapshots of {len(rebuilt.stores)} stages {would}"])

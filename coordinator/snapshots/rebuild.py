@@ -172,7 +172,7 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
     async with store.begin() as tx:
         known = await tx.snapshot_jobs()
         if known and not anew:
-            raise RegistryNotEmpty(f"it has snapshots of {', '.join(known[:5])}: say --anew to make it from the blob stores all the same")
+            raise RegistryNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
         for job in known:
             await _forget(tx, job)
         await _write(tx, clock.now(), rebuilt)

@@ -1,98 +1,147 @@
-"""The `sluice` command. A command's module is imported when the command is called, so that each starts as fast as its own imports allow.
+"""The `sluice` command.
 
-Commands of the coordinator and of containers are found by the entry points of the group `sluice.commands`: this package imports neither.
+A command's module is imported when the command is called, so that each starts as fast as its own imports allow. The commands that start
+the coordinator and containers are in `coordinator.cli` and `containers.cli`; they are named here and never imported by other modules of
+this package.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points, version
-from typing import Annotated, Any
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from sluice import logconfig
+from sluice.core import deprecations
+from sluice.core.deprecations import Deprecation, Kind
 from sluice.core.errors import SluiceError
 
 DISTRIBUTION = "sluice-spark"
 
+JOBS, INSPECT, STATE, STREAMS, PROCESSES = "Jobs", "Inspect", "State", "Streams", "Processes"
+
+
+class Command(NamedTuple):
+    """`where` is "module:name" of a function or a `typer.Typer`. `help` is the first sentence of its own help; without one the command is
+    hidden. `panel` is its heading in `sluice --help`."""
+
+    where: str
+    help: str = ""
+    panel: str = ""
+
+
 COMMANDS = {
-    "status": ("sluice.cli.status:status", "How the jobs are: containers, tasks, and what each stage does."),
-    "jobs": ("sluice.cli.status:jobs", "The jobs and their current runs."),
-    "runs": ("sluice.cli.status:runs", "The runs of a job, newest first."),
-    "containers": ("sluice.cli.status:containers", "The containers of a run, those that are gone too."),
-    "tasks": ("sluice.cli.status:tasks", "The tasks of a run: who holds them, and how far their stages have come."),
-    "drain": (
-        "sluice.cli.drain:drain",
-        "Drain a job: process all that it has read, close every window, fire every timer, commit, and end its run.",
+    "run": Command("containers.cli.run:run", "Run a job on this machine: a coordinator and its containers.", JOBS),
+    "deploy": Command("sluice.cli.deploy:deploy", "Create a run of a job, and print its id.", JOBS),
+    "upgrade": Command("sluice.cli.upgrade.command:upgrade", "Replace a job by a new version, and roll back if it fails.", JOBS),
+    "drain": Command("sluice.cli.drain:drain", "Drain a job: stop reading, flush all state, commit, and end the run.", JOBS),
+    "scale": Command("sluice.cli.models:scale", "Change the number of containers of a running job.", JOBS),
+    "plan": Command("sluice.cli.models:plan", "Show what would change with other partition counts or another number of containers.", JOBS),
+    "status": Command(
+        "sluice.cli.status:status", "Show the health of jobs: containers, tasks, and the throughput and lag of each stage.", INSPECT
     ),
-    "upgrade": (
-        "sluice.cli.upgrade.command:upgrade",
-        "Upgrade a job: drain it, check that its state is empty, start the new version from the drained offsets, watch its first batches, "
-        "and go back to the old version from the same point if it fails.",
+    "jobs": Command("sluice.cli.status:jobs", "List jobs and their current runs.", INSPECT),
+    "runs": Command("sluice.cli.status:runs", "List the runs of a job, newest first.", INSPECT),
+    "containers": Command("sluice.cli.status:containers", "List the containers of a run, including those that have ended.", INSPECT),
+    "tasks": Command("sluice.cli.status:tasks", "List the tasks of a run: their container, progress and lag.", INSPECT),
+    "models": Command(
+        "sluice.cli.models:app",
+        "Show and change the versions of a job's model, which assigns partitions to tasks and tasks to slots.",
+        INSPECT,
     ),
-    "plan": (
-        "sluice.cli.models:plan",
-        "Tell what would happen if streams had other partition counts, or the run another number of containers. Nothing is changed.",
+    "snapshots": Command(
+        "sluice.cli.snapshots:app", "List, pin, verify and restore the snapshots of jobs' state in the blob stores.", STATE
     ),
-    "scale": (
-        "sluice.cli.models:scale",
-        "Change the number of containers of a job that runs. As few tasks as balance allows move, between batches. Start the new ones.",
+    "gc": Command("sluice.cli.gc:app", "Find and delete garbage in the blob stores: blobs that no snapshot refers to.", STATE),
+    "rebuild": Command("coordinator.cli.rebuild:rebuild", "Rebuild the catalog of snapshots from the blob stores.", STATE),
+    "streams": Command("sluice.cli.streams:app", "Create, grow, list, fill and print streams of the embedded log or of Kafka.", STREAMS),
+    "kafka": Command("containers.cli.kafka:app", "Start and stop a Kafka broker for development on this machine.", STREAMS),
+    "coordinator": Command("coordinator.cli.serve:coordinator", "Run the coordinator until SIGTERM or Ctrl-C.", PROCESSES),
+    "container": Command("containers.cli.container:container", "Run one container of a run, under a watchdog.", PROCESSES),
+    "db": Command("coordinator.cli.serve:db", "Migrate the coordinator's database.", PROCESSES),
+    "class-archive": Command(
+        "containers.cli.class_archive:class_archive", "Create an archive of Spark's classes, so that containers start faster.", PROCESSES
     ),
-    "models": ("sluice.cli.models:app", "The versions of a job's model: who made each, when and why, and what changed."),
-    "snapshots": (
-        "sluice.cli.snapshots:app",
-        "Snapshots of jobs' state in the blob stores: look at them, keep them, go back to one.",
-    ),
-    "gc": ("sluice.cli.gc:app", "Garbage in the blob stores: what nothing refers to."),
+    "log": Command("sluice.cli.streams:log"),
 }
-"""Each command of this package: where it is, and its line in `sluice --help`, which is the beginning of its own help."""
+
+
+def load(where: str) -> Any:
+    """The object at "module:name"."""
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+def warn_deprecated(entry: Deprecation) -> None:
+    """Print the message on standard error, once."""
+    if deprecations.first_use(entry):
+        typer.echo(f"sluice: {entry.message}", err=True)
+
+
+class RenamedOptions(TyperCommand):
+    """A command that accepts the deprecated names of its options, with a warning."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for n, argument in enumerate(args):
+            name, equals, value = argument.partition("=")
+            for entry in deprecations.of_kind(Kind.OPTION, f"sluice {self.name}"):
+                if name == entry.old:
+                    warn_deprecated(entry)
+                    args[n] = f"{entry.new or name}{equals}{value}"
+        return super().parse_args(ctx, args)
 
 
 class LazyGroup(TyperGroup):
-    """The commands of `COMMANDS`, and those that other packages provide. Types of click are not named: some versions of typer bring their
-    own copy of it."""
+    """The commands of `COMMANDS`. Types of click are not named: some versions of typer bring their own copy of it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted({*COMMANDS, *entry_points(group="sluice.commands").names})
+        return [name for name, command in COMMANDS.items() if command.help]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in COMMANDS:
-            module, _, name = COMMANDS[cmd_name][0].partition(":")
-            return _command(cmd_name, getattr(import_module(module), name))
-        found = entry_points(group="sluice.commands", name=cmd_name)
-        return _command(cmd_name, next(iter(found)).load()) if found else None
+        if cmd_name not in COMMANDS:
+            return None
+        found = load(COMMANDS[cmd_name].where)
+        if isinstance(found, typer.Typer):
+            command: Any = get_group(found)
+            command.name = cmd_name
+        else:
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            alone.command(cmd_name, cls=RenamedOptions)(found)
+            command = get_command(alone)
+        _reflow_help(command)
+        return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Of the commands of this package only the line that stands here: to import them all would take a second."""
+        """With the help that stands in `COMMANDS`: to import all commands would take a second."""
         _Listed(name=self.name, help=self.help, params=self.params, rich_markup_mode=self.rich_markup_mode).format_help(ctx, formatter)
 
 
 class _Listed(LazyGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in COMMANDS:
-            return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
-        return super().get_command(ctx, cmd_name)
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name].help, rich_help_panel=COMMANDS[cmd_name].panel)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         TyperGroup.format_help(self, ctx, formatter)
 
 
-def _command(name: str, made: Any) -> Any:
-    """`made` is a function, or a typer.Typer with commands of its own."""
-    if isinstance(made, typer.Typer):
-        group = get_group(made)
-        group.name = name
-        return group
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name)(made)
-    return get_command(alone)
+def _reflow_help(command: Any) -> None:
+    """Join the lines of each paragraph: typer keeps the line breaks of a docstring."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
+    for each in getattr(command, "commands", {}).values():
+        _reflow_help(each)
 
 
 app = typer.Typer(
-    cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Coordinates PySpark streaming jobs."
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run and operate PySpark streaming jobs.",
 )
 
 
@@ -109,7 +158,7 @@ def _options(
 
 
 def main() -> None:
-    """The entry point: an error that a person must act on is one line and exit code 1."""
+    """The entry point. An error that a person must act on is printed as one line, with exit code 1."""
     try:
         app(prog_name="sluice")
     except SluiceError as error:

@@ -1,179 +1,122 @@
-"""`sluice plan`, `sluice scale` and `sluice models`: what would become of a job's model, and what became of it.
+"""`sluice plan`, `sluice scale` and `sluice models`: change a job's model, and show its versions.
 
-Exit codes: 0; 1 when the coordinator cannot be reached or refuses; `plan` has 2 when the change would be refused, or that is not known.
+Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when `plan` finds that the change would be refused, or cannot tell.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluice.cli.client import VersionClient
+from sluice.cli.client import OperatorClient
 from sluice.cli.console.tables import NONE, Column, count, moment, shown, table
-from sluice.cli.runner import LOCAL, JobArgument, Json, Url, find_job, tell
+from sluice.cli.runner import LOCAL, Job, Json, Limit, OptionalJob, Url, call, find_job, print_reply, with_next_page
 from sluice.core.errors import BadSettings
 from sluice.core.expansion import Verdict
 from sluice.wire import jobmodels as wire_jobmodels
 
-app = typer.Typer(no_args_is_help=True, help="The versions of a job's model: who made each, when and why, and what changed.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show and change the versions of a job's model, which assigns partitions to tasks and tasks to slots."
+)
 
-Job = Annotated[str, typer.Argument(help="The job.")]
-Version = Annotated[int, typer.Argument(min=1, help="A version's number.")]
-Why = Annotated[str, typer.Option(help="Why, for others.")]
-IfVersion = Annotated[int | None, typer.Option(min=1, help="Only while this version is in force.")]
+Version = Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Number of the version.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, recorded with the change.")]
+IfVersion = Annotated[int | None, typer.Option("--if-version", min=1, metavar="VERSION", help="Refuse unless this version is in force.")]
+
+NOT_SAFE = 2
+LISTED = 20
+"""How many moves or partitions one page lists."""
+
+
+# --- plans and changes -----------------------------------------------------------------------------------------------
 
 
 def plan(
-    job: JobArgument = None,
-    stream: Annotated[list[str] | None, typer.Option(help="An input of the job, by its name for it; may be repeated.")] = None,
-    partitions: Annotated[list[int] | None, typer.Option(min=1, help="How many partitions that stream would have.")] = None,
-    containers: Annotated[int | None, typer.Option(help="How many containers the run would have.")] = None,
+    job: OptionalJob = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Input stream, by the job's name for it. May be repeated, each with --partitions."),
+    ] = None,
+    partitions: Annotated[list[int] | None, typer.Option(min=1, metavar="N", help="Assumed number of partitions of that stream.")] = None,
+    containers: Annotated[int | None, typer.Option(metavar="N", help="Assumed number of containers.")] = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Tell what would happen if streams had other partition counts, or the run another number of containers. Nothing is changed."""
+    """Show what would change with other partition counts or another number of containers. Changes nothing."""
+    streams, counts = stream or [], partitions or []
+    if len(streams) != len(counts) or len(set(streams)) < len(streams):
+        raise BadSettings("give --stream and --partitions in pairs, each stream once")
 
-    raise typer.Exit(show_plan(coordinator, job, stream or [], partitions or [], containers, as_json=as_json))
+    async def request(client: OperatorClient) -> wire_jobmodels.PlanReply:
+        name = job or (await find_job(client, None)).job
+        wanted = dict(zip(streams, counts, strict=True))
+        return await client.plan(wire_jobmodels.PlanRequest(job=name, streams=wanted, containers=containers))
+
+    reply = call(coordinator, request)
+    print_reply(reply, lambda width: _plan_page(reply, width), as_json=as_json)
+    raise typer.Exit(0 if reply.verdict in (Verdict.SAFE, Verdict.UNCHANGED) else NOT_SAFE)
 
 
 def scale(
     job: Job,
-    containers: Annotated[int, typer.Argument(metavar="N", help="How many containers the run is to have.")],
+    containers: Annotated[int, typer.Argument(metavar="N", help="New number of containers.")],
     why: Why = "",
     if_version: IfVersion = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Change the number of containers of a job that runs. As few tasks as balance allows move, between batches. Start the new ones."""
+    """Change the number of containers of a running job.
 
-    scale_job(coordinator, job, containers, why, if_version, as_json=as_json)
-
-
-@app.command("ls")
-def list_versions(
-    job: JobArgument = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many at most.")] = 20,
-    before: Annotated[int | None, typer.Option(min=1, help="Only those with lower numbers.")] = None,
-    as_json: Json = False,
-    coordinator: Url = LOCAL,
-) -> None:
-    """The versions of a job's model, newest first."""
-
-    show_versions(coordinator, job, before, limit, as_json=as_json)
-
-
-@app.command()
-def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
-    """One version: which slot has which task, and what each task reads."""
-
-    show_version(coordinator, job, version, as_json=as_json)
-
-
-@app.command()
-def diff(job: Job, version: Version, later: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
-    """What a later version changed."""
-
-    show_difference(coordinator, job, version, later, as_json=as_json)
+    As few tasks as possible move, between two batches. Starting the new containers is up to the deployment platform.
+    """
+    _change(coordinator, job, wire_jobmodels.ChangeRequest(containers=containers, why=why), if_version, as_json=as_json)
 
 
 @app.command()
 def grow(job: Job, why: Why = "", as_json: Json = False, coordinator: Url = LOCAL) -> None:
-    """Look at the partition counts of the job's inputs now, and let it grow as far as is safe; also to what was rolled back."""
+    """Check the inputs for new partitions now, and add those that are safe to add, also after a rollback."""
+    _change(coordinator, job, wire_jobmodels.ChangeRequest(grow=True, why=why), None, as_json=as_json)
 
-    grow_job(coordinator, job, why, as_json=as_json)
+
+def _change(url: str, job: str, body: wire_jobmodels.ChangeRequest, version: int | None, *, as_json: bool) -> None:
+    async def request(client: OperatorClient) -> wire_jobmodels.ChangeReply:
+        return await client.change((await find_job(client, job)).current_run, body, version)
+
+    reply = call(url, request)
+    print_reply(reply, lambda width: _change_page(reply, width), as_json=as_json)
 
 
 @app.command()
 def rollback(
     job: Job, version: Version, why: Why = "", if_version: IfVersion = None, as_json: Json = False, coordinator: Url = LOCAL
 ) -> None:
-    """Put an older version in force again, as long as no container has adopted a later one."""
-
-    roll_back(coordinator, job, version, why, if_version, as_json=as_json)
-
-
-T = TypeVar("T")
-
-NOT_SAFE = 2
-LISTED = 20
-"""How many moves or partitions one page names."""
-
-
-def _asked(url: str, ask: Callable[[VersionClient], Awaitable[T]]) -> T:
-    async def run() -> T:
-        client = VersionClient(url)
-        try:
-            return await ask(client)
-        finally:
-            await client.close()
-
-    return asyncio.run(run())
-
-
-# --- plans and changes -----------------------------------------------------------------------------------------------
-
-
-def show_plan(
-    url: str, job: str | None, streams: Sequence[str], partitions: Sequence[int], containers: int | None, *, as_json: bool
-) -> int:
-    """The exit code. Raises BadSettings."""
-    if len(streams) != len(partitions) or len(set(streams)) < len(streams):
-        raise BadSettings("name each --stream once, and its --partitions with it")
-
-    async def ask(client: VersionClient) -> wire_jobmodels.PlanReply:
-        name = job or (await find_job(client, None)).job
-        counts = dict(zip(streams, partitions, strict=True))
-        return await client.plan(wire_jobmodels.PlanRequest(job=name, streams=counts, containers=containers))
-
-    reply = _asked(url, ask)
-    tell(reply, lambda width: _plan_page(reply, width), as_json=as_json)
-    return 0 if reply.verdict in (Verdict.SAFE, Verdict.UNCHANGED) else NOT_SAFE
-
-
-def scale_job(url: str, job: str, containers: int, why: str, version: int | None, *, as_json: bool) -> None:
-    _change(url, job, wire_jobmodels.ChangeRequest(containers=containers, why=why), version, as_json=as_json)
-
-
-def grow_job(url: str, job: str, why: str, *, as_json: bool) -> None:
-    _change(url, job, wire_jobmodels.ChangeRequest(grow=True, why=why), None, as_json=as_json)
-
-
-def _change(url: str, job: str, request: wire_jobmodels.ChangeRequest, version: int | None, *, as_json: bool) -> None:
-    async def ask(client: VersionClient) -> wire_jobmodels.ChangeReply:
-        return await client.change((await find_job(client, job)).current_run, request, version)
-
-    reply = _asked(url, ask)
-    tell(reply, lambda width: _change_page(reply, width), as_json=as_json)
-
-
-def roll_back(url: str, job: str, version: int, why: str, current: int | None, *, as_json: bool) -> None:
-    reply = _asked(url, lambda client: client.roll_back(job, version, wire_jobmodels.RollbackRequest(why=why), current))
-    tell(reply, lambda width: _change_page(reply, width), as_json=as_json)
+    """Put an older version back in force. Refused once a container has adopted a later one."""
+    reply = call(coordinator, lambda client: client.roll_back(job, version, wire_jobmodels.RollbackRequest(why=why), if_version))
+    print_reply(reply, lambda width: _change_page(reply, width), as_json=as_json)
 
 
 def _plan_page(reply: wire_jobmodels.PlanReply, width: int | None) -> RenderableType:
-    told = {
-        Verdict.SAFE: "this would be safe",
-        Verdict.UNCHANGED: "this would change nothing",
-        Verdict.REFUSED: "this would be refused, and the job would go on as it is",
-        Verdict.UNKNOWN: "nobody can tell what this would do",
+    verdict = {
+        Verdict.SAFE: "the change would be safe",
+        Verdict.UNCHANGED: "nothing would change",
+        Verdict.REFUSED: "the change would be refused, and the job would continue unchanged",
+        Verdict.UNKNOWN: "it cannot be determined what the change would do",
     }[reply.verdict]
     style = "green" if reply.verdict in (Verdict.SAFE, Verdict.UNCHANGED) else "bold red"
     head = f"run {reply.run_id} of job {reply.job}, version {reply.version}: "
-    return Group(Text(head).append(told, style=style), *_details(reply, width))
+    return Group(Text(head).append(verdict, style=style), *_details(reply, width))
 
 
 def _change_page(reply: wire_jobmodels.ChangeReply, width: int | None) -> RenderableType:
     of = f"run {reply.run_id} of job {reply.job}"
     if reply.version == reply.former:
-        done = Text(f"{of} is at version {reply.version}: there was nothing to change")
+        done = Text(f"{of} is at version {reply.version}: nothing to change")
     else:
-        done = Text(f"{of} was at version {reply.former} and is at version {reply.version}, with {reply.containers} containers")
+        done = Text(f"{of} changed from version {reply.former} to version {reply.version}, with {reply.containers} containers")
     return Group(done, *_details(reply, width))
 
 
@@ -202,17 +145,17 @@ def _effect(reply: wire_jobmodels.EffectReply, width: int | None) -> Sequence[Re
     ]
     numbers = [
         f"{count(len(reply.partitions))} new partitions",
-        f"{count(len(reply.tasks_affected))} tasks start their queries again",
+        f"{count(len(reply.tasks_affected))} tasks restart their queries",
         f"{count(len(reply.tasks_new))} new tasks",
         f"{count(len(reply.moves))} moves",
-        *([f"{count(len(reply.tasks_gone))} tasks gone"] if reply.tasks_gone else []),
+        *([f"{count(len(reply.tasks_gone))} tasks removed"] if reply.tasks_gone else []),
     ]
-    skew = table([Column("MOST (MEAN)"), Column("BEFORE", right=True), Column("AFTER", right=True)], spreads, width)
+    skew = table([Column("MAX (MEAN)"), Column("BEFORE", right=True), Column("AFTER", right=True)], spreads, width)
     return [*page, Text(""), skew, Text(""), Text(", ".join(numbers))]
 
 
 def _more(total: int) -> Sequence[RenderableType]:
-    return [Text(f"and {total - LISTED:,} more: --json has all", style="dim")] if total > LISTED else []
+    return [Text(f"and {total - LISTED:,} more: use --json for all", style="dim")] if total > LISTED else []
 
 
 def _spread(spread: wire_jobmodels.Spread) -> str:
@@ -222,15 +165,24 @@ def _spread(spread: wire_jobmodels.Spread) -> str:
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def show_versions(url: str, job: str | None, before: int | None, limit: int, *, as_json: bool) -> None:
-    async def ask(client: VersionClient) -> wire_jobmodels.VersionsReply:
+@app.command("ls")
+def list_versions(
+    job: OptionalJob = None,
+    limit: Limit = 20,
+    before: Annotated[int | None, typer.Option(min=1, metavar="VERSION", help="List only versions older than this one.")] = None,
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """List the versions of a job's model, newest first."""
+
+    async def request(client: OperatorClient) -> wire_jobmodels.VersionsReply:
         return await client.versions(job or (await find_job(client, None)).job, before, limit)
 
-    reply = _asked(url, ask)
-    tell(reply, lambda width: _versions_page(reply, width), as_json=as_json)
+    reply = call(coordinator, request)
+    print_reply(reply, lambda width: with_next_page(_versions_table(reply, width), reply.next), as_json=as_json)
 
 
-def _versions_page(reply: wire_jobmodels.VersionsReply, width: int | None) -> RenderableType:
+def _versions_table(reply: wire_jobmodels.VersionsReply, width: int | None) -> RenderableType:
     columns = [
         *(Column("VERSION", right=True), Column("IN FORCE", rank=1), Column("MADE"), Column("BY"), Column("RUN", rank=3)),
         *(Column("CONTENT", rank=2), Column("WHY", folds=True)),
@@ -242,13 +194,14 @@ def _versions_page(reply: wire_jobmodels.VersionsReply, width: int | None) -> Re
         )
         for each in reply.models
     ]
-    page = table(columns, rows, width)
-    return page if reply.next is None else Group(page, Text(f"older ones: --before {reply.next}", style="dim"))
+    return table(columns, rows, width)
 
 
-def show_version(url: str, job: str, version: int, *, as_json: bool) -> None:
-    reply = _asked(url, lambda client: client.version(job, version))
-    tell(reply, lambda width: _version_page(reply, width), as_json=as_json)
+@app.command()
+def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = LOCAL) -> None:
+    """Show one version: the tasks of each slot, and the partitions of each task."""
+    reply = call(coordinator, lambda client: client.version(job, version))
+    print_reply(reply, lambda width: _version_page(reply, width), as_json=as_json)
 
 
 def _version_page(reply: wire_jobmodels.VersionDetail, width: int | None) -> RenderableType:
@@ -271,6 +224,15 @@ def _reads(ssps: Sequence[dict[str, Any]]) -> str:
     return "; ".join(f"{stream} {', '.join(partitions)}" for stream, partitions in by_stream.items())
 
 
-def show_difference(url: str, job: str, version: int, later: int, *, as_json: bool) -> None:
-    reply = _asked(url, lambda client: client.difference(job, version, later))
-    tell(reply, lambda width: Group(Text(f"version {later} of job {job} against {version}:"), *_effect(reply, width)), as_json=as_json)
+@app.command()
+def diff(
+    job: Job,
+    version: Version,
+    later: Annotated[int, typer.Argument(min=1, metavar="LATER", help="Number of a later version.")],
+    as_json: Json = False,
+    coordinator: Url = LOCAL,
+) -> None:
+    """Show what a later version changed."""
+    reply = call(coordinator, lambda client: client.difference(job, version, later))
+    heading = Text(f"changes from version {version} to version {later} of job {job}:")
+    print_reply(reply, lambda width: Group(heading, *_effect(reply, width)), as_json=as_json)

@@ -1,64 +1,88 @@
-"""What the commands share: options, one call to a coordinator, finding a job or run by name, and output as text or JSON."""
+"""Shared by all commands: options, calls to the coordinator, finding a job or run by name, and output as text or JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from importlib.metadata import entry_points
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sluice.cli.client import OperatorClient
+from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import Screen
 from sluice.client import CoordinatorClient
-from sluice.core.errors import ClientError, UnknownJob, UnknownRun
+from sluice.core.errors import ClientError, CoordinatorUnreachable, UnknownJob, UnknownRun
 from sluice.core.ids import RunId
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
-
-Url = Annotated[str, typer.Option("--coordinator", envvar="SLUICE_COORDINATOR_URL", help="The coordinator's URL.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document, spelled as the API spells it.")]
-JobArgument = Annotated[str | None, typer.Argument(metavar="JOB", help="Default: the only job.")]
-RunArgument = Annotated[str | None, typer.Argument(metavar="RUN", help="A run, or a job for its current run. Default: the only job's.")]
-
-LOCAL = "http://127.0.0.1:8180"
-
+from sluice.wire import snapshots as wire_snapshots
 
 T = TypeVar("T")
 
+# --- options ---------------------------------------------------------------------------------------------------------
 
-# --- asking ----------------------------------------------------------------------------------------------------------
+LOCAL = "http://127.0.0.1:8180"
+
+Url = Annotated[str, typer.Option("--coordinator", metavar="URL", envvar="SLUICE_COORDINATOR_URL", help="URL of the coordinator.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with the names that the API uses.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+OptionalJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Name of the job. May be omitted if there is only one.")]
+OptionalRun = Annotated[
+    str | None,
+    typer.Argument(metavar="[RUN]", help="Id of a run, or name of a job for its current run. May be omitted if there is only one job."),
+]
+Limit = Annotated[int, typer.Option(min=1, max=200, metavar="N", help="Maximum number of entries.")]
 
 
-def asked(url: str, ask: Callable[[CoordinatorClient], Awaitable[T]]) -> T:
-    """Raises what `CoordinatorClient` raises."""
+# --- calls to the coordinator ----------------------------------------------------------------------------------------
+
+
+def call(url: str, request: Callable[[OperatorClient], Awaitable[T]]) -> T:
+    """Run `request` with a client for the coordinator at `url`. Raises what `CoordinatorClient` raises."""
 
     async def run() -> T:
-        client = CoordinatorClient(url)
+        client = OperatorClient(url)
         try:
-            return await ask(client)
+            return await request(client)
         finally:
             await client.close()
 
     return asyncio.run(run())
 
 
+def call_operation(
+    url: str, title: str, request: Callable[[OperatorClient], Awaitable[wire_snapshots.ErrandReply]], *, quiet: bool
+) -> wire_snapshots.ErrandReply:
+    """Start a long-running operation and show its progress until it has ended. Raises CoordinatorUnreachable when the operation failed."""
+
+    async def run(client: OperatorClient) -> wire_snapshots.ErrandReply:
+        started = await request(client)
+        with Bars(title, unit=started.unit, quiet=quiet) as bars:
+            return await client.completed(started, lambda now: bars.show(title, now.done, now.total))
+
+    ended = call(url, run)
+    if ended.state == "FAILED":
+        raise CoordinatorUnreachable(f"{url}: {ended.error}")
+    return ended
+
+
 async def find_job(client: CoordinatorClient, name: str | None) -> wire_runs.JobReply:
     """The job of that name, or the only one. Raises UnknownJob, and ClientError when there are several to choose from."""
     jobs = (await client.jobs()).jobs
     if not jobs:
-        raise UnknownJob("there is no job yet")
+        raise UnknownJob("there are no jobs yet")
     if name is None and len(jobs) == 1:
         return jobs[0]
     choices = ", ".join(each.job for each in jobs)
     if name is None:
-        raise ClientError(f"there are {len(jobs)} jobs, so name one: {choices}")
+        raise ClientError(f"there are {len(jobs)} jobs; name one of: {choices}")
     found = next((each for each in jobs if each.job == name), None)
     if found is None:
-        raise UnknownJob(f"there is no job {name!r}: there is {choices}")
+        raise UnknownJob(f"no job {name!r}; the jobs are: {choices}")
     return found
 
 
@@ -70,24 +94,24 @@ async def find_run(client: CoordinatorClient, name: str | None) -> wire_runs.Run
         return await client.run(RunId(current.get(name, name)))
     if len(jobs) > 1:
         choices = ", ".join(f"{each.current_run} ({each.state})" for each in jobs)
-        raise ClientError(f"there are {len(jobs)} jobs, so name a run or a job: {choices}")
+        raise ClientError(f"there are {len(jobs)} jobs; name a job or one of the runs: {choices}")
     if not jobs:
-        raise UnknownRun("there is no run yet")
+        raise UnknownRun("there are no runs yet")
     return await client.run(RunId(jobs[0].current_run))
 
 
-def _with_note(page: RenderableType, following: str | None) -> RenderableType:
-    return page if following is None else Group(page, Text(f"older ones: --before {following}", style="dim"))
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
-def extension(name: str) -> Any:
-    """What another package provides for a command of this one, which does not import it: an entry point of `sluice.extensions`."""
-    return next(iter(entry_points(group="sluice.extensions", name=name))).load()
-
-
-def tell(reply: wire_body.Reply, show: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
+def print_reply(reply: wire_body.Reply, page: Callable[[int | None], RenderableType], *, as_json: bool) -> None:
+    """`page` makes the text for a terminal of that many columns; None: of any width."""
     screen = Screen(sys.stdout)
     if as_json:
         screen.say(reply.model_dump_json(by_alias=True, indent=2))
     else:
-        screen.show(show(screen.width))
+        screen.show(page(screen.width))
+
+
+def with_next_page(page: RenderableType, before: str | int | None) -> RenderableType:
+    """The page, and how to see older entries if there are any."""
+    return page if before is None else Group(page, Text(f"for older entries: --before {before}", style="dim"))

@@ -7,6 +7,7 @@ here:
 * settings: `coordinator.settings`, with the variables `SLUICE_…` of the same names
 * metrics: `sluice.metrics`
 * commands and options: `sluice.cli`
+* URLs: `sluice.blobs.locations`
 
 `scripts/deprecated_names.py` writes docs/deprecated-names.md and a section of CHANGELOG.md from the table.
 """
@@ -35,6 +36,7 @@ class Kind(StrEnum):
     COMMAND = "command"
     OPTION = "option"
     METRIC = "metric"
+    URL = "blob store URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,16 @@ DEPRECATIONS: tuple[Deprecation, ...] = (
         {"--no-back": "--no-rollback", "--within": "--timeout", "--allow-left": "--allow-leftover-state", "--anew": "--force"},
         "sluice upgrade",
     ),
+    Deprecation(
+        Kind.OPTION,
+        "--local",
+        None,
+        "sluice upgrade",
+        "keep the coordinator up with `sluice coordinator`, and start the containers that the upgrade names with `sluice container`",
+    ),
+    Deprecation(Kind.OPTION, "--old", None, "sluice upgrade", "it goes with --local"),
     *_renamed(Kind.OPTION, {"--anew": "--force"}, "sluice rebuild"),
+    Deprecation(Kind.URL, "memory://", "file:///directory"),
 )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from aiokafka import errors
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition, errors
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteRecordsRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -24,7 +24,7 @@ from sluice.core.errors import ClientError, StreamConflict, StreamUnavailable, U
 from sluice.core.ids import checked_name
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.kafka_topicids import NO_ID, TopicIdRequest
-from sluice.streams.port import Offsets
+from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -2, -1
@@ -33,6 +33,7 @@ _NO_RECORD = -1
 
 _APPEARS_WITHIN = timedelta(seconds=20)
 _LOOK_AGAIN = timedelta(milliseconds=50)
+_NOT_AUTHORIZED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 _STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError)
 
 
@@ -129,8 +130,15 @@ class KafkaSystem:
         if client is not None:
             await client.close()
 
+    # --- the operator's port ---------------------------------------------------------------------------------------
+
+    async def streams(self) -> Sequence[str]:
+        """Topics whose name begins with an underscore are Kafka's own."""
+        async with self._cluster() as client:
+            metadata = await client.fetch_all_metadata()
+            return sorted(topic for topic in metadata.topics() if not topic.startswith("_"))
+
     async def grow(self, stream: str, partitions: int) -> None:
-        """Add partitions up to that count, as an operator grows a topic. Raises StreamConflict for a count below the present one."""
         async with self._cluster(stream) as client:
             present = len((await self._topic(client, stream)).leaders)
             if partitions < present:
@@ -141,39 +149,80 @@ class KafkaSystem:
                     _raise(code, message)
                 await self._appeared(client, stream, partitions)
 
-    # --- asking a cluster ------------------------------------------------------------------------------------------
+    async def append(self, stream: str, batches: AsyncIterable[Sequence[KeyValue]]) -> int:
+        await self.partitions(stream)  # raises UnknownStream; the producer's own request for metadata might create the topic
+        count = 0
+        with self._translated_errors(stream):
+            async with AIOKafkaProducer(**self._client_arguments(), enable_idempotence=True) as producer:
+                async for batch in batches:
+                    sent = [await producer.send(stream, value, key) for key, value in batch]
+                    await asyncio.gather(*sent)
+                    count += len(batch)
+        return count
+
+    async def records(self, stream: str, starts: Offsets) -> AsyncGenerator[StreamRecord, None]:
+        """The end of a transaction takes an offset and is no record, so the last offset below the end may have none."""
+        ends = await self.latest(stream)
+        wanted = {partition: start for partition, start in starts.items() if start < ends[partition]}
+        if not wanted:
+            return  # a consumer that is closed as soon as it is opened raises CancelledError (aiokafka 0.14)
+        with self._translated_errors(stream):
+            async with AIOKafkaConsumer(**self._client_arguments(), enable_auto_commit=False) as consumer:
+                for partition, start in wanted.items():
+                    where = TopicPartition(stream, partition)
+                    consumer.assign([where])
+                    consumer.seek(where, start)
+                    while await consumer.position(where) < ends[partition]:
+                        for record in (await consumer.getmany(where, timeout_ms=500)).get(where, []):
+                            if record.offset < ends[partition]:
+                                yield _record(record)
+
+    # --- requests --------------------------------------------------------------------------------------------------
 
     @property
     def _timeout_ms(self) -> int:
         return int(self._timeout.total_seconds() * 1000)
 
+    def _client_arguments(self) -> dict[str, Any]:
+        return {"bootstrap_servers": self._bootstrap, **self._properties.client_arguments()}
+
     @asynccontextmanager
-    async def _cluster(self, stream: str) -> AsyncIterator[AIOKafkaClient]:
-        """A connected client; what goes wrong is told in our words, and the next question connects anew."""
-        checked_name("stream", stream)
+    async def _cluster(self, stream: str = "") -> AsyncIterator[AIOKafkaClient]:
+        """A connected client. After an error that may pass, the next call connects again."""
+        if stream:
+            checked_name("stream", stream)
         try:
-            async with asyncio.timeout((self._timeout + _APPEARS_WITHIN).total_seconds()):
-                yield await self._connected()
+            with self._translated_errors(stream):
+                async with asyncio.timeout((self._timeout + _APPEARS_WITHIN).total_seconds()):
+                    yield await self._connected()
+        except StreamUnavailable as error:
+            if not isinstance(error.__cause__, _NOT_AUTHORIZED):
+                await self._forget()
+            raise
+
+    @contextmanager
+    def _translated_errors(self, stream: str) -> Iterator[None]:
+        """Raise Kafka's errors as those of the port."""
+        try:
+            yield
         except errors.UnknownTopicOrPartitionError as error:
-            raise UnknownStream(f"Kafka has no topic {stream!r}: make it first") from error
+            raise UnknownStream(f"Kafka has no topic {stream!r}: create it first") from error
         except (errors.InvalidTopicError, errors.InvalidPartitionsError, errors.InvalidReplicationFactorError) as error:
-            raise ClientError(f"Kafka refuses the topic {stream!r}: {error}") from error
+            raise ClientError(f"Kafka rejects the topic {stream!r}: {error}") from error
         except errors.PolicyViolationError as error:
-            raise ClientError(f"Kafka's policy refuses the topic {stream!r}: {error}") from error
-        except (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError) as error:
-            raise StreamUnavailable(f"Kafka at {self._bootstrap} does not let the coordinator at the topic {stream!r}") from error
+            raise ClientError(f"Kafka's policy rejects the topic {stream!r}: {error}") from error
+        except _NOT_AUTHORIZED as error:
+            raise StreamUnavailable(f"Kafka at {self._bootstrap} denies access to the topic {stream!r}") from error
         except (errors.KafkaError, OSError, TimeoutError) as error:
-            await self._forget()
             raise StreamUnavailable(f"Kafka at {self._bootstrap}: {error or type(error).__name__}") from error
 
     async def _connected(self) -> AIOKafkaClient:
         async with self._connecting:
             if self._client is None:
                 client = AIOKafkaClient(
-                    bootstrap_servers=self._bootstrap,
                     client_id="sluice-coordinator",
                     request_timeout_ms=self._timeout_ms,
-                    **self._properties.client_arguments(),
+                    **self._client_arguments(),
                 )
                 try:
                     await client.bootstrap()
@@ -238,3 +287,9 @@ def _raise(code: int, message: str | None = "") -> None:
     kind = errors.for_code(code)
     if kind is not errors.NoError:
         raise kind(message) if message else kind()
+
+
+def _record(record: ConsumerRecord[bytes, bytes]) -> StreamRecord:
+    headers = {name: None if value is None else value.decode(errors="backslashreplace") for name, value in record.headers}
+    when = _EPOCH + timedelta(milliseconds=record.timestamp)
+    return StreamRecord(record.partition, record.offset, when, record.key, record.value, headers)

@@ -16,13 +16,13 @@ system's storage; the coordinator's database is another thing, in `coordinator/s
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import sqlite3
 import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from asyncio import to_thread
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from sluice.clock import Clock, SystemClock
 from sluice.core.errors import ClientError, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage, checked_name
-from sluice.streams.port import Offsets
+from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0
@@ -120,7 +121,7 @@ class Log:
             return
         if not stat.S_ISDIR(_mode(self.directory)):
             raise StreamUnavailable(f"the log's directory {self.directory} is not there")
-        raise UnknownStream(f"the log has no stream {stream!r}: make it first (sluice log create {stream} --partitions N)")
+        raise UnknownStream(f"the log has no stream {stream!r}: create it first: sluice streams create {stream} --partitions N")
 
     def create(self, stream: str, partitions: int) -> None:
         if partitions < 1:
@@ -256,7 +257,7 @@ class Log:
             row = connection.execute("SELECT batch FROM writers WHERE lineage = ?", (lineage,)).fetchone()
             return int(row[0]) if row else None
 
-    def read(self, stream: str, partition: int, start: int, end: int, chunk: int = 10_000) -> Iterator[Sequence[Row]]:
+    def read(self, stream: str, partition: int, start: int, end: int, chunk: int = 10_000) -> Generator[Sequence[Row], None, None]:
         """The records of [start, end), in order, in chunks."""
         with self._open(stream) as connection:
             low = partition * _SPAN
@@ -287,38 +288,71 @@ class Log:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class LogSystem:
-    """The log under `directory`."""
+    """The log as a stream system. Its streams have no retention: every one is kept."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
         self.log = Log(directory)
+        self._clock = clock or SystemClock()
 
     async def partitions(self, stream: str) -> int:
-        return await asyncio.to_thread(self.log.partitions, stream)
+        return await to_thread(self.log.partitions, stream)
 
     async def identity(self, stream: str) -> str | None:
-        return await asyncio.to_thread(self.log.identity, stream)
+        return await to_thread(self.log.identity, stream)
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
-        """Every stream of the log is kept."""
-        await asyncio.to_thread(self.log.create, stream, partitions)
+        await to_thread(self.log.create, stream, partitions)
 
     async def earliest(self, stream: str) -> Offsets:
-        return await asyncio.to_thread(self.log.earliest, stream)
+        return await to_thread(self.log.earliest, stream)
 
     async def latest(self, stream: str) -> Offsets:
-        return await asyncio.to_thread(self.log.latest, stream)
+        return await to_thread(self.log.latest, stream)
 
     async def at_time(self, stream: str, when: datetime) -> Offsets:
-        return await asyncio.to_thread(self.log.at_time, stream, (when - _EPOCH) // timedelta(microseconds=1))
+        return await to_thread(self.log.at_time, stream, (when - _EPOCH) // _MICROSECOND)
 
     async def trim(self, stream: str, before: Offsets) -> int:
-        return await asyncio.to_thread(self.log.trim, stream, before)
+        return await to_thread(self.log.trim, stream, before)
 
     def connection(self) -> Mapping[str, str]:
         return {"type": "log", "path": str(self.log.directory)}
 
     async def close(self) -> None:
         """Nothing is held open between calls."""
+
+    async def streams(self) -> Sequence[str]:
+        return await to_thread(self.log.streams)
+
+    async def grow(self, stream: str, partitions: int) -> None:
+        await to_thread(self.log.grow, stream, partitions)
+
+    async def append(self, stream: str, batches: AsyncIterable[Sequence[KeyValue]]) -> int:
+        """Each batch is one transaction."""
+        await self.partitions(stream)
+        lineage = Lineage(f"terminal-{uuid4()}")
+        writer, count = Writer(lineage, lineage, Generation(1)), 0
+        async for batch in batches:
+            records = [Record(value, key) for key, value in batch]
+            micros = (self._clock.now() - _EPOCH) // _MICROSECOND
+            await to_thread(self.log.append, stream, records, writer=writer, batch=count, now_micros=micros)
+            count += len(records)
+        return count
+
+    async def records(self, stream: str, starts: Offsets) -> AsyncGenerator[StreamRecord, None]:
+        ends = await self.latest(stream)
+        headers = await to_thread(self.log.headers, stream)
+        for partition, start in starts.items():
+            at = start
+            while rows := await to_thread(self._chunk, stream, partition, at, ends[partition]):
+                for offset, micros, key, value, headers_id in rows:
+                    yield StreamRecord(partition, offset, _EPOCH + micros * _MICROSECOND, key, value, headers[headers_id])
+                at = rows[-1][0] + 1
+
+    def _chunk(self, stream: str, partition: int, start: int, end: int) -> Sequence[Row]:
+        with closing(self.log.read(stream, partition, start, end)) as chunks:
+            return next(chunks, [])

@@ -1,23 +1,26 @@
-"""The streams port: what the coordinator asks of a system of partitioned streams. Reading and writing records is the containers' part.
+"""The port of stream systems: what the coordinator, and `sluice streams`, need of a system of partitioned streams.
 
 The contract, tested by `tests/contracts/streams.py` on every implementation:
 
-* A stream has partitions 0 … n-1, n > 0. Offsets are integers that grow within a partition; `earliest` is the first record still there,
-  `latest` the offset that the next record will have, so an empty partition has both equal.
-* Names follow `core.ids.checked_name`; a system takes at least 240 characters and refuses longer ones with ClientError or takes them.
-* Every method may be called at any time by several processes. Asking about a stream that does not exist raises UnknownStream; a system
-  that cannot be reached raises StreamUnavailable, which passes.
-* `create` may run twice: it is content with a stream that has the same count, raises StreamConflict for another, and changes nothing then.
-  The records of a `kept` stream go by `trim` alone; of others a system may let them go by rules of its own.
-* `at_time` gives per partition the offset of the first record that was appended at or after the time, or `latest` where there is none.
-* `identity` is the same for as long as a stream lives, also while it grows, and another one for a stream that was deleted and made again
-  under the same name. A system that cannot tell answers None, then as ever.
-* `trim` may delete records below the given offsets and never one at or above; asked twice, the second finds nothing.
+* A stream has partitions 0 … n-1, n > 0. Offsets are integers that grow within a partition. `earliest` is the offset of the first record
+  that is still there, `latest` the offset that the next record will have; in an empty partition both are equal.
+* Names follow `core.ids.checked_name`. A system accepts names of up to 240 characters, and either accepts longer ones or raises
+  ClientError.
+* Several processes may call any method at any time. A stream that does not exist raises UnknownStream. A system that cannot be reached
+  raises StreamUnavailable; a later call may succeed.
+* `create` may run twice: it accepts an existing stream with the same number of partitions, and raises StreamConflict, changing nothing,
+  for another number. Records of a stream created with `kept` are deleted by `trim` only; records of other streams may also be deleted by
+  the system's own retention.
+* `at_time` gives for each partition the offset of the first record appended at or after the time, or `latest` if there is none.
+* `identity` never changes while a stream exists, also when it grows. A stream that was deleted and created again under the same name has
+  another identity. A system that has no identities always returns None.
+* `trim` may delete records below the given offsets, never one at or above. A second identical call deletes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -26,12 +29,14 @@ Offsets = Mapping[int, int]
 
 
 class StreamSystem(Protocol):
+    """What the coordinator needs. Reading and writing records is the containers' part, see `containers.spark.systems`."""
+
     async def partitions(self, stream: str) -> int:
-        """How many partitions the stream has."""
+        """The number of partitions."""
         ...
 
     async def identity(self, stream: str) -> str | None:
-        """What tells the stream from another of the same name, before or after it."""
+        """Distinguishes the stream from earlier and later ones of the same name."""
         ...
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None: ...
@@ -43,7 +48,7 @@ class StreamSystem(Protocol):
     async def at_time(self, stream: str, when: datetime) -> Offsets: ...
 
     async def trim(self, stream: str, before: Offsets) -> int:
-        """Delete what lies below `before`; the number of records that went."""
+        """Delete records below `before`. Returns the number of records deleted."""
         ...
 
     def connection(self) -> Mapping[str, str]:
@@ -51,3 +56,38 @@ class StreamSystem(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+KeyValue = tuple[bytes | None, bytes]
+"""A record to append."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    partition: int
+    offset: int
+    timestamp: datetime
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, str | None]
+
+
+class StreamAdmin(StreamSystem, Protocol):
+    """What `sluice streams` needs in addition."""
+
+    async def streams(self) -> Sequence[str]:
+        """All names, sorted, without those that the system uses itself."""
+        ...
+
+    async def grow(self, stream: str, partitions: int) -> None:
+        """Add partitions up to that number. Raises StreamConflict for a number below the present one."""
+        ...
+
+    async def append(self, stream: str, batches: AsyncIterable[Sequence[KeyValue]]) -> int:
+        """Append the records; records with equal keys go to the same partition. Returns the number of records. Raises UnknownStream also
+        when there are none."""
+        ...
+
+    def records(self, stream: str, starts: Offsets) -> AsyncGenerator[StreamRecord, None]:
+        """The records of these partitions from these offsets to the present ends, one partition after the other."""
+        ...

@@ -1,126 +1,66 @@
-"""Progress bars, on standard error, so that standard output holds the answer alone. Where that is no terminal nothing is shown."""
+"""Progress bars, on standard error, so that standard output holds only the answer."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.cli.console.tables import shown
-from sluice.wire import drains as wire_drains
-from sluice.wire import snapshots as wire_snapshots
 
 
-class Bar:
-    """One line. It shows files and bytes of a transfer (`containers.state.transfer.Progress`), or how far an errand is."""
+class Bars:
+    """One bar for each name that `show` is called with. Where standard error is no terminal there are no bars, and `say` prints lines
+    instead. With `quiet` neither is shown.
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-        self._total = 0
+    `unit`: "bytes", or the name of what is counted, to show numbers; "" to show the note alone.
+    """
 
-    def show(self, errand: wire_snapshots.ErrandReply) -> None:
-        self._progress.update(self._task, completed=errand.done, total=errand.total)
-
-    def planned(self, files: int, size: int) -> None:
-        self._total += size
-        self._progress.update(self._task, total=self._total)
-
-    def retained(self, files: int, size: int) -> None:
-        """What is there already is not on the way."""
-
-    def done(self, files: int, size: int) -> None:
-        self._progress.advance(self._task, size)
-
-
-@contextmanager
-def bar(what: str, *, unit: str, quiet: bool) -> Iterator[Bar]:
-    """`unit`: "bytes", or the name of what is counted."""
-    console = Console(stderr=True, highlight=False)
-    counted: list[ProgressColumn] = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn(), TextColumn(unit)]
-    columns = [TextColumn("{task.description}"), BarColumn(), *counted, TimeElapsedColumn()]
-    with Progress(*columns, console=console, disable=quiet or not sys.stderr.isatty()) as progress:
-        yield Bar(progress, progress.add_task(what, total=None))
-
-
-STEPS: Mapping[str | None, int] = {None: 0, "stopped": 1, "flushing": 2, "flushed": 3, "committed": 4}
-ROOM = 6
-"""Lines of the terminal that are not for bars."""
-
-
-class DrainBars:
-    """`quiet`: show nothing."""
-
-    def __init__(self, job: str, *, quiet: bool) -> None:
-        self._job = job
+    def __init__(self, title: str, *, unit: str = "", quiet: bool = False) -> None:
+        self._title = title
         self._quiet = quiet
+        self._drawn = sys.stderr.isatty() and not quiet
         self._console = Console(stderr=True, highlight=False)
-        self._alone = sys.stderr.isatty() and not quiet
-        columns = [
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[told]}", markup=False),
+        counted: list[ProgressColumn] = [DownloadColumn()] if unit == "bytes" else [MofNCompleteColumn(), TextColumn(unit)] if unit else []
+        columns = [TextColumn("{task.description}", markup=False), BarColumn(), *counted]
+        self._progress = Progress(
+            *columns,
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
-        ]
-        self._progress = Progress(*columns, console=self._console, disable=not self._alone)
-        self._whole = self._progress.add_task(job, total=None, told="")
+            console=self._console,
+            disable=not self._drawn,
+        )
         self._bars: dict[str, TaskID] = {}
-        self._last = ""
+        self._last_key = ""
+        self.show(title, 0, None)
 
-    def __enter__(self) -> DrainBars:
+    def __enter__(self) -> Bars:
         self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
-    def show(self, detail: wire_drains.DrainDetail) -> None:
-        told = str(detail.phase) + (" LATE" if detail.late else "")
-        waits = waiting_for(detail)
-        done = sum(STEPS[stage.step] for slot in detail.containers for task in slot.tasks for stage in task.stages)
-        late = f": waits for {waits}" if waits and detail.late else ""
-        self._progress.update(self._whole, total=4 * detail.total, completed=done, told=told + late)
-        for name, stages in self._bundles(detail).items():
-            if name not in self._bars:
-                self._bars[name] = self._progress.add_task(name, total=4 * len(stages), told="")
-            steps = [STEPS[each.step] for each in stages]
-            slowest = min(stages, key=lambda each: STEPS[each.step])
-            self._progress.update(self._bars[name], completed=sum(steps), told=_told(slowest))
-        self._say(told + (f": waits for {waits}" if waits else ""), told)
+    @property
+    def height(self) -> int:
+        """Lines of the terminal."""
+        return self._console.height
 
-    def away(self, why: str) -> None:
-        self._progress.update(self._whole, told=f"the coordinator does not answer: {shown(why)}")
-        self._say(f"the coordinator does not answer, trying again: {shown(why)}", "away")
+    def show(self, name: str, done: float, total: float | None, note: str = "") -> None:
+        if name not in self._bars:
+            self._bars[name] = self._progress.add_task(name, total=total, note=note)
+        self._progress.update(self._bars[name], total=total, completed=done, note=note)
 
-    def _bundles(self, detail: wire_drains.DrainDetail) -> Mapping[str, Sequence[wire_drains.DrainStageReply]]:
-        tasks = {shown(task.task): task.stages for slot in detail.containers for task in slot.tasks}
-        if len(tasks) <= max(1, self._console.height - ROOM):
-            return tasks
-        return {f"slot {slot.processor_id}": [each for task in slot.tasks for each in task.stages] for slot in detail.containers}
+    def say(self, line: str, key: str | None = None) -> None:
+        """Print the line, unless bars are drawn or its `key` (default: the line) is that of the line before."""
+        if not self._drawn and not self._quiet and (key or line) != self._last_key:
+            print(f"{self._title}: {line}", file=sys.stderr, flush=True)
+        self._last_key = key or line
 
-    def _say(self, line: str, key: str) -> None:
-        """Where there is no terminal, once."""
-        if not self._alone and not self._quiet and key != self._last:
-            print(f"{self._job}: {line}", file=sys.stderr, flush=True)
-        self._last = key
-
-
-def waiting_for(detail: wire_drains.DrainDetail, at_most: int = 5) -> str:
-    """Who is to act next, in a line."""
-    parts = [
-        f"slot {each.processor_id} ({each.why})"
-        if each.task is None
-        else f"{shown(each.task)}{f' {each.stage}' if each.stage else ''} ({each.why})"
-        for each in detail.blocked_by
-    ]
-    more = f" and {len(parts) - at_most} more" if len(parts) > at_most else ""
-    return ", ".join(parts[:at_most]) + more
-
-
-def _told(stage: wire_drains.DrainStageReply) -> str:
-    waits = f", waits for {', '.join(stage.waits_for)}" if stage.waits_for else ""
-    return f"{stage.stage}: {stage.step or 'at work'}{waits}{f', {shown(stage.note)}' if stage.note else ''}"
+    def unreachable(self, why: str) -> None:
+        """The coordinator does not answer, and the command keeps trying."""
+        note = f"the coordinator does not answer, retrying: {shown(why)}"
+        self._progress.update(self._bars[self._title], note=note)
+        self.say(note, "unreachable")

@@ -42,7 +42,7 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
 
 def status_page(status: StatusReply, at: datetime, width: int | None) -> RenderableType:
     if not status.jobs:
-        return Text("there is no job yet")
+        return Text("there are no jobs yet")
     pages: list[RenderableType] = []
     for run in status.jobs:
         pages += [run_page(run, at, width), Text("")]

@@ -49,12 +49,12 @@ class UpgradeOptions:
 
     job_file: Path
     settings: Settings
-    within: float | None = None
+    timeout: float | None = None
     watch: timedelta = timedelta(seconds=180)
     batches: int = 2
-    allow_left: bool = False
-    back: bool = True
-    anew: bool = False
+    allow_leftover_state: bool = False
+    rollback: bool = True
+    force: bool = False
     dry_run: bool = False
     local: LocalOptions | None = None
 
@@ -176,21 +176,21 @@ class Refuse:
 Step = Drain | Deploy | Watch | GoBack | AwaitEnd | Refuse
 
 
-def next_step(seen: UpgradeStatus, *, back: bool, anew: bool = False) -> Step:
-    """`back`: an upgrade that failed goes back; `anew`: a run of this very version is upgraded like any other."""
+def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False) -> Step:
+    """`back`: an upgrade that failed goes back; `force`: a run of this very version is upgraded like any other."""
     run = seen.run
     former = run.config.get(FORMER)
     if run.state is RunState.DRAINED:
         return Deploy(seen.run_id)
     if former is not None and run.reason.startswith(GIVEN_UP):
-        return _after_a_failure(seen, RunId(former), back=back and seen.ours)
+        return _after_a_failure(seen, RunId(former), rollback=rollback and seen.ours)
     if run.state.ended:
         return Refuse(_why_ended(seen))
     if run.state is RunState.DRAINING:
         return Drain(seen.run_id)
     if run.stop_requested_at is not None:
         return Refuse(f"run {run.run_id} was asked to stop ({run.reason or 'no reason given'}), which keeps its state: {_ONCE_MORE}")
-    if former is not None and seen.ours and not anew:
+    if former is not None and seen.ours and not force:
         return Watch(seen.run_id, RunId(former))
     return Drain(seen.run_id)
 
@@ -198,10 +198,10 @@ def next_step(seen: UpgradeStatus, *, back: bool, anew: bool = False) -> Step:
 _ONCE_MORE = "deploy the old version once more, which goes on where it stopped, and upgrade that run"
 
 
-def _after_a_failure(seen: UpgradeStatus, former: RunId, *, back: bool) -> Step:
+def _after_a_failure(seen: UpgradeStatus, former: RunId, *, rollback: bool) -> Step:
     if seen.drained != former:
         return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, and the job's last drain is of run {seen.drained} by now")
-    if back:
+    if rollback:
         return GoBack(seen.run_id, former)
     return Deploy(former) if seen.run.state.ended else AwaitEnd(seen.run_id)
 
@@ -224,8 +224,8 @@ class Terms:
     """What an upgrade is asked for, as far as its plan tells of it. `local`: the new version's containers are started here; `old_here`: the
     old one's, too, should it come to that."""
 
-    allow_left: bool
-    back: bool
+    allow_leftover_state: bool
+    rollback: bool
     batches: int
     watch: timedelta
     local: bool
@@ -240,16 +240,16 @@ def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, container
     if isinstance(step, AwaitEnd):
         lines.append(f"see run {step.run_id} end")
     if isinstance(step, Drain):
-        left = "what a flush cannot empty is left" if terms.allow_left else "refused if a flush would leave rows in some state"
+        left = "what a flush cannot empty is left" if terms.allow_leftover_state else "refused if a flush would leave rows in some state"
         lines.append(f"drain run {step.run_id}: {left}")
-        lines.append("check that state is empty" if not terms.allow_left else "tell how many rows are left in state")
+        lines.append("check that state is empty" if not terms.allow_leftover_state else "tell how many rows are left in state")
     if not isinstance(step, Watch):
         made = f", creating {', '.join(plan.creates)}" if plan.creates else ""
         lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
     lines.append("start its containers here" if terms.local else "wait for its containers, which the deployment platform starts")
     lines.append(f"watch until each stage has {terms.batches} batches or nothing to read, {terms.watch.total_seconds():g} s at most")
     former = step.run_id if isinstance(step, Drain) else None if isinstance(step, AwaitEnd | Refuse) else step.former
-    lines.append(f"if it fails: {_back(former, terms)}" if terms.back else "if it fails: leave it as it is")
+    lines.append(f"if it fails: {_back(former, terms)}" if terms.rollback else "if it fails: leave it as it is")
     return lines
 
 

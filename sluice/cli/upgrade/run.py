@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar, assert_never
 
-from sluice.cli.client import DrainClient
+from sluice.cli.client import OperatorClient
+from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import count
 from sluice.cli.drain import follow
-from sluice.cli.runner import extension, find_job
+from sluice.cli.main import load
+from sluice.cli.runner import find_job
 from sluice.cli.upgrade.decide import (
     GIVEN_UP,
     AwaitEnd,
@@ -36,7 +38,7 @@ from sluice.cli.upgrade.decide import (
     say,
     upgraded,
 )
-from sluice.cli.upgrade.watch import HealthState, Trial, TrialBar
+from sluice.cli.upgrade.watch import HealthState, Trial, show_progress
 from sluice.client import Refused
 from sluice.clock import SystemClock
 from sluice.core.drain import Phase
@@ -84,21 +86,21 @@ class LocalContainers(Protocol):
     async def stay(self) -> str: ...
 
 
-def _local_containers(wish: LocalOptions, client: DrainClient) -> LocalContainers:
-    made: LocalContainers = extension("local-upgrade")(wish, client.url, client, SystemClock())
+def _local_containers(options: LocalOptions, client: OperatorClient) -> LocalContainers:
+    made: LocalContainers = load("containers.local.upgrade:LocalUpgrade")(options, client.url, client, SystemClock())
     return made
 
 
 class Upgrade:
     """`standing`: what is on and what to do next, for whoever presses Ctrl-C."""
 
-    def __init__(self, client: DrainClient, wish: UpgradeOptions, *, quiet: bool) -> None:
+    def __init__(self, client: OperatorClient, options: UpgradeOptions, *, quiet: bool) -> None:
         self._client = client
-        self._wish = wish
+        self._options = options
         self._quiet = quiet
-        self._checks = Checks(client, wish)
+        self._checks = Checks(client, options)
         self._job = self._checks.job
-        self._local = _local_containers(wish.local, client) if wish.local is not None else None
+        self._local = _local_containers(options.local, client) if options.local is not None else None
         self._acted = False
         self._stays = False
         self.standing = "nothing was changed"
@@ -111,7 +113,7 @@ class Upgrade:
         """Until the new version does well, or the upgrade has ended otherwise. Raises what `upgrade_job` does."""
         seen, request = await self._checks.look()
         await self._checks.check(seen, request)
-        if self._wish.dry_run:
+        if self._options.dry_run:
             return await self._checks.plan(seen, request)
         while True:
             found = await self._take(seen, self._checks.next(seen, acted=self._acted), request)
@@ -154,7 +156,9 @@ class Upgrade:
                 assert_never(step)
 
     async def _drain(self, run_id: RunId) -> UpgradeReply | None:
-        asked = wire_drains.DrainRequest(run_id=run_id, hard_deadline_seconds=self._wish.within, require_empty=not self._wish.allow_left)
+        asked = wire_drains.DrainRequest(
+            run_id=run_id, hard_deadline_seconds=self._options.timeout, require_empty=not self._options.allow_leftover_state
+        )
         drain = await patiently(lambda: self._client.request_drain(asked))
         self.standing = (
             f"the drain of run {run_id} goes on without this command; the same command again goes on with the upgrade, "
@@ -176,8 +180,8 @@ class Upgrade:
     async def _deploy(self, seen: UpgradeStatus, former: RunId, request: wire_runs.RunRequest) -> UpgradeReply | None:
         self.standing = f"run {former} is drained and nothing of the job runs: the same command again goes on with the new version"
         left = await patiently(lambda: self._checks.rows_left(seen, former))
-        if left and not self._wish.allow_left:
-            told = f"run {former} is drained, but {left}: nothing is deployed; --allow-left goes on without these rows"
+        if left and not self._options.allow_leftover_state:
+            told = f"run {former} is drained, but {left}: nothing is deployed; --allow-leftover-state goes on without these rows"
             return self._reply(Outcome.ROWS_LEFT, told, former=former)
         if left:
             say(left)
@@ -191,7 +195,7 @@ class Upgrade:
             if refused.refused_as == NotTheCurrentRun.slug:
                 say(f"somebody else has deployed the job meanwhile: {refused}")
                 return None
-            if refused.refused_as == RunIsDraining.slug or not self._wish.back:
+            if refused.refused_as == RunIsDraining.slug or not self._options.rollback:
                 raise
             return await self._old_again(None, former, seen.run_id, f"the coordinator refused it: {refused}")
         return None
@@ -214,14 +218,14 @@ class Upgrade:
         )
         self._tell_run(step.run_id, seen.run.containers, "the new version")
         if self._local is not None:
-            self._local.take(self._wish.job_file, step.run_id, seen.run.containers)
-        trial = Trial(self._wish.batches, self._wish.watch)
+            self._local.take(self._options.job_file, step.run_id, seen.run.containers)
+        trial = Trial(self._options.batches, self._options.watch)
         told = await self._judge(step.run_id, trial)
         if told is None:
             self._stays = self._local is not None
             return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version does well", step.former, step.run_id)
         how, why = told
-        if how is HealthState.TAKEN_AWAY or not self._wish.back or trial.too_late or seen.drained != step.former:
+        if how is HealthState.TAKEN_AWAY or not self._options.rollback or trial.too_late or seen.drained != step.former:
             hint = "" if how is HealthState.TAKEN_AWAY else "; `sluice deploy` of the old job file with --start drained goes back"
             return self._reply(
                 Outcome.NOT_WELL, f"run {step.run_id} of the new version is left as it is: {why}{hint}", step.former, step.run_id
@@ -231,18 +235,18 @@ class Upgrade:
 
     async def _judge(self, run_id: RunId, trial: Trial) -> tuple[HealthState, str] | None:
         """Watch the first batches: None when they are well, else what is wrong."""
-        with TrialBar(run_id, quiet=self._quiet) as bar:
+        with Bars(run_id, quiet=self._quiet) as bars:
             while True:
                 crashed = await self._local.keep_up() if self._local is not None else ""
                 try:
                     found = trial.seen(await self._client.run(run_id), crashed)
-                    bar.show(found)
+                    show_progress(bars, run_id, found)
                     if found.how is HealthState.WELL:
                         return None
                     if found.how in (HealthState.BADLY, HealthState.TAKEN_AWAY):
                         return found.how, found.told
                 except CoordinatorUnreachable as error:
-                    bar.away(str(error))
+                    bars.unreachable(str(error))
                 await asyncio.sleep(LOOK.total_seconds())
 
     # --- going back ------------------------------------------------------------------------------------------------
@@ -269,8 +273,8 @@ class Upgrade:
         self._tell_run(run_id, request.containers, "the old version")
         stays = "" if failed is None else "; what the new one has written stays, and its records are processed again"
         told = f"the new version failed: {why}; the old one is back as run {run_id} at the drained offsets{stays}"
-        if self._local is not None and self._wish.local is not None and self._wish.local.old is not None:
-            self._local.take(self._wish.local.old, run_id, request.containers)
+        if self._local is not None and self._options.local is not None and self._options.local.old is not None:
+            self._local.take(self._options.local.old, run_id, request.containers)
             self._stays = True
         return self._reply(Outcome.WENT_BACK, told, former, failed, run_id)
 
@@ -304,24 +308,24 @@ class Upgrade:
 class Checks:
     """Raises BadJobFile."""
 
-    def __init__(self, client: DrainClient, wish: UpgradeOptions) -> None:
+    def __init__(self, client: OperatorClient, options: UpgradeOptions) -> None:
         self._client = client
-        self._wish = wish
-        self._old = load_job(wish.local.old) if wish.local is not None and wish.local.old is not None else None
-        self.job = load_job(wish.job_file)
+        self._options = options
+        self._old = load_job(options.local.old) if options.local is not None and options.local.old is not None else None
+        self.job = load_job(options.job_file)
 
     async def look(self) -> tuple[UpgradeStatus, wire_runs.RunRequest]:
         """How the job is, and the request of the new version."""
         job = await find_job(self._client, self.job.name)
         run_id = RunId(job.current_run)
         present = await self._client.request_of(run_id)
-        request = new_request(self.job, self._wish.settings, present)
+        request = new_request(self.job, self._options.settings, present)
         ours = same_version(present, request, self.job.code)
         return UpgradeStatus(await self._client.run(run_id), ours, await self._client.drains(job.job)), request
 
     def next(self, seen: UpgradeStatus, *, acted: bool) -> Step:
         """`acted`: this command has taken a step already."""
-        return next_step(seen, back=self._wish.back, anew=self._wish.anew and not acted)
+        return next_step(seen, rollback=self._options.rollback, force=self._options.force and not acted)
 
     async def check(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> None:
         """Everything that can be known beforehand. Raises ClientError for what would not come to a good end."""
@@ -338,7 +342,7 @@ class Checks:
                 await self._client.plan_run(request)
             case Watch():
                 live = [each.execution_container_id for each in seen.run.incarnations if each.state == "LIVE"]
-                if self._wish.local is not None and live:
+                if self._options.local is not None and live:
                     raise ClientError(
                         f"run {seen.run_id} is of this version already, and has containers ({', '.join(live)}): "
                         "leave out --local to watch it"
@@ -350,36 +354,36 @@ class Checks:
                 assert_never(step)
 
     async def _check_drain(self, seen: UpgradeStatus) -> None:
-        if (seen.run.drain is not None and not seen.run.drain.phase.over) or self._wish.allow_left or self._wish.dry_run:
+        if (seen.run.drain is not None and not seen.run.drain.phase.over) or self._options.allow_leftover_state or self._options.dry_run:
             return
         left = _left(await self._client.plan_drain(seen.run_id))
         if left:
-            raise NotEmptied(f"{left}: --allow-left upgrades all the same, and those rows are lost to the new version")
+            raise NotEmptied(f"{left}: --allow-leftover-state upgrades all the same, and those rows are lost to the new version")
 
     async def _check_requests(self, former: RunId, request: wire_runs.RunRequest) -> None:
         await self._client.plan_run(request)
         await self._check_old(former)
-        if self._wish.back:
+        if self._options.rollback:
             try:
                 await self._client.plan_run(gone_back(await self._client.request_of(former), None))
             except Refused as refused:
-                raise ClientError(f"going back would be refused ({refused}): --no-back upgrades without a way back") from refused
+                raise ClientError(f"going back would be refused ({refused}): --no-rollback upgrades without a way back") from refused
 
     async def _check_old(self, former: RunId) -> None:
         if self._old is not None:
             check_job(self._old, await self._client.run(former))
 
     async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
-        wish, step = self._wish, self.next(seen, acted=False)
-        here, old_here = self._wish.local is not None, self._old is not None
-        terms = Terms(wish.allow_left, wish.back, wish.batches, wish.watch, here, old_here)
+        options, step = self._options, self.next(seen, acted=False)
+        here, old_here = self._options.local is not None, self._old is not None
+        terms = Terms(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here)
         steps = plan_lines(step, terms, await self._client.plan_run(request), request.containers)
-        told = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {wish.job_file} would"
+        told = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
         outcome = Outcome.PLANNED
         if isinstance(step, Drain) and not seen.run.state.ended:
             left = _left(await self._client.plan_drain(seen.run_id))
-            if left and not wish.allow_left:
-                outcome, told = Outcome.ROWS_LEFT, f"{left}; {told} be refused without --allow-left, else"
+            if left and not options.allow_leftover_state:
+                outcome, told = Outcome.ROWS_LEFT, f"{left}; {told} be refused without --allow-leftover-state, else"
         return UpgradeReply(job=self.job.name, outcome=outcome, told=told, former_run=seen.run_id, steps=tuple(steps))
 
     async def rows_left(self, seen: UpgradeStatus, former: RunId) -> str:

@@ -203,8 +203,8 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
         (planned,) = json.loads(sluice("gc", "plan", "--json", "--coordinator", str(coordinator.http.base_url)))["result"]["stores"]
         assert (planned["condemned"]["blobs"], list(planned["notJudged"])) == (0, ["jobs/"])
     assert "2 snapshots" in sluice("rebuild", "--home", str(home))
-    assert "--anew" in sluice("rebuild", "--home", str(home), code=1)
-    assert "2 snapshots" in sluice("rebuild", "--home", str(home), "--anew")
+    assert "--force" in sluice("rebuild", "--home", str(home), code=1)
+    assert "2 snapshots" in sluice("rebuild", "--home", str(home), "--force")
     with running(home, *LONG_LEASES) as coordinator:
         again = Backed(home, coordinator)
         assert again.generation > backed.generation

@@ -109,7 +109,7 @@ def test_rows_that_a_flush_could_not_empty_are_never_silent(job: Job) -> None:
     job.all_take("stopped")
     job.all_take("flushed", "committed", rowsLeft=1200, operatorsLeft=["Aggregate"])
     first = job.sluice("--wait").stdout.splitlines()[0]
-    assert first == "2,400 rows are left that a flush could not empty (stage hourly: Aggregate)"
+    assert first == "the flush left 2,400 rows in state (stage hourly: Aggregate)"
 
 
 def test_a_drain_is_followed_on_a_terminal_with_a_bar_for_each_task(job: Job) -> None:
@@ -130,19 +130,19 @@ def test_who_stops_waiting_does_not_stop_the_drain(job: Job) -> None:
     with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
         terminal.until("STOPPING")
         terminal.press_ctrl_c()
-        terminal.until("the drain goes on without this command")
+        terminal.until("the drain continues in the background")
         assert terminal.process.wait(GENEROUS) != 0
     assert job.http.get(f"/drain/{job.uuid}").json()["phase"] == "STOPPING"
 
 
 def test_a_cancelled_drain_is_told_with_another_exit_code(job: Job) -> None:
     job.sluice()
-    assert "is cancelled" in job.sluice("flight-delays", "--cancel").stdout
+    assert "was cancelled" in job.sluice("flight-delays", "--cancel").stdout
     assert job.http.get(f"/runs/{job.run_id}").json()["state"] == "RUNNING"
     with at_terminal([*SLUICE, "drain", "--wait", "--coordinator", job.url]) as terminal:
         terminal.until("STOPPING")
         job.sluice("--cancel")
-        terminal.until("is cancelled")
+        terminal.until("was cancelled")
         assert terminal.process.wait(GENEROUS) == 2
 
 
@@ -153,7 +153,7 @@ def test_a_drain_that_missed_its_hard_deadline_is_told_with_who_was_late(job: Jo
 
 
 def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> None:
-    assert "2 tasks have not told" in job.sluice("--dry-run", code=2).stdout
+    assert "2 tasks have not reported" in job.sluice("--dry-run", code=2).stdout
     job.measured(0, [])
     job.measured(1, ["Aggregate without a watermark"])
     told = job.sluice("--dry-run", code=2).stdout
@@ -171,7 +171,7 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["nothing"], "there is no job 'nothing'"),
+        (["nothing"], "no job 'nothing'"),
         (["--cancel"], "job flight-delays was never drained"),
         (["--cancel", "--wait"], "leave out --wait"),
         (["--dry-run", "--cancel"], "leave out --wait and --cancel"),

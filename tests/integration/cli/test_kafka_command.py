@@ -103,7 +103,7 @@ def test_a_broker_outlives_the_command_that_started_it_until_it_is_told_to_go(ho
 
     again, told = home.call("up")
     assert again == bootstrap
-    assert "was up already" in told
+    assert "already running" in told
     assert home.process() == process
 
     _, told = home.call("up", "--port", str(process.port + 1), code=1)

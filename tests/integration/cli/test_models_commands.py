@@ -12,8 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sluice.cli import models
-from sluice.cli.client import whoever
-from sluice.client import Refused
+from sluice.client import Refused, whoever
 from sluice.core.errors import BadSettings, UnknownJob
 from sluice.streams.log import Log
 from tests.support.api import run_body
@@ -64,24 +63,24 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_a_plan_is_told_for_people_and_for_scripts_and_changes_nothing(job: Job) -> None:
     told = job.sluice("plan", "--stream", "flights", "--partitions", "8", "--containers", "3").splitlines()
     assert told[:2] == [
-        f"run {job.run_id} of job flight-delays, version 1: this would be safe",
+        f"run {job.run_id} of job flight-delays, version 1: the change would be safe",
         "log.flights grew from 4 to 8 partitions",
     ]
     assert "STREAM       PARTITION  READ BY" in told
     assert "log.flights          4  Partition 0" in told
-    assert told[-1] == "4 new partitions, 4 tasks start their queries again, 0 new tasks, 1 moves"
+    assert told[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 1 moves"
     assert [line.split() for line in told if line.startswith("partitions per task")] == [
         ["partitions", "per", "task", "1", "(1)", "2", "(2)"]
     ]
     found = json.loads(job.sluice("plan", "flight-delays", "--stream", "flights", "--partitions", "8", "--json"))
     assert (found["verdict"], len(found["partitions"])) == ("SAFE", 4)
-    assert job.sluice("plan").splitlines()[0].endswith("this would change nothing")
+    assert job.sluice("plan").splitlines()[0].endswith("nothing would change")
     assert job.version == 1
 
 
 def test_a_plan_that_would_be_refused_says_so_with_an_exit_code_of_its_own(job: Job) -> None:
     told = job.sluice("plan", "--stream", "flights", "--partitions", "6", code=2).splitlines()
-    assert told[0].endswith("this would be refused, and the job would go on as it is")
+    assert told[0].endswith("the change would be refused, and the job would continue unchanged")
     assert "no multiple of 4" in told[1]
     assert "9 containers for 4 tasks" in job.sluice("plan", "--containers", "9", code=2)
 
@@ -95,14 +94,14 @@ def test_a_plan_whose_streams_and_counts_do_not_match_is_refused(job: Job) -> No
 
 def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None:
     told = job.sluice("scale", "flight-delays", "3", "--why", "more to do", "--if-version", "1").splitlines()
-    assert told[0] == f"run {job.run_id} of job flight-delays was at version 1 and is at version 2, with 3 containers"
+    assert told[0] == f"run {job.run_id} of job flight-delays changed from version 1 to version 2, with 3 containers"
     assert "TASK         FROM SLOT  TO SLOT" in told
     refused = job.error("scale", "flight-delays", "4", "--if-version", "1")
     assert isinstance(refused, Refused)
     assert refused.refused_as == "version-conflict"
     assert isinstance(job.error("scale", "flight-delays", "5"), Refused)
     assert isinstance(job.error("scale", "lost", "2"), UnknownJob)
-    assert "there was nothing to change" in job.sluice("scale", "flight-delays", "3")
+    assert "nothing to change" in job.sluice("scale", "flight-delays", "3")
     (newest, first) = json.loads(job.sluice("models", "ls", "--json"))["models"]
     assert (newest["who"], newest["why"]) == (whoever(), "scaled from 2 to 3 containers; more to do")
     listed = job.sluice("models", "ls", "flight-delays").splitlines()
@@ -110,19 +109,19 @@ def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None
     assert listed[1].split()[:2] == ["2", "yes"]
     assert listed[2].split()[0] == "1"
     assert first["contentHash"][:12] in listed[2]
-    assert "older ones: --before 2" in job.sluice("models", "ls", "--limit", "1")
+    assert "for older entries: --before 2" in job.sluice("models", "ls", "--limit", "1")
 
 
 def test_a_version_is_shown_and_compared_with_another(job: Job) -> None:
     job.log.grow("flights", 8)
     grown = job.sluice("models", "grow", "flight-delays", "--why", "now").splitlines()
-    assert grown[0].endswith("was at version 1 and is at version 2, with 2 containers")
+    assert grown[0].endswith("changed from version 1 to version 2, with 2 containers")
     shown = job.sluice("models", "show", "flight-delays", "2").splitlines()
     assert shown[0].startswith("version 2, which is in force; made ")
     assert shown[3].split(maxsplit=3) == ["0", "Partition", "0", "log.flights 0, 4"]
     told = job.sluice("models", "diff", "flight-delays", "1", "2").splitlines()
-    assert told[0] == "version 2 of job flight-delays against 1:"
-    assert told[-1] == "4 new partitions, 4 tasks start their queries again, 0 new tasks, 0 moves"
+    assert told[0] == "changes from version 1 to version 2 of job flight-delays:"
+    assert told[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 0 moves"
     assert json.loads(job.sluice("models", "show", "flight-delays", "1", "--json"))["model"]["config"]["job.name"] == "flight-delays"
     assert isinstance(job.error("models", "show", "flight-delays", "9"), Refused)
 
@@ -131,7 +130,7 @@ def test_growth_is_rolled_back_until_a_container_has_adopted_it(job: Job) -> Non
     job.log.grow("flights", 8)
     job.sluice("models", "grow", "flight-delays")
     told = job.sluice("models", "rollback", "flight-delays", "1", "--why", "too soon", "--if-version", "2").splitlines()
-    assert told[0].endswith("was at version 2 and is at version 3, with 2 containers")
+    assert told[0].endswith("changed from version 2 to version 3, with 2 containers")
     job.sluice("models", "grow", "flight-delays")
     answer = job.http.post(f"/runs/{job.run_id}/containers", json={"processorId": "0", "executionContainerId": "c1"})
     assert answer.json()["jobModelVersion"] == 4

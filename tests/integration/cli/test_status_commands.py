@@ -131,7 +131,7 @@ def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:
 def test_older_runs_are_a_page_away(coordinator: Coordinator) -> None:
     first, second = coordinator.deploy(), coordinator.deploy()
     shown = coordinator.sluice("runs", "--limit", "1")
-    assert shown.splitlines()[-1] == f"older ones: --before {second}"
+    assert shown.splitlines()[-1] == f"for older entries: --before {second}"
     assert first not in shown
     assert first in coordinator.sluice("runs", "--limit", "1", "--before", second)
 
@@ -157,7 +157,7 @@ def test_where_there_are_several_the_choices_are_listed(coordinator: Coordinator
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
 def test_without_any_there_is_none_to_show(coordinator: Coordinator, command: str) -> None:
-    with pytest.raises(ClientError, match=r"there is no (job|run) yet"):
+    with pytest.raises(ClientError, match=r"there are no (jobs|runs) yet"):
         coordinator.sluice(command)
 
 
@@ -165,7 +165,7 @@ def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator)
     coordinator.deploy("a")
     with pytest.raises(ClientError, match="there is no run 'nothing'"):
         coordinator.sluice("tasks", "nothing")
-    with pytest.raises(UnknownJob, match="there is no job 'b': there is a"):
+    with pytest.raises(UnknownJob, match="no job 'b'; the jobs are: a"):
         coordinator.sluice("status", "b")
 
 
@@ -277,10 +277,10 @@ def test_a_watch_refreshes_in_place_until_ctrl_c_and_leaves_the_terminal_as_it_w
 def test_a_watch_outlives_its_coordinator(tmp_path: Path) -> None:
     port = free_port()
     with at_terminal(watch(f"http://127.0.0.1:{port}")) as terminal:
-        terminal.until("trying again")
+        terminal.until("retrying")
         with coordinating(tmp_path / "home", port):
-            terminal.until("there is no job yet")
-        terminal.until("what is shown is")
+            terminal.until("there are no jobs yet")
+        terminal.until("the status shown is")
         terminal.process.send_signal(signal.SIGTERM)
         terminal.until(SHOW_CURSOR)
         assert terminal.process.wait(GENEROUS) == 0

@@ -95,7 +95,7 @@ def test_a_dry_run_tells_the_steps_and_changes_nothing(there: World, new: Path) 
     [
         ("x = 1\n", "must hold exactly one Job"),
         ("def broken(:\n", "does not import: SyntaxError"),
-        (JOB.replace('"copy"', '"another"'), "there is no job 'another': there is copy"),
+        (JOB.replace('"copy"', '"another"'), "no job 'another'; the jobs are: copy"),
         (JOB.replace('"numbers"', '"nowhere"'), "nowhere"),
         (JOB.replace('job = Job("copy")', 'job = Job("copy", grouper="some:Where")'), "some:Where"),
         (JOB.replace("writes=out", "writes=numbers"), "new.py"),
@@ -132,13 +132,13 @@ def test_rows_that_a_flush_would_leave_are_refused_unless_they_may_be_left(there
     code, last = there.upgrade(new).ends()
     assert code == 1
     assert "stage copy: Aggregate without a watermark" in last
-    assert "--allow-left" in last
+    assert "--allow-leftover-state" in last
     command = there.upgrade(new, "--dry-run")
     code, _ = command.ends()
     assert code == 2
     assert "Aggregate without a watermark" in command.said[0]
     assert there.run()["state"] == "RUNNING"
-    command = there.upgrade(new, "--allow-left")
+    command = there.upgrade(new, "--allow-leftover-state")
     command.until("is being drained")
     there.drains(there.run_id, "c1", rowsLeft=20, operatorsLeft=["Aggregate"])
     assert command.until("40 rows are left") == "sluice: 40 rows are left that a flush could not empty (in copy)"
@@ -176,7 +176,7 @@ def test_a_cancelled_drain_leaves_the_old_version_running(there: World, new: Pat
 
 
 def test_a_drain_that_fails_after_its_flush_began_tells_how_to_go_on(there: World, new: Path) -> None:
-    command = there.upgrade(new, "--within", "5")
+    command = there.upgrade(new, "--timeout", "5")
     command.until("is being drained")
     there.step("stopped", there.run_id)
     code, last = command.ends()
@@ -197,7 +197,7 @@ def test_rows_that_are_left_all_the_same_stop_the_upgrade_and_the_same_command_m
     assert code == 2
     assert "but 40 rows are left that a flush could not empty (in copy): nothing is deployed" in last
     assert there.current == there.run_id
-    command = there.upgrade(new, "--allow-left")
+    command = there.upgrade(new, "--allow-leftover-state")
     there.works(deployed(command), "c2")
     assert command.ends()[0] == 0
 
@@ -265,7 +265,7 @@ def test_what_somebody_else_deploys_meanwhile_is_not_taken_for_the_way_back(ther
 
 
 def test_a_failing_version_is_left_as_it_is_when_there_is_to_be_no_way_back(there: World, new: Path) -> None:
-    command, run_id = upgraded(there, new, "--watch", "1", "--no-back")
+    command, run_id = upgraded(there, new, "--watch", "1", "--no-rollback")
     code, last = command.ends()
     assert code == 3
     assert "`sluice deploy` of the old job file with --start drained goes back" in last
@@ -394,7 +394,7 @@ def test_a_run_of_the_very_version_is_upgraded_anew_only_on_demand(there: World,
     assert command.ends()[0] == 0
     assert there.upgrade(new).ends()[0] == 0
     assert there.current == run_id
-    command = there.upgrade(new, "--anew")
+    command = there.upgrade(new, "--force")
     command.until("is being drained")
     there.drains(run_id, "c2")
     again = deployed(command)

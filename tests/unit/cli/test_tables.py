@@ -188,7 +188,7 @@ def test_a_run_that_is_being_stopped_says_so() -> None:
 
 
 def test_without_a_job_there_is_a_word_of_it() -> None:
-    assert plain(status_page(status_of([]), NOON, None)) == "there is no job yet"
+    assert plain(status_page(status_of([]), NOON, None)) == "there are no jobs yet"
 
 
 PROCESSES = [

@@ -61,7 +61,7 @@ def drain(run_id: str, phase: str, seq: int = 1, reason: str = "") -> DrainSumma
 
 
 def step(*, ours: bool = False, drains: tuple[DrainSummary, ...] = (), back: bool = True, anew: bool = False, **run: Any) -> Step:
-    return next_step(UpgradeStatus(detail(**run), ours, drains), back=back, anew=anew)
+    return next_step(UpgradeStatus(detail(**run), ours, drains), rollback=back, force=anew)
 
 
 def of_new(**changes: Any) -> dict[str, Any]:
@@ -213,7 +213,14 @@ PLAN = wire_runs.RunPlanReply(
 
 
 def lines(of: Step, **changes: Any) -> list[str]:
-    terms = {"allow_left": False, "back": True, "batches": 2, "watch": timedelta(seconds=180), "local": False, "old_here": False}
+    terms = {
+        "allow_leftover_state": False,
+        "rollback": True,
+        "batches": 2,
+        "watch": timedelta(seconds=180),
+        "local": False,
+        "old_here": False,
+    }
     return list(plan_lines(of, Terms(**(terms | changes)), PLAN, 2))
 
 
@@ -234,7 +241,7 @@ def test_a_plan_has_the_steps_from_the_next_one_on() -> None:
 
 
 def test_a_plan_says_what_was_chosen() -> None:
-    chosen = lines(Drain(OLD), allow_left=True, back=False, local=True)
+    chosen = lines(Drain(OLD), allow_leftover_state=True, rollback=False, local=True)
     assert "what a flush cannot empty is left" in chosen[0]
     assert chosen[3] == "start its containers here"
     assert chosen[-1] == "if it fails: leave it as it is"

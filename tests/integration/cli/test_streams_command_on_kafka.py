@@ -1,9 +1,11 @@
-"""`sluice kafka topics` on a real broker, as tests/integration/cli/test_log_command.py has it for the embedded log."""
+"""`sluice streams --system kafka` on a real broker, as test_streams_command.py has it for the embedded log."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -11,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
-from sluice.cli.topics import app
+from sluice.cli.main import app
 from sluice.core.errors import BadSettings, StreamConflict, StreamUnavailable, UnknownStream
 from tests.support.processes import free_port
 
@@ -21,7 +23,9 @@ Topics = Callable[..., str]
 @pytest.fixture
 def topics(kafka_server: str) -> Topics:
     def call(*words: str, typed: str = "", bootstrap: str = kafka_server) -> str:
-        done = CliRunner().invoke(app, [*words, "--bootstrap", bootstrap], input=typed, catch_exceptions=False)
+        done = CliRunner().invoke(
+            app, ["streams", *words, "--system", "kafka", "--bootstrap", bootstrap], input=typed, catch_exceptions=False
+        )
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -129,3 +133,11 @@ def test_who_one_is_comes_from_a_file_of_properties(topics: Topics, tmp_path_fac
     file.write_text("security.protocol=CARRIER_PIGEON\n")
     with pytest.raises(BadSettings, match=r"client\.properties"):
         topics("ls", "--properties", str(file))
+
+
+def test_the_former_command_works_and_is_warned_of(topics: Topics, words: str, kafka_server: str) -> None:
+    command = [sys.executable, "-P", "-m", "sluice", "kafka", "topics", "create", words, "--bootstrap", kafka_server]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{words}: 1 partitions\n"
+    assert done.stderr == "sluice: command sluice kafka topics is deprecated and will be removed in 0.3.0: use sluice streams\n"
+    assert f"{words}\t1 partitions" in topics("ls")

@@ -1,0 +1,26 @@
+"""`sluice container`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from containers.settings import read_container_settings
+from containers.watchdog import Watchdog
+from sluice import logconfig
+from sluice.clock import SystemClock
+
+
+def container(job_file: Annotated[Path, typer.Argument(metavar="JOBFILE", help="Python file that declares the job.")]) -> None:
+    """Run one container of a run, under a watchdog.
+
+    Settings come from the environment: SLUICE_COORDINATOR_URL, SLUICE_RUN_ID, SLUICE_PROCESSOR_ID and EXECUTION_ENV_CONTAINER_ID. Exit
+    codes: 0 stopped in order, 1 failure, 3 lease lost.
+    """
+    stamp = logconfig.configure(logconfig.read_log_settings())
+    settings = read_container_settings()
+    stamp.fields |= settings.log_fields
+    raise typer.Exit(asyncio.run(Watchdog(job_file, settings, SystemClock()).run()))

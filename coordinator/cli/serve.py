@@ -1,0 +1,94 @@
+"""`sluice coordinator` and `sluice db`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from coordinator.app import prepare
+from coordinator.server import server
+from coordinator.settings import read_settings
+from coordinator.store.sql import open_store
+from sluice import logconfig
+
+db = typer.Typer(no_args_is_help=True, help="Migrate the coordinator's database.")
+
+Home = Annotated[Path | None, typer.Option("--home", help="Directory of the database, the log and local state. Default: .sluice.")]
+Database = Annotated[
+    str | None, typer.Option("--database-url", metavar="URL", help="SQLAlchemy URL with an async driver. Default: SQLite in --home.")
+]
+
+
+def coordinator(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. Default: 8180. 0 chooses a free one.")] = None,
+    home: Home = None,
+    database_url: Database = None,
+    log_dir: Annotated[Path | None, typer.Option(help="Directory of the embedded log. Default: log in --home.")] = None,
+    lease_seconds: Annotated[float | None, typer.Option(help="Duration of a container's lease. Default: 40.")] = None,
+    heartbeat_seconds: Annotated[float | None, typer.Option(help="Interval of heartbeats. Default: 5.")] = None,
+    margin_seconds: Annotated[
+        float | None, typer.Option(help="Safety margin: a container stops this long before its lease expires. Default: 3.")
+    ] = None,
+    grace_seconds: Annotated[
+        float | None, typer.Option(help="Grace period: tasks are reassigned this long after a lease expires. Default: 5.")
+    ] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Allow listening on addresses other than loopback. Requests are not authenticated.")
+    ] = None,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+) -> None:
+    """Run the coordinator until SIGTERM or Ctrl-C."""
+    logconfig.configure(logconfig.read_log_settings())
+    settings = read_settings(
+        host=host,
+        port=port,
+        home=home,
+        database_url=database_url,
+        log_dir=log_dir,
+        lease_seconds=lease_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        margin_seconds=margin_seconds,
+        grace_seconds=grace_seconds,
+        insecure=insecure,
+    )
+    for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after it has stopped: exit with 0 all the same
+        signal.signal(each, lambda *_: None)
+    running = server(settings)
+    if stop_with_stdin:
+        threading.Thread(target=_stop_with_stdin, args=(running,), daemon=True).start()
+    running.run()
+    if running.failure is not None:
+        raise running.failure
+    if not running.started:
+        raise SystemExit(1)
+
+
+def _stop_with_stdin(running: uvicorn.Server) -> None:
+    """Stop when the process that holds the other end of standard input has ended."""
+    while os.read(0, 1024):
+        pass
+    running.should_exit = True
+
+
+@db.command("upgrade")
+def db_upgrade(home: Home = None, database_url: Database = None) -> None:
+    """Migrate the database to the schema of this version."""
+    settings = read_settings(home=home, database_url=database_url)
+
+    async def migrate() -> None:
+        store = open_store(settings.database)
+        try:
+            await prepare(settings, store)
+        finally:
+            await store.close()
+
+    asyncio.run(migrate())
+    typer.echo(f"{settings.database_shown} has the current schema")

@@ -1,0 +1,49 @@
+"""Where the embedded log and Kafka are, for programs other than the coordinator. The names and sources are those of the coordinator's
+settings: options, then `SLUICE_…` variables, then the TOML file that SLUICE_CONFIG names, then defaults.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from sluice.core.errors import BadSettings
+
+
+class StreamSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
+
+    home: Path = Path(".sluice")
+    log_dir: Path | None = None
+    kafka_bootstrap: str = ""
+    kafka_properties: Path | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = os.environ.get("SLUICE_CONFIG")
+        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, Path(file))] if file else []))
+
+    @property
+    def log_directory(self) -> Path:
+        return (self.log_dir or self.home / "log").absolute()
+
+
+def read_stream_settings(**options: object) -> StreamSettings:
+    """Options that are None were not given. Raises BadSettings."""
+    file = os.environ.get("SLUICE_CONFIG")
+    if file and not Path(file).is_file():
+        raise BadSettings(f"SLUICE_CONFIG names {file}, which is not a file")
+    try:
+        return StreamSettings(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
+    except (ValidationError, ValueError) as error:  # ValueError: the file is not TOML
+        raise BadSettings(str(error)) from error
