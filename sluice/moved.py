@@ -123,7 +123,7 @@ MOVED = {
     "coordinator.blobs.filesystem": "sluice.blobs.filesystem",
     "coordinator.blobs.limited": "sluice.blobs.limited",
     "coordinator.blobs.locations": "sluice.blobs.locations",
-    "coordinator.blobs.memory": "sluice.blobs.memory",
+    "coordinator.blobs.memory": "tests.support.memory",
     "coordinator.blobs.patient": "sluice.blobs.timeouts",
     "coordinator.blobs.place": "sluice.blobs.marker",
     "coordinator.blobs.port": "sluice.blobs.port",

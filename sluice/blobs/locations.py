@@ -2,7 +2,6 @@
 
     file:///var/lib/sluice/blobs
     s3://bucket/prefix?endpoint=http://127.0.0.1:7070&region=eu-central-1
-    memory://name
 
 An S3 store's credentials come from the environment, never from the URL, which is shown to people.
 """
@@ -12,24 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from sluice.blobs.counted import CountedBlobs, Requests
 from sluice.blobs.filesystem import FilesystemBlobs
 from sluice.blobs.limited import LimitedBlobs
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import BlobStore
 from sluice.blobs.retrying import RetryingBlobs
-from sluice.blobs.timeouts import PatientBlobs
+from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.clock import Clock, SystemClock
+from sluice.core import deprecations
 from sluice.core.backoff import Backoff
+from sluice.core.deprecations import Kind
 from sluice.core.errors import BadSettings
 
 CONCURRENCY = 16
-PATIENCE = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=20)
 
-_in_memory: dict[str, MemoryBlobs] = {}
-"""All who name a store in memory of this process mean the same."""
+_temporary: dict[str, TemporaryDirectory[str]] = {}
+"""Name of a memory:// store -> the directory of its blobs, which is removed when this process ends."""
 
 
 def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
@@ -48,14 +49,14 @@ def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
         case "file":
             return FilesystemBlobs(_directory(parts, url), clock)
         case "memory":
-            return _in_memory.setdefault(parts.netloc + parts.path, MemoryBlobs(clock))
+            return FilesystemBlobs(_temporary_directory(parts.netloc + parts.path), clock)
         case "s3":
             return _s3(parts, url, clock)
         case _:
             raise BadSettings(f"a blob store's location is {_FORMS}, not {url!r}")
 
 
-_FORMS = "file:///directory, s3://bucket/prefix?endpoint=...&region=... or memory://name"
+_FORMS = "file:///directory or s3://bucket/prefix?endpoint=...&region=..."
 _KEYS = "take them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 _S3_OPTIONS = {"endpoint", "region"}
 
@@ -65,6 +66,13 @@ def _directory(parts: SplitResult, url: str) -> Path:
     if parts.netloc or parts.query or not path.is_absolute() or path == Path("/"):
         raise BadSettings(f"a directory of blobs is written file:///absolute/path, not {url!r}")
     return path
+
+
+def _temporary_directory(name: str) -> Path:
+    deprecations.use(deprecations.find(Kind.URL, "memory://"))
+    if name not in _temporary:
+        _temporary[name] = TemporaryDirectory(prefix="sluice-blobs-")
+    return Path(_temporary[name].name)
 
 
 def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
@@ -95,9 +103,10 @@ def wrapped(
     *,
     concurrency: int = CONCURRENCY,
     backoff: Backoff | None = None,
-    patience: timedelta = PATIENCE,
+    timeout: timedelta = TIMEOUT,
     clock: Clock | None = None,
 ) -> BlobStore:
-    """The store as all but tests use it. Every attempt is counted, has `patience`, and waits for its turn; pauses take no turn."""
-    patient = PatientBlobs(CountedBlobs(store, requests), patience)
-    return RetryingBlobs(LimitedBlobs(patient, concurrency), backoff or Backoff(), clock or SystemClock())
+    """The store with retries, a limit on concurrent requests, timeouts and counters. Pauses between retries do not count as concurrent
+    requests; every attempt is counted."""
+    limited = LimitedBlobs(TimeoutBlobs(CountedBlobs(store, requests), timeout), concurrency)
+    return RetryingBlobs(limited, backoff or Backoff(), clock or SystemClock())

@@ -18,11 +18,11 @@ from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect
 from containers.state.freeze import FrozenCheckpoint, freeze, lineage_of, needed
 from containers.state.upload import CommitSettings
-from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import StageName
 from sluice.job import Input
 from tests.spark.conftest import Bench
 from tests.support.fakes import FakeClock
+from tests.support.memory import MemoryBlobs
 from tests.support.trees import Place
 
 pytestmark = pytest.mark.spark

@@ -23,7 +23,6 @@ from coordinator.store.memory import MemoryStore
 from coordinator.store.port import StoreRow
 from coordinator.store.snapshots import MarkerRow
 from sluice import Job
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
 from sluice.core.ids import Generation, Lineage, RunId, StageKey, StageName, TaskName
@@ -49,6 +48,7 @@ from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row, run_spec
 from tests.support.agents import Incarnation, Place
 from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.fakes import FakeClock
+from tests.support.memory import MemoryBlobs
 
 TASK, STAGE, RUN = TaskName("Partition 0"), StageName("s"), RunId("r1")
 KEY = StageKey(JOB, TASK, STAGE)
@@ -100,7 +100,7 @@ class World:
         async def greet(name: BlobStoreName, opened: BlobStore) -> object:
             return await is_ours(self.store, name, opened)
 
-        stores = BlobStores({"local": "memory://"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
+        stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
         self.blobs = blobs
         self.blob_stores = stores
         self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from coordinator.blobpool import Backup, BlobStores
-from sluice.blobs.memory import MemoryBlobs
 from sluice.core.ids import Instant
+from tests.support.memory import MemoryBlobs
 
 
 class FakeClock:

@@ -79,7 +79,7 @@ async def test_a_first_snapshot_may_have_no_batch(caller: Caller) -> None:
 
 
 async def test_each_blob_store_has_a_newest_of_its_own(home: Path, clock: FakeClock) -> None:
-    places = {"local": "memory://own-newest-a", "other": "memory://own-newest-b"}
+    places = {"local": (home / "own-newest-a").as_uri(), "other": (home / "own-newest-b").as_uri()}
     async with calling(home, clock, blob_stores=places) as caller:
         caller.log.create("flights", 2)
         run_id, lineage = await held(caller)
@@ -147,7 +147,7 @@ async def test_a_new_lineage_without_a_snapshot_begins_with_nothing(caller: Call
 
 
 async def test_a_run_tells_where_its_state_goes_and_comes_from(home: Path, clock: FakeClock) -> None:
-    places = {"a": "memory://tells-a", "b": "memory://tells-b"}
+    places = {"a": (home / "tells-a").as_uri(), "b": (home / "tells-b").as_uri()}
     async with calling(home, clock, blob_stores=places, restore_from=("b",)) as caller:
         caller.log.create("flights", 2)
         told = await caller.run((await caller.deploy())["runId"])
@@ -167,7 +167,7 @@ async def test_the_default_blob_store_is_a_directory_under_home(caller: Caller, 
 
 
 async def test_a_run_is_moved_to_other_blob_stores_while_it_runs(home: Path, clock: FakeClock) -> None:
-    async with calling(home, clock, blob_stores={"a": "memory://moved-a", "b": "memory://moved-b"}) as caller:
+    async with calling(home, clock, blob_stores={"a": (home / "moved-a").as_uri(), "b": (home / "moved-b").as_uri()}) as caller:
         caller.log.create("flights", 2)
         run_id = (await caller.deploy())["runId"]
         body = {"stores": ["b"], "restoreFrom": ["b", "a"]}

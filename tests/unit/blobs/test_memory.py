@@ -1,14 +1,14 @@
-"""Blobs in memory, bare and wrapped."""
+"""The blob store in memory, which other tests use, keeps the contract, bare and wrapped."""
 
 from __future__ import annotations
 
 import pytest
 
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobStoreUnusable
 from tests.contracts.blobs import BlobStoreContract, WrappedBlobStoreContract
+from tests.support.memory import MemoryBlobs
 
 
 async def opened() -> MemoryBlobs:

@@ -12,16 +12,16 @@ import pytest
 
 from sluice.blobs.counted import CountedBlobs, Kind, Requests
 from sluice.blobs.limited import LimitedBlobs
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose, Sink
 from sluice.blobs.retrying import RetryingBlobs
-from sluice.blobs.timeouts import PatientBlobs
+from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, bytes_of, ids, put
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, Plan, at, every, healthy
+from tests.support.memory import MemoryBlobs
 
 BACKOFF = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=8), budget=timedelta(seconds=30))
 
@@ -150,7 +150,7 @@ def test_no_pause_goes_beyond_the_budget() -> None:
 
 def patient(plan: Plan, patience: float = 0.01) -> tuple[FaultyBlobs, BlobStore]:
     faulty = FaultyBlobs(MemoryBlobs(FakeClock()), plan)
-    return faulty, PatientBlobs(faulty, timedelta(seconds=patience))
+    return faulty, TimeoutBlobs(faulty, timedelta(seconds=patience))
 
 
 @pytest.mark.parametrize("name", ["open", "put", "put_if_absent", "get", "delete", "remove_ttl", "list"])
@@ -167,7 +167,7 @@ async def test_a_request_that_hangs_is_given_up(name: str) -> None:
         "remove_ttl": lambda: store.remove_ttl(BlobId("a"), ABOUT),
         "list": lambda: ids(store),
     }
-    with pytest.raises(BlobUnavailable, match="no sign of life"):
+    with pytest.raises(BlobUnavailable, match="no progress"):
         await calls[name]()
 
 
@@ -189,17 +189,17 @@ class Slow(MemoryBlobs):
 
 
 async def test_a_body_that_comes_slowly_is_no_hang() -> None:
-    store = PatientBlobs(Slow(hangs=False), timedelta(seconds=0.05))
+    store = TimeoutBlobs(Slow(hangs=False), timedelta(seconds=0.05))
     assert await bytes_of(store, "a") == b"xxxxx"
 
 
 async def test_a_sink_gets_nothing_any_more_from_a_request_that_was_given_up() -> None:
     slow = Slow(hangs=True)
     sink = BytesIO()
-    with pytest.raises(BlobUnavailable, match="no sign of life"):
-        await PatientBlobs(slow, timedelta(seconds=0.05)).get(BlobId("a"), sink, ABOUT)
+    with pytest.raises(BlobUnavailable, match="no progress"):
+        await TimeoutBlobs(slow, timedelta(seconds=0.05)).get(BlobId("a"), sink, ABOUT)
     assert slow.late is not None
-    with pytest.raises(BlobUnavailable, match="given up"):
+    with pytest.raises(BlobUnavailable, match="cancelled"):
         slow.late()
     assert sink.getvalue() == b"xxxxx"
 

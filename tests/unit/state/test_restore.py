@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from containers.errors import CheckpointUnreadable, DiskUnwritable
 from containers.state.restore import mend
 from sluice.blobs.indexes import read_index
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId, FileBlob, SnapshotIndex, walk
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, FullDisk, at
+from tests.support.memory import MemoryBlobs
 from tests.support.trees import KEY, TINY, File, Place, disk_is_clean, flip, make, plain, read, trees, with_parents
 
 ABOUT = About.of_stage(Purpose.AUDIT, KEY)

@@ -12,13 +12,13 @@ from containers.errors import CheckpointUnreadable
 from containers.state.diff import Identity
 from containers.state.files import FileChanged, LocalFiles
 from containers.state.upload import CommitSettings
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BadSettings, BlobMissing, BlobUnavailable, IndexUnreadable
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId, walk
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, Operation, at, healthy
+from tests.support.memory import MemoryBlobs
 from tests.support.trees import KEY, TINY, Place, flip, make, plain, read, with_parents
 
 ABOUT = About.of_stage(Purpose.AUDIT, KEY)

@@ -7,12 +7,12 @@ import pytest
 
 from containers.state.recovery import OffsetLogEntry
 from containers.state.wal import OffsetLog, encoded, put_in_all
-from sluice.blobs.memory import MemoryBlobs
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName
 from sluice.core.snapshot import offsets_blob_id
 from tests.support.fakes import FakeClock
+from tests.support.memory import MemoryBlobs
 
 JOB, TASK, STAGE, LINEAGE = JobName("delays"), TaskName("Partition 0"), StageName("hourly"), Lineage("one")
 KEY = StageKey(JOB, TASK, STAGE)

@@ -1,4 +1,4 @@
-"""Blobs in memory: for tests, and for trying Sluice out. They are gone with the process."""
+"""A blob store in memory."""
 
 from __future__ import annotations
 
