@@ -1,45 +1,57 @@
-"""The engine on real Spark."""
+"""The engine on Spark: starts, pauses, flushes and stops the queries of a container's stages.
+
+It finds the part that does the work and passes it what the container and the stage's start say: `session` for the JVM, `replay` for the
+batches that run again before a query starts, `query` for a running query, `gate` for a paused one, `flush` for a drain.
+"""
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import STARTING, Batch, Callbacks, Emptied, StageStart
 from containers.errors import StateElsewhere
 from containers.settings import ContainerSettings
-from containers.spark.cds import present
-from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.flush import ENDS_WITHIN, Flusher
 from containers.spark.gate import Held, hold
 from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.operators import unflushable
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
-from containers.spark.replay import Opening
-from containers.spark.session import check_alive, executors_asked, is_local, pickle_whole, start_session, submitted_conf
+from containers.spark.replay import Replay
+from containers.spark.session import Session, pickle_whole
 from containers.spark.systems.port import Grant, TaskSystem
-from containers.spark.systems.registry import jars_for, task_systems
+from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Stores, check_not_emptied, check_writable, inspect, mark_emptied, write_plan
+from containers.state.checkpoint import Stores, check_not_emptied, inspect
 from containers.state.offsetlog import positions_of
 from sluice.clock import Clock
-from sluice.core.errors import BadJobFile, BadSettings
+from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
 from sluice.job import Job
 
 log = logging.getLogger(__name__)
 
 SOURCES_WITHIN = timedelta(seconds=15)
-"""Longer than Spark waits for a source's Python process."""
+"""Longer than Spark waits for the Python process of a source."""
+
+
+@dataclass(slots=True)
+class StageQuery:
+    """What the engine knows of one stage's query. `task` is that of the running query; `flushed`: a drain has begun to empty its state."""
+
+    reads: Sequence[StreamId] = ()
+    task: StageTask | None = None
+    unflushable: Sequence[str] | None = None
+    paused: Held | None = None
+    flushed: bool = False
 
 
 class SparkEngine:
@@ -50,69 +62,55 @@ class SparkEngine:
         job: Job,
         settings: ContainerSettings,
         streams: Mapping[str, Bound],
-        systems: Mapping[str, Mapping[str, str]],
+        connections: Connections,
         config: Mapping[str, str],
         clock: Clock,
     ) -> None:
+        """`streams` are those of the run by name, `connections` its systems as the coordinator describes them, `config` that of the run."""
         self._job = job
         self._settings = settings
         self._streams = streams
-        self._connections = systems
-        self._systems: Mapping[str, TaskSystem] = {}
+        self._connections = connections
         self._config = config
         self._clock = clock
-        self._stores = Stores(settings.state_directory, job.name)
-        self._reads: dict[str, list[StreamId]] = {}
-        self._names: dict[str, str] = {}
-        self._unflushable: dict[str, Sequence[str]] = {}
-        self._tasks: dict[str, StageTask] = {}
-        self._held: dict[str, Held] = {}
-        self._emptied: set[str] = set()
-        self._starting = threading.Semaphore(STARTING)
+        self._checkpoints = Stores(settings.state_directory, job.name)
         self._triggers = Triggers(settings.trigger)
-        self._spark: SparkSession | None = None
-        self._shared_paths: SharedPaths | None = None
+        self._starting = threading.Semaphore(STARTING)
+        self._session: Session | None = None
         self._callbacks: Callbacks | None = None
+        self._systems: Mapping[str, TaskSystem] = {}
+        self._queries: dict[str, StageQuery] = {}
+        self._names: dict[str, str] = {}
+        """Names of running queries, by Spark's id of the run."""
+
+    # --- the session -----------------------------------------------------------------------------------------------
 
     def open(self, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
-        name, scratch = f"{self._job.name} {self._settings.processor_id}", self._settings.scratch_directory
-        for directory in (self._settings.state_directory, scratch):
-            check_writable(directory)
-        archive = present(os.environ) if self._settings.class_archive else None
-        sockets, beside = self._settings.sockets_dir, self._job.directory
-        self._spark = start_session(name, self._settings.master, scratch, self._spark_conf(), sockets, archive, beside)
-        self._systems = task_systems(self._spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
+        session = self._session = Session.start(self._job, self._settings, self._connections, self._config)
+        self._systems = task_systems(session.spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
-        if not is_local(str(self._spark.sparkContext.master)):
-            self._check_shared_paths(self._spark)
-        self._spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle))
+        session.check_shared_paths(self._settings, self._connections, self._clock)
+        session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle))
 
-    def _spark_conf(self) -> dict[str, str]:
-        """Settings of the run ("spark.…" in its config), then the container's own."""
-        conf = {name: value for name, value in self._config.items() if name.startswith("spark.")} | self._settings.spark_conf
-        submitted = submitted_conf()
-        jars = jars_for(self._connections, submitted | conf)
-        if jars and submitted:
-            raise BadSettings(f"spark-submit has started its JVM without the Kafka connector: give it --jars {jars['spark.jars']}")
-        return conf | jars
+    @property
+    def _opened(self) -> Session:
+        assert self._session is not None
+        return self._session
 
-    def _check_shared_paths(self, spark: SparkSession) -> None:
-        """What executors elsewhere read or write beside us. Raises PathNotShared, ExecutorsMissing."""
-        paths = [SharedPath(self._settings.state_directory, "SLUICE_STATE_DIR")]
-        paths += [
-            SharedPath(Path(connection["path"]), "the coordinator's SLUICE_LOG_DIR", of_one_machine=True)
-            for connection in self._connections.values()
-            if connection.get("type") == "log"
-        ]
-        self._shared_paths = SharedPaths(spark, paths, self._clock, self._settings.executors_timeout)
-        conf = spark.sparkContext.getConf()
-        self._shared_paths.check(executors_asked(str(spark.sparkContext.master), dict(conf.getAll())))
+    def check(self) -> None:
+        self._opened.check()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    # --- events of Spark -------------------------------------------------------------------------------------------
 
     def _on_batch(self, done: BatchDone) -> None:
         assert self._callbacks is not None
-        reads = self._reads.get(done.query, [])
-        offsets, latest = positions_of(done.positions, reads), positions_of(done.latest, reads)
+        query = self._queries.get(done.query) or StageQuery()
+        offsets, latest = positions_of(done.positions, query.reads), positions_of(done.latest, query.reads)
         self._callbacks.on_batch(
             Batch(
                 query=done.query,
@@ -125,7 +123,7 @@ class SparkEngine:
                 behind=sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None,
                 state=done.state,
                 watermark=done.watermark,
-                unflushable=self._unflushable.get(done.query),
+                unflushable=query.unflushable,
             )
         )
 
@@ -139,23 +137,13 @@ class SparkEngine:
         self._names.pop(ended.run_id, None)
         self._callbacks.on_end(ended.run_id, ended.error)
 
-    def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
-        assert self._spark is not None
-        stage = start.declared.stage
-        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts, opening)
-        self._reads[start.query] = [self._streams[name].stream for name in stage.reads]
-        max_rows = self._settings.max_rows
-        return StageTask(
-            self._spark, grant, self._streams, self._systems, self._config, max_rows, start.around, start.drain, start.failed_drains
-        )
+    # --- running queries -------------------------------------------------------------------------------------------
 
     def start(self, start: StageStart) -> tuple[str, Any]:
-        assert self._spark is not None
-        assert self._callbacks is not None
         stage = start.declared.stage
         task = self._task(start)
         appended = task.fence(stage.writes)
-        directory = self._stores.prepare(start.task, stage.name, start.lineage, None if start.restored else start.reported)
+        directory = self._checkpoint(start)
         check_not_emptied(directory)
         found = inspect(directory)
         if found is not None and max([found.planned, *start.replay]) < appended:
@@ -165,33 +153,44 @@ class SparkEngine:
             )
         self._replay(start, directory)
         writer = self._writer(start, task)
-        self._unflushable[start.query] = unflushable(writer)
-        query = start_query(self._spark, writer, start.query, directory, self._triggers.of(start.query))
+        known = self._query(start)
+        known.unflushable = unflushable(writer)
+        query = start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
         self._names[str(query.runId)] = start.query
-        self._tasks[start.query] = task
+        known.task = task
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
 
     def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        assert self._spark is not None
         try:
-            held = hold(self._spark, query, deadline, forced)
-        except Exception as error:  # it is spoken to where there is no interface
-            log.warning("%s cannot be held, and is stopped instead", query.name, exc_info=error)
+            paused = hold(self._opened.spark, query, deadline, forced)
+        except Exception as error:  # the gate uses internals of Spark
+            log.warning("%s cannot be paused, and is stopped instead", query.name, exc_info=error)
             return False
-        if held is not None:
-            self._held[query.name] = held
-        return held is not None
+        if paused is not None:
+            self._queries[query.name].paused = paused
+        return paused is not None
 
     def release(self, query: Any) -> None:
-        held = self._held.pop(query.name)
-        if query.name in self._emptied:
-            held.end(ENDS_WITHIN, threading.Event())  # `start` then says why it cannot go on
+        known = self._queries[query.name]
+        paused, known.paused = known.paused, None
+        assert paused is not None
+        if known.flushed:
+            paused.end(ENDS_WITHIN, threading.Event())  # `start` then says why it cannot go on
         else:
-            held.release()
+            paused.release()
+
+    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+        known = self._queries[query.name]
+        paused, known.paused = known.paused, None
+        if paused is not None:
+            return paused.end(deadline, forced)
+        return stop_between_batches(self._opened.spark, query, deadline, forced)
+
+    # --- drains ----------------------------------------------------------------------------------------------------
 
     def finish(self, start: StageStart) -> None:
-        if start.query not in self._held:  # which has none
+        if self._query(start).paused is None:  # a paused query has finished its batch
             with self._starting:
                 self._flusher(start).finish_interrupted()
 
@@ -205,43 +204,69 @@ class SparkEngine:
         return found
 
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
-        self._emptied.add(start.query)
-        held = self._held.get(start.query)
-        if held is None:
+        known = self._query(start)
+        known.flushed = True
+        paused = known.paused
+        if paused is None:
             with self._starting:
-                return _emptied(self._flusher(start), start.drain, ends)
+                return self._flusher(start).empty(start.drain, ends)
+        assert known.task is not None
+        known.task.draining = start.drain  # what the running query writes from now on is written under the drain
         try:
-            return _emptied(self._flusher_of(start, held), start.drain, ends)
+            return self._flusher_on(start, self._task(start), self._directory(start), paused).empty(start.drain, ends)
         except BaseException:
-            self._held.pop(start.query, None)
-            held.end(ENDS_WITHIN, threading.Event())
+            known.paused = None
+            paused.end(ENDS_WITHIN, threading.Event())
             raise
 
     def _flusher(self, start: StageStart) -> Flusher:
-        """Of a store on which no query runs, with the plans that it must run again run."""
+        """For a checkpoint on which no query runs. Runs the batches first that must run again."""
         task = self._task(start)
         task.fence(start.declared.stage.writes)
-        directory = self._stores.prepare(start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported)
+        directory = self._checkpoint(start)
         check_not_emptied(directory, start.drain)
         self._replay(start, directory)
         return self._flusher_on(start, task, directory)
 
-    def _flusher_of(self, start: StageStart, held: Held) -> Flusher:
-        """Of the store of a running query, which from now on writes under the drain."""
-        self._tasks[start.query].draining = start.drain
-        return self._flusher_on(start, self._task(start), self._stores.directory(start.task, start.declared.stage.name), held)
-
-    def _flusher_on(self, start: StageStart, task: StageTask, directory: Path, held: Held | None = None) -> Flusher:
-        assert self._spark is not None
+    def _flusher_on(self, start: StageStart, task: StageTask, directory: Path, paused: Held | None = None) -> Flusher:
         return Flusher(
-            self._spark,
+            self._opened.spark,
             directory,
             start.query,
             lambda: self._writer(start, task),
             start.starts,
             self._settings.max_rows,
             self._clock,
-            held=held,
+            held=paused,
+        )
+
+    # --- a stage's parts -------------------------------------------------------------------------------------------
+
+    def _query(self, start: StageStart) -> StageQuery:
+        return self._queries.setdefault(start.query, StageQuery())
+
+    def _directory(self, start: StageStart) -> Path:
+        return self._checkpoints.directory(start.task, start.declared.stage.name)
+
+    def _checkpoint(self, start: StageStart) -> Path:
+        """The stage's checkpoint directory, made ready. Raises StateElsewhere, CheckpointUnreadable, DiskUnwritable."""
+        reported = None if start.restored else start.reported
+        return self._checkpoints.prepare(start.task, start.declared.stage.name, start.lineage, reported)
+
+    def _task(self, start: StageStart, *, opening: bool = False) -> StageTask:
+        stage = start.declared.stage
+        grant = Grant(self._job.name, start.task, stage.name, start.generation, start.lineage, start.origin, start.starts, opening)
+        self._query(start).reads = [self._streams[name].stream for name in stage.reads]
+        return StageTask(
+            self._opened.spark,
+            grant,
+            self._streams,
+            self._systems,
+            self._config,
+            self._settings.max_rows,
+            start.around,
+            start.drain,
+            start.failed_drains,
         )
 
     def _writer(self, start: StageStart, task: StageTask) -> DataStreamWriter:
@@ -253,51 +278,15 @@ class SparkEngine:
         return writer
 
     def _replay(self, start: StageStart, directory: Path) -> None:
-        """Run the plans that the store has not committed, one at a time; the last of them is left to the query itself, which begins with
-        it. Then make new partitions known that the query itself could not begin with. May be interrupted anywhere and run again."""
-        assert self._spark is not None
-        opening = self._opening(start, directory)
-        for batch, plan in sorted(start.replay.items()):
-            found = inspect(directory)
-            if found is not None and batch <= found.committed:
-                continue
-            write_plan(directory, batch, plan)
-            if batch < max(start.replay):
-                log.info("%s runs batch %d again", start.query, batch)
-                opening.run(batch)
-        opening.open(self._clock.now())
-
-    def _opening(self, start: StageStart, directory: Path) -> Opening:
-        """The log's source begins with any partition."""
-        assert self._spark is not None
-        reads = [stream for stream in self._reads[start.query] if self._connections.get(stream.system, {}).get("type") == "kafka"]
-        return Opening(
-            *(self._spark, directory, start.query, start.starts, reads),
+        """Only Kafka's source needs new partitions to be announced to it; the source of the embedded log starts with any partition."""
+        reads = [stream for stream in self._query(start).reads if self._connections.get(stream.system, {}).get("type") == "kafka"]
+        replay = Replay(
+            self._opened.spark,
+            directory,
+            start.query,
+            start.starts,
+            reads,
             lambda opening: self._writer(start, self._task(start, opening=opening)),
         )
-
-    def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        assert self._spark is not None
-        held = self._held.pop(query.name, None)
-        return stop_between_batches(self._spark, query, deadline, forced) if held is None else held.end(deadline, forced)
-
-    def check(self) -> None:
-        assert self._spark is not None
-        check_alive(self._spark)
-        if self._shared_paths is not None:
-            self._shared_paths.look_at_newcomers()
-
-    def close(self) -> None:
-        if self._shared_paths is not None:
-            self._shared_paths.close()
-        if self._spark is not None:
-            self._spark.stop()
-
-
-def _emptied(flusher: Flusher, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
-    found = inspect(flusher.directory)
-    mark_emptied(flusher.directory, drain, -1 if found is None else found.committed)
-    flusher.finish_interrupted()
-    flusher.advance(ends)
-    flushed = flusher.flush()
-    return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
+        replay.run(start.replay)
+        replay.add_partitions(self._clock.now())

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from containers.engine import Emptied
 from containers.spark.gate import Held
 from containers.spark.listener import OperatorState
 from containers.spark.operators import Empties, Operator, operators_of, sources_of
 from containers.spark.query import plan_metadata, run_planned_batch
 from containers.state import offsetlog
-from containers.state.checkpoint import inspect, read_plan, write_plan
+from containers.state.checkpoint import inspect, mark_emptied, read_plan, write_plan
 from containers.state.offsetlog import BatchPlan
 from sluice.clock import Clock
 from sluice.core.ids import Ssp
@@ -102,6 +103,15 @@ class Flusher:
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         return operators_of(self._writer) if self._held is None else self._held.operators()
+
+    def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
+        """All steps of a drain, in order. The checkpoint is marked first: after a crash no query starts on it. May be run again."""
+        found = inspect(self.directory)
+        mark_emptied(self.directory, drain, -1 if found is None else found.committed)
+        self.finish_interrupted()
+        self.advance(ends)
+        flushed = self.flush()
+        return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
 
     def finish_interrupted(self) -> bool:
         """Run the batch that was planned and not committed; whether there was one."""

@@ -1,8 +1,9 @@
-"""New partitions of a stream whose first records are gone already, made known to a query's checkpoint.
+"""Batches that run before a stage's query starts: those that were planned and not committed, and one that adds new partitions.
 
-Spark's Kafka source begins a partition that its checkpoint does not know at its first record, and takes it for lost data when that is not
-record 0: with `failOnDataLoss` the query fails, for good. So the checkpoint gets a batch that reads nothing and ends at the old offsets and
-at the starts of the new partitions, under a source that does not mind; from then on the query minds again.
+Spark's Kafka source starts a partition that is not in its checkpoint at the partition's first record. If that is not record 0, the source
+takes the missing records for lost data, and with `failOnDataLoss` the query fails for good. So a batch is added to the checkpoint that
+reads nothing and ends at the old offsets and at the starts of the new partitions. It runs with a source that tolerates missing records;
+after it, the query runs with one that does not.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from sluice.core.ids import Ssp, StreamId
 log = logging.getLogger(__name__)
 
 
-class Opening:
-    """Of one store on which no query runs. `starts` is where the partitions begin that it is to read, `reads` the streams that this is
-    about. `writer_of` makes its query; told so, one whose sources do not mind that first records are gone. Methods block, and may be
-    interrupted anywhere and run again."""
+class Replay:
+    """For one checkpoint on which no query runs. Methods block, and may be interrupted anywhere and run again."""
 
     def __init__(
         self,
@@ -37,6 +36,8 @@ class Opening:
         reads: Sequence[StreamId],
         writer_of: Callable[[bool], DataStreamWriter],
     ) -> None:
+        """`name` is the query's. `starts` has the partitions that it is to read, and where they start; `reads` the streams whose new
+        partitions must be added. `writer_of` makes the query; with True, one whose sources tolerate missing records."""
         self._spark = spark
         self._directory = directory
         self._name = name
@@ -44,25 +45,37 @@ class Opening:
         self._reads = reads
         self._writer_of = writer_of
 
-    def open(self, now: datetime) -> None:
-        """Make the partitions known that the store does not know."""
+    def run(self, entries: Mapping[int, str]) -> None:
+        """Run the batches of these offset-log entries that are not committed, one at a time. The last of them is only written: the query
+        itself starts with it."""
+        for batch, entry in sorted(entries.items()):
+            found = inspect(self._directory)
+            if found is not None and batch <= found.committed:
+                continue
+            write_plan(self._directory, batch, entry)
+            if batch < max(entries):
+                log.info("%s runs batch %d again", self._name, batch)
+                self._run(batch)
+
+    def add_partitions(self, now: datetime) -> None:
+        """Add the partitions of `starts` that the checkpoint does not have."""
         found = inspect(self._directory)
         if found is None or found.planned < 0:
             return
-        plan = offsetlog.widened(self._plan(found.planned), self._starts, self._reads, now)
-        if found.planned > found.committed and (plan is not None or self._widens(found.planned)):
-            self.run(found.planned)
-        if plan is not None:
-            log.info("%s begins partitions that have lost their first records", self._name)
-            write_plan(self._directory, found.planned + 1, plan.text)
-            self.run(found.planned + 1)
+        added = offsetlog.widened(self._entry(found.planned), self._starts, self._reads, now)
+        if found.planned > found.committed and (added is not None or self._adds_partitions(found.planned)):
+            self._run(found.planned)
+        if added is not None:
+            log.info("%s starts partitions whose first records are deleted", self._name)
+            write_plan(self._directory, found.planned + 1, added.text)
+            self._run(found.planned + 1)
 
-    def run(self, batch: int) -> None:
-        """Run the batch that is planned, and not committed."""
-        run_planned_batch(self._spark, self._writer_of(self._widens(batch)), self._name, self._directory)
+    def _run(self, batch: int) -> None:
+        """Run the batch that is planned and not committed."""
+        run_planned_batch(self._spark, self._writer_of(self._adds_partitions(batch)), self._name, self._directory)
 
-    def _widens(self, batch: int) -> bool:
-        return batch > 0 and offsetlog.widens(self._plan(batch - 1), self._plan(batch), self._starts, self._reads)
+    def _adds_partitions(self, batch: int) -> bool:
+        return batch > 0 and offsetlog.widens(self._entry(batch - 1), self._entry(batch), self._starts, self._reads)
 
-    def _plan(self, batch: int) -> offsetlog.BatchPlan:
+    def _entry(self, batch: int) -> offsetlog.BatchPlan:
         return offsetlog.read(read_plan(self._directory, batch), f"{self._directory}/offsets/{batch}")

@@ -28,14 +28,75 @@ from pyspark.sql.streaming import readwriter
 from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.errors import SparkGone, SparkNotStarted
-from containers.spark.cds import CLASS_PATH, ClassArchive
+from containers.settings import ContainerSettings
+from containers.spark.cds import CLASS_PATH, ClassArchive, present
+from containers.spark.executors import SharedPath, SharedPaths
+from containers.spark.systems.registry import Connections, jars_for
+from containers.state.checkpoint import check_writable
 from containers.worker_python import plain_environment, worker_python
+from sluice.clock import Clock
 from sluice.core.errors import BadSettings
+from sluice.job import Job
 
 log = logging.getLogger(__name__)
 
 LAUNCHED_BY_JVM = "PYSPARK_GATEWAY_PORT"
 """The environment variable by which spark-submit's JVM tells the Python that it starts how to reach it."""
+
+
+class Session:
+    """The Spark session of a container, and the check that its executors see the same paths. Methods block."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._shared_paths: SharedPaths | None = None
+
+    @classmethod
+    def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: Mapping[str, str]) -> Session:
+        """Raises DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
+        for directory in (settings.state_directory, settings.scratch_directory):
+            check_writable(directory)
+        archive = present(os.environ) if settings.class_archive else None
+        name, conf = f"{job.name} {settings.processor_id}", spark_conf(settings, connections, config)
+        spark = start_session(name, settings.master, settings.scratch_directory, conf, settings.sockets_dir, archive, beside=job.directory)
+        return cls(spark)
+
+    def check_shared_paths(self, settings: ContainerSettings, connections: Connections, clock: Clock) -> None:
+        """Check, unless the driver is the executor, what executors read or write at paths of the driver. Raises PathNotShared,
+        ExecutorsMissing."""
+        master = str(self.spark.sparkContext.master)
+        if is_local(master):
+            return
+        paths = [SharedPath(settings.state_directory, "SLUICE_STATE_DIR")]
+        paths += [
+            SharedPath(Path(connection["path"]), "the coordinator's SLUICE_LOG_DIR", of_one_machine=True)
+            for connection in connections.values()
+            if connection.get("type") == "log"
+        ]
+        self._shared_paths = SharedPaths(self.spark, paths, clock, settings.executors_timeout)
+        self._shared_paths.check(executors_asked(master, dict(self.spark.sparkContext.getConf().getAll())))
+
+    def check(self) -> None:
+        """Raises SparkGone; PathNotShared for an executor that has joined since."""
+        check_alive(self.spark)
+        if self._shared_paths is not None:
+            self._shared_paths.look_at_newcomers()
+
+    def close(self) -> None:
+        if self._shared_paths is not None:
+            self._shared_paths.close()
+        self.spark.stop()
+
+
+def spark_conf(settings: ContainerSettings, connections: Connections, config: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the run ("spark.…" in its config), then the container's own, then the jars of its systems. Raises BadSettings,
+    JarsUnavailable."""
+    conf = {name: value for name, value in config.items() if name.startswith("spark.")} | settings.spark_conf
+    submitted = submitted_conf()
+    jars = jars_for(connections, submitted | conf)
+    if jars and submitted:
+        raise BadSettings(f"spark-submit has started its JVM without the Kafka connector: give it --jars {jars['spark.jars']}")
+    return conf | jars
 
 
 class BatchFunction(ForeachBatchFunction):

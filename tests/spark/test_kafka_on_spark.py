@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from containers.spark.flush import Flusher
 from containers.spark.gate import hold
 from containers.spark.query import start_query, stop_between_batches
-from containers.spark.replay import Opening
+from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.port import Grant
 from containers.spark.task import Bound, StageTask
@@ -84,11 +84,11 @@ class KafkaBench:
         system = KafkaTaskSystem(self.spark, self.topics.bootstrap, KafkaProperties({}))
         return StageTask(self.spark, grant, streams, {"kafka": system}, {}, self.max_rows)
 
-    def opening(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> Opening:
+    def replay(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> Replay:
         directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
         reads = sorted({ssp.stream_id for ssp in grant.starts})
         name = f"{self.name}/opening"
-        return Opening(self.spark, directory, name, grant.starts, reads, lambda opening: stage(self.task(replace(grant, opening=opening))))
+        return Replay(self.spark, directory, name, grant.starts, reads, lambda opening: stage(self.task(replace(grant, opening=opening))))
 
     def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> StreamingQuery:
         """Start the stage, let it read all that is there, and stop it between batches."""
@@ -150,7 +150,7 @@ def test_a_new_partition_that_has_lost_its_first_records_is_read_from_where_it_i
         bench.run_until_read(longer, copy)
     bench.queries[-1].stop()
     for _ in range(2):
-        bench.opening(longer, copy).open(SystemClock().now())
+        bench.replay(longer, copy).add_partitions(SystemClock().now())
     bench.run_until_read(longer, copy)
     assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
 
@@ -160,10 +160,10 @@ def test_a_batch_that_made_partitions_known_and_was_interrupted_is_run_again(ben
     bench.run_until_read(bench.grant("in", partitions=[0]), copy)
     bench.topics._run(bench.topics._system.trim(bench.topic("in"), {1: 10}))
     longer = bench.grant("in", partitions=[0, 1], start=10)
-    bench.opening(longer, copy).open(SystemClock().now())
+    bench.replay(longer, copy).add_partitions(SystemClock().now())
     commits = bench.stores.directory(longer.task, longer.stage) / "commits"
     max(commits.glob("[0-9]*"), key=lambda file: int(file.name)).unlink()
-    bench.opening(longer, copy).open(SystemClock().now())
+    bench.replay(longer, copy).add_partitions(SystemClock().now())
     bench.run_until_read(longer, copy)
     assert bench.numbers("out") == sorted([*range(0, 100, 2), *range(21, 100, 2)])
 
