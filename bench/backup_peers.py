@@ -19,7 +19,7 @@ from obstore.store import S3Store
 
 from bench.gateway import BUCKET, REGION, Gateway, credentials
 from bench.harness import BenchFailed
-from containers.state.context import DISK_THREADS, checkpoint_id
+from containers.state.context import DISK_THREADS, commit_id
 from containers.state.freeze import freeze
 from containers.state.meters import Transfers
 from containers.state.restore import Restorer, RestoreSettings
@@ -66,7 +66,7 @@ class Sluice:
         return sum(count for kind, count in self._requests.asked.items() if kind.operation == "put")
 
     async def backup(self) -> None:
-        checkpoint = checkpoint_id(SystemClock().now(), 0)
+        checkpoint = commit_id(SystemClock().now(), 0)
         into = self._scratch / checkpoint
         await self.cleared()
         cut = await asyncio.to_thread(freeze, self._directory, into)

@@ -1,6 +1,6 @@
 """What a commit finds out before it uploads, for a store of 100,000 files: the directory listed, and compared with the snapshot before.
 
-Measured: `LocalFiles.listing`, `to_read` and `diff`, as `Uploader.upload` does them, when 1 % of the files are new, 1 % changed in place
+Measured: listing, `files_to_read` and `diff`, as `Uploader.upload` does them, when 1 % of the files are new, 1 % changed in place
 and 1 % gone. The peer is the least that can be asked of the disk: `os.scandir` of every directory and `stat` of every file, with nothing
 kept. The directory is in the page cache for both, and what is found must be what was changed.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.harness import BenchFailed, Result, note
-from containers.state.diff import DirDiff, Identity, LocalDir, diff, to_read
+from containers.state.diff import DirDiff, Identity, LocalDir, diff, files_to_read
 from containers.state.files import LocalFiles
 from sluice.core.fingerprint import Fingerprint
 from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex
@@ -133,7 +133,7 @@ def scan(top: Path) -> int:
 
 def compared(top: Path, before: Before) -> DirDiff:
     local = LocalFiles().listing(top)
-    if unknown := next(to_read(local, before.index, before.known), None):
+    if unknown := next(files_to_read(local, before.index, before.known), None):
         raise BenchFailed(f"{unknown[0]} would have to be read: files of the same size are all known here")
     return diff(local, before.index, before.known)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.agent.queries import Queries
 from containers.engine import Emptied, StageStart
-from containers.state.checkpoint import inspect, read_plan
+from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.context import StateContext
 from containers.state.offsetlog import positions_in
 from sluice.client import CoordinatorClient, Refused
@@ -181,11 +181,11 @@ class Draining:
 
     def _standing(self, start: StageStart) -> tuple[int | None, Mapping[Ssp, int]]:
         """The last committed batch of the stage's store, and where it ends. Blocks."""
-        directory = self._place.stores.directory(start.task, start.declared.stage.name)
+        directory = self._place.checkpoints.directory(start.task, start.declared.stage.name)
         found = inspect(directory)
         if found is None or found.committed < 0:
             return None, dict(start.starts)
-        return found.committed, positions_in(read_plan(directory, found.committed), self._place.reads(start))
+        return found.committed, positions_in(read_offset_log(directory, found.committed), self._place.reads(start))
 
     # --- when things are not as they seemed ------------------------------------------------------------------------
 

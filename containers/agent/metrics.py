@@ -307,9 +307,9 @@ def _durability(meters: BackupMeters) -> Iterable[Metric]:
     replayed = CounterMetricFamily("sluice_stage_replayed_batches", "Batches run again after a restore.", labels=LABELS)
     replaced = CounterMetricFamily("sluice_stage_replaced_plans", "Batches that another holder of the task had planned.", labels=LABELS)
     for key, each in meters.items():
-        if each.durable_at is not None and each.durable_batch is not None:
-            at.add_metric(key, each.durable_at.timestamp())
-            batch.add_metric(key, each.durable_batch)
+        if each.snapshot_at is not None and each.snapshot_batch is not None:
+            at.add_metric(key, each.snapshot_at.timestamp())
+            batch.add_metric(key, each.snapshot_batch)
         replayed.add_metric(key, each.replayed)
         replaced.add_metric(key, each.replaced)
     return at, batch, replayed, replaced

@@ -25,7 +25,7 @@ from containers.spark.session import DEFAULT_JAVA_OPTIONS, start_session
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Stores
+from containers.state.checkpoint import Checkpoints
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.job import Job, Task
@@ -73,7 +73,7 @@ def _train(spark: SparkSession, root: Path) -> None:
     _feed(log)
     bound = {each.name: Bound(StreamId("log", each.name), intermediate=each is routed) for each in (events, routed, counted)}
     systems = {"log": LogTaskSystem(spark, log.directory, SystemClock(), lambda lost: None)}
-    stores = Stores(root / "state", job.name)
+    stores = Checkpoints(root / "state", job.name)
     for name, stage, source in (("route", route, "events"), ("count", count, "routed")):
         starts = {Ssp("log", source, 0): 0}
         grant = Grant(job.name, TaskName("Partition 0"), StageName(name), Generation(1), lineage, RunId("training"), starts)

@@ -21,7 +21,7 @@ from containers.engine import STARTING, Batch, Callbacks, Emptied, StageStart
 from containers.errors import StateElsewhere
 from containers.settings import ContainerSettings
 from containers.spark.flush import ENDS_WITHIN, Flusher
-from containers.spark.gate import Held, hold
+from containers.spark.gate import PausedQuery, pause
 from containers.spark.listener import BatchDone, Listener, QueryEnded
 from containers.spark.operators import unflushable
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
@@ -30,7 +30,7 @@ from containers.spark.session import Session, pickle_whole
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Stores, check_not_emptied, inspect
+from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect
 from containers.state.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile
@@ -50,7 +50,7 @@ class StageQuery:
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
     unflushable: Sequence[str] | None = None
-    paused: Held | None = None
+    paused: PausedQuery | None = None
     flushed: bool = False
 
 
@@ -73,7 +73,7 @@ class SparkEngine:
         self._connections = connections
         self._config = config
         self._clock = clock
-        self._checkpoints = Stores(settings.state_directory, job.name)
+        self._checkpoints = Checkpoints(settings.state_directory, job.name)
         self._triggers = Triggers(settings.trigger)
         self._starting = threading.Semaphore(STARTING)
         self._session: Session | None = None
@@ -163,7 +163,7 @@ class SparkEngine:
 
     def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         try:
-            paused = hold(self._opened.spark, query, deadline, forced)
+            paused = pause(self._opened.spark, query, deadline, forced)
         except Exception as error:  # the gate uses internals of Spark
             log.warning("%s cannot be paused, and is stopped instead", query.name, exc_info=error)
             return False
@@ -228,7 +228,7 @@ class SparkEngine:
         self._replay(start, directory)
         return self._flusher_on(start, task, directory)
 
-    def _flusher_on(self, start: StageStart, task: StageTask, directory: Path, paused: Held | None = None) -> Flusher:
+    def _flusher_on(self, start: StageStart, task: StageTask, directory: Path, paused: PausedQuery | None = None) -> Flusher:
         return Flusher(
             self._opened.spark,
             directory,

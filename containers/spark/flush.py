@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from containers.engine import Emptied
-from containers.spark.gate import Held
+from containers.spark.gate import PausedQuery
 from containers.spark.listener import OperatorState
 from containers.spark.operators import Empties, Operator, operators_of, sources_of
-from containers.spark.query import plan_metadata, run_planned_batch
+from containers.spark.query import offset_metadata, run_planned_batch
 from containers.state import offsetlog
-from containers.state.checkpoint import inspect, mark_emptied, read_plan, write_plan
-from containers.state.offsetlog import BatchPlan
+from containers.state.checkpoint import inspect, mark_emptied, read_offset_log, write_offset_log
+from containers.state.offsetlog import OffsetSeq
 from sluice.clock import Clock
 from sluice.core.ids import Ssp
 
@@ -78,7 +78,7 @@ class Flusher:
         max_rows: int,
         clock: Clock,
         rounds: int = ROUNDS,
-        held: Held | None = None,
+        held: PausedQuery | None = None,
     ) -> None:
         """`name` is the query's; `writer_of` calls the stage's function, once; `starts` are the partitions that it reads, and where it
         began; a batch of the rest reads about `max_rows` rows. `held` saves the start of a query for each batch, and is ended where
@@ -128,7 +128,7 @@ class Flusher:
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
         batches = 0
-        for plan in offsetlog.tail(last, ends, self._reads, self._max_rows, self._clock.now()):
+        for plan in offsetlog.entries_up_to(last, ends, self._reads, self._max_rows, self._clock.now()):
             batches += 1
             self._run(found.committed + batches, plan)
         return batches
@@ -141,7 +141,7 @@ class Flusher:
         if self._held is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
             self._held.end(ENDS_WITHIN, Event())  # a batch of a running query has no other time than ours
             self._held = None
-        plan = offsetlog.flushed(self._plan(found.committed), self._clock.now())
+        plan = offsetlog.flush_entry(self._plan(found.committed), self._clock.now())
         rounds = 1
         self._run(found.committed + rounds, plan)
         while rounds < self._rounds and (now := self._next_round(plan)) is not None:
@@ -152,7 +152,7 @@ class Flusher:
         named = tuple(f"{KINDS.get(each.operator, each.operator)} ({each.rows} rows)" for each in kept)
         return Flushed(found.committed + rounds, rounds, sum(each.rows for each in kept), named)
 
-    def _next_round(self, plan: BatchPlan) -> datetime | None:
+    def _next_round(self, plan: OffsetSeq) -> datetime | None:
         """What time it is to be in the next batch of the flush; None when another would change nothing."""
         timed = {each.empties for each in self.operators if each.timed}
         if not timed or not any(each.rows or each.indexed for each in self._kept):
@@ -160,21 +160,21 @@ class Flusher:
         moment = next_moment(waits_for(self._spark, self.directory))
         return moment if moment is None or Empties.PROCESSING_TIME in timed else plan.timestamp
 
-    def _before_the_first(self) -> BatchPlan:
-        metadata = plan_metadata(self._spark, self._clock.now())
+    def _before_the_first(self) -> OffsetSeq:
+        metadata = offset_metadata(self._spark, self._clock.now())
         named = {stream.stream: stream for stream in self._reads}
         sources = [named.get(name) if name else None for name in sources_of(self._writer)]
-        return offsetlog.first_plan(metadata, sources, self._starts)
+        return offsetlog.first_entry(metadata, sources, self._starts)
 
-    def _plan(self, batch: int) -> BatchPlan:
-        return offsetlog.read(read_plan(self.directory, batch), f"{self.directory}/offsets/{batch}")
+    def _plan(self, batch: int) -> OffsetSeq:
+        return offsetlog.parse(read_offset_log(self.directory, batch), f"{self.directory}/offsets/{batch}")
 
-    def _run(self, batch: int, plan: BatchPlan | None = None) -> None:
+    def _run(self, batch: int, plan: OffsetSeq | None = None) -> None:
         if self._held is not None and plan is not None:
             self._kept = self._held.run(batch, plan)
             return
         if plan is not None:
-            write_plan(self.directory, batch, plan.text)
+            write_offset_log(self.directory, batch, plan.text)
         self._kept = run_planned_batch(self._spark, self._writer, self._name, self.directory)
 
 

@@ -8,7 +8,7 @@ the store.
 Spoken to are members of Spark's `MicroBatchExecution` that are no interface: `uniqueSources`, which it asks; `getLatestExecutionContext`
 with the `endOffsets` of the next batch; `watermarkTracker` and `watermarkPropagator`; `previousContext`, by which it decides on a batch
 without data; and `intervalMs` of its `triggerExecutor`, how long it waits between triggers. The query's thread waits in the gate where
-nothing interrupts it: `StreamingQuery.stop` alone would wait in vain, so a held query is ended by `Held.end`.
+nothing interrupts it: `StreamingQuery.stop` alone would wait in vain, so a held query is ended by `PausedQuery.end`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from containers.spark.listener import OperatorState, kept_in
 from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
-from containers.state.offsetlog import NOTHING_YET, BatchPlan, millis
+from containers.state.offsetlog import NOTHING_YET, OffsetSeq, millis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,11 +80,11 @@ class Gate:
         implements = ("org.apache.spark.sql.connector.read.streaming.MicroBatchStream",)
 
 
-class Held:
+class PausedQuery:
     """A query between two batches. `run` runs one and holds the query again, `release` lets it go on as ever, `end` ends it."""
 
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
-        """`hold` makes them."""
+        """`pause` makes them."""
         self._spark = spark
         self._query = query
         self._execution = query._jsq.streamingQuery()
@@ -114,7 +114,7 @@ class Held:
         _set(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
-    def run(self, batch: int, plan: BatchPlan) -> tuple[OperatorState, ...]:
+    def run(self, batch: int, plan: OffsetSeq) -> tuple[OperatorState, ...]:
         """Run the batch, under the watermark of the plan and at the time of day, and hold the query before the next. Raises what the batch
         raises."""
         self._await_gate()
@@ -167,7 +167,7 @@ class Held:
             field.setLong(executor, millis)
         return before
 
-    def _ends(self, ends: Any, plan: BatchPlan) -> Any:
+    def _ends(self, ends: Any, plan: OffsetSeq) -> Any:
         """Where the plan ends, as Spark has it. A batch that reads nothing is run only if an offset is another text than before."""
         sources = list(_each(self._execution.sources().iterator()))
         respelled = next((place for place, line in enumerate(plan.sources) if line.lstrip().startswith("{")), None)
@@ -183,12 +183,12 @@ class Held:
         return getattr(self._java(name), "MODULE$")
 
 
-def hold(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> Held | None:
+def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
     """Let the running batch finish, and hold the query before the next one. None if it has ended, or was not there by `deadline` or when
     `forced` was set; then it goes on as ever. Blocks while a batch runs."""
     over = monotonic() + deadline.total_seconds()
     await_initialised(query, deadline)  # which sets the sources
-    held = Held(spark, query)
+    held = PausedQuery(spark, query)
     try:
         held.close()
         while query.isActive and not forced.is_set() and monotonic() <= over:

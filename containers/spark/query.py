@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_OF_STATE = "spark.sql.shuffle.partitions"
 
-PLAN_METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
+OFFSET_METADATA = "org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata"
 
 TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
@@ -59,9 +59,9 @@ def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, 
     return kept_in(query._jsq.lastProgress())
 
 
-def plan_metadata(spark: SparkSession, now: datetime) -> str:
+def offset_metadata(spark: SparkSession, now: datetime) -> str:
     """The line of a plan that Spark would write for a query's first batch: it has the formats of state of this version."""
-    spoken: Any = getattr(spark._jvm, PLAN_METADATA)
+    spoken: Any = getattr(spark._jvm, OFFSET_METADATA)
     metadata = json.loads(spoken.apply(0, int(now.timestamp() * 1000), spark._jsparkSession.conf()).json())
     metadata["conf"][PARTITIONS_OF_STATE] = spark.conf.get(PARTITIONS_OF_STATE)  # Spark takes it from what only a running query sets
     return json.dumps(metadata, separators=(",", ":"))

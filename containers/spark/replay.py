@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.query import run_planned_batch
 from containers.state import offsetlog
-from containers.state.checkpoint import inspect, read_plan, write_plan
+from containers.state.checkpoint import inspect, read_offset_log, write_offset_log
 from sluice.core.ids import Ssp, StreamId
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Replay:
             found = inspect(self._directory)
             if found is not None and batch <= found.committed:
                 continue
-            write_plan(self._directory, batch, entry)
+            write_offset_log(self._directory, batch, entry)
             if batch < max(entries):
                 log.info("%s runs batch %d again", self._name, batch)
                 self._run(batch)
@@ -62,12 +62,12 @@ class Replay:
         found = inspect(self._directory)
         if found is None or found.planned < 0:
             return
-        added = offsetlog.widened(self._entry(found.planned), self._starts, self._reads, now)
+        added = offsetlog.with_new_partitions(self._entry(found.planned), self._starts, self._reads, now)
         if found.planned > found.committed and (added is not None or self._adds_partitions(found.planned)):
             self._run(found.planned)
         if added is not None:
             log.info("%s starts partitions whose first records are deleted", self._name)
-            write_plan(self._directory, found.planned + 1, added.text)
+            write_offset_log(self._directory, found.planned + 1, added.text)
             self._run(found.planned + 1)
 
     def _run(self, batch: int) -> None:
@@ -75,7 +75,7 @@ class Replay:
         run_planned_batch(self._spark, self._writer_of(self._adds_partitions(batch)), self._name, self._directory)
 
     def _adds_partitions(self, batch: int) -> bool:
-        return batch > 0 and offsetlog.widens(self._entry(batch - 1), self._entry(batch), self._starts, self._reads)
+        return batch > 0 and offsetlog.adds_partitions(self._entry(batch - 1), self._entry(batch), self._starts, self._reads)
 
-    def _entry(self, batch: int) -> offsetlog.BatchPlan:
-        return offsetlog.read(read_plan(self._directory, batch), f"{self._directory}/offsets/{batch}")
+    def _entry(self, batch: int) -> offsetlog.OffsetSeq:
+        return offsetlog.parse(read_offset_log(self._directory, batch), f"{self._directory}/offsets/{batch}")

@@ -21,7 +21,7 @@ from containers.state.batch_waits import BatchWaits
 from containers.state.checkpoint import inspect
 from containers.state.commit import StageCommits, commit, open_commits
 from containers.state.context import StateContext
-from containers.state.prepare import recovered
+from containers.state.prepare import prepare_checkpoint
 from containers.state.recovery import Snapshot
 from containers.state.wal import OffsetLogGate
 from sluice.client import AGAIN
@@ -41,36 +41,36 @@ class CommitOverdue(Unavailable):
 class Backup:
     """The backup of one stage of one task. Created and run on the agent's loop; `begins` and `writes` are called on Spark's threads."""
 
-    def __init__(self, place: StateContext, start: StageStart, snapshot: Snapshot | None) -> None:
-        self._place = place
+    def __init__(self, state: StateContext, start: StageStart, snapshot: Snapshot | None) -> None:
+        self._state = state
         self._start = start
         self._snapshot = snapshot
         self._waits = BatchWaits()
-        self._gate = OffsetLogGate(place, start, self._waits)
+        self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = StageCommits(start)
         self._one_commit = asyncio.Lock()
         self._committed = asyncio.Condition()
         self._new_batch = asyncio.Event()
         self._last_batch = -1
-        self._behind_since: Instant = place.clock.elapsed()
+        self._behind_since: Instant = state.clock.elapsed()
         self._warned_of_sink = False
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- before the query starts -----------------------------------------------------------------------------------
 
     async def prepare(self) -> StageStart:
-        """Make the checkpoint ready; how to start the stage. Raises what `recovered` raises."""
-        place = self._place
-        start = self._start = await recovered(place, self._start, self._snapshot)
-        self._gate = OffsetLogGate(place, start, self._waits)
-        self._commits = await open_commits(start, self._snapshot, place)
+        """Make the checkpoint ready; how to start the stage. Raises what `prepare_checkpoint` raises."""
+        state = self._state
+        start = self._start = await prepare_checkpoint(state, self._start, self._snapshot)
+        self._gate = OffsetLogGate(state, start, self._waits)
+        self._commits = await open_commits(start, self._snapshot, state)
         self._last_batch = await self._last_on_disk()
-        self._behind_since = place.clock.elapsed()
+        self._behind_since = state.clock.elapsed()
         return replace(start, around=(*start.around, self))
 
     async def _last_on_disk(self) -> int:
-        directory = self._place.stores.directory(self._start.task, self._start.declared.stage.name)
-        found = await self._place.in_thread(lambda: inspect(directory))
+        directory = self._state.checkpoints.directory(self._start.task, self._start.declared.stage.name)
+        found = await self._state.in_thread(lambda: inspect(directory))
         return -1 if found is None else found.committed
 
     @property
@@ -89,9 +89,9 @@ class Backup:
         self._gate.writes(batch)
 
     async def _may_begin(self, batch: int) -> None:
-        policy = self._place.policy
+        policy = self._state.policy
         if not policy.interval:
-            while self._commits.durable_batch < batch - 1 and self._place.destinations.to:
+            while self._commits.durable_batch < batch - 1 and self._state.destinations.to:
                 await self._commit_or_warn(batch - 1)
         elif self._overdue(policy.max_delay):
             log.warning("%s holds batch %d: nothing was backed up for %s", self._start.query, batch, policy.max_delay)
@@ -111,12 +111,12 @@ class Backup:
         """Spark has committed a batch."""
         if batch > self._newest_batch:
             if self._newest_batch <= self._commits.durable_batch:
-                self._behind_since = self._place.clock.elapsed()
+                self._behind_since = self._state.clock.elapsed()
             self._last_batch = batch
             self._new_batch.set()
         if not self._gate.committed(batch) and not self._warned_of_sink:
             self._warned_of_sink = True
-            if not self._place.policy.interval:
+            if not self._state.policy.interval:
                 log.warning(
                     "%s writes into a sink of its own: each batch is backed up, but the next one may begin before that; "
                     "task.write and task.foreach_batch wait",
@@ -136,7 +136,7 @@ class Backup:
             return False
         last = self._commits.last
         since = self._behind_since if last is None else max(self._behind_since, last.frozen_at)
-        return self._place.clock.elapsed() - since > (self._place.policy.interval + delay).total_seconds()
+        return self._state.clock.elapsed() - since > (self._state.policy.interval + delay).total_seconds()
 
     async def run(self) -> None:
         """Commit when it is due, until cancelled. Raises LeaseLost, CommitOverdue, and every error that an operator must act on."""
@@ -154,14 +154,14 @@ class Backup:
     async def _commit_on_schedule(self) -> None:
         while True:
             if self._commits.unanswered is None:
-                await (self._until_due() if self._place.policy.interval else self._until_behind())
+                await (self._until_due() if self._state.policy.interval else self._until_behind())
             if self._newest_batch > self._commits.durable_batch:
                 await self._commit_or_warn(self._newest_batch)
 
     async def _until_due(self) -> None:
-        policy = self._place.policy
-        due = self._place.clock.elapsed() + policy.interval.total_seconds()
-        while (left := due - self._place.clock.elapsed()) > 0 and self._newest_batch - self._commits.durable_batch < policy.max_replay:
+        policy = self._state.policy
+        due = self._state.clock.elapsed() + policy.interval.total_seconds()
+        while (left := due - self._state.clock.elapsed()) > 0 and self._newest_batch - self._commits.durable_batch < policy.max_replay:
             self._new_batch.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -169,20 +169,20 @@ class Backup:
 
     async def _until_behind(self) -> None:
         """With an interval of 0, batches commit the one before. The last batch, and those of a user's own sink, are committed from here."""
-        while self._newest_batch <= self._commits.durable_batch or not self._place.destinations.to:
+        while self._newest_batch <= self._commits.durable_batch or not self._state.destinations.to:
             self._new_batch.clear()
             await self._new_batch.wait()
 
     async def _commit_or_warn(self, up_to: int) -> None:
         """Commit. A temporary failure is logged, and the caller repeats the commit. A failure that has lasted for too long, and any other
         error, is raised and also ends `run`."""
-        limit = self._place.policy.max_delay + self._place.policy.timeout
+        limit = self._state.policy.max_delay + self._state.policy.timeout
         try:
             try:
                 async with asyncio.timeout(limit.total_seconds()):
                     await self.commit(up_to)
             except (Unavailable, TimeoutError) as error:
-                self._place.meter(self._start).backup.failed += 1
+                self._state.meter(self._start).backup.failed += 1
                 if self._overdue(limit):
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
                 log.warning("%s was not backed up, and is tried again: %s", self._start.query, error or "it took too long")
@@ -196,7 +196,7 @@ class Backup:
         """Make the state durable up to its last committed batch, or at least up to `up_to`. May be interrupted anywhere. Raises what
         `containers.state.commit.commit` raises."""
         async with self._one_commit:
-            await commit(self._commits, self._place, up_to)
+            await commit(self._commits, self._state, up_to)
         async with self._committed:
             self._committed.notify_all()
 
@@ -214,4 +214,4 @@ class Backup:
 
     def forget(self) -> None:
         """The container has released the task: drop the stage's metrics."""
-        self._place.forget(self._start)
+        self._state.forget(self._start)

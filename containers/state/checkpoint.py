@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from containers.state.recovery import LocalStore
+from containers.state.recovery import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
 _BLOCK = 4096
@@ -31,7 +31,7 @@ MARK = "drain.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CheckpointInfo:
     """What a checkpoint directory holds. -1 for no batch."""
 
     lineage: Lineage
@@ -39,7 +39,7 @@ class Found:
     committed: int
 
 
-def inspect(directory: Path) -> Found | None:
+def inspect(directory: Path) -> CheckpointInfo | None:
     """Read a checkpoint directory; None if there is none. Raises CheckpointUnreadable."""
     file = directory / "metadata"
     try:
@@ -56,7 +56,7 @@ def inspect(directory: Path) -> Found | None:
         raise CheckpointUnreadable(
             f"{file} is not a checkpoint's metadata ({text[:60]!r}): move the directory away to begin afresh"
         ) from error
-    return Found(lineage, _newest(directory / "offsets"), _newest(directory / "commits"))
+    return CheckpointInfo(lineage, _newest(directory / "offsets"), _newest(directory / "commits"))
 
 
 def _text(value: object) -> str:
@@ -71,12 +71,12 @@ def _newest(directory: Path) -> int:
     return max((int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=-1)
 
 
-def local_store(directory: Path) -> LocalStore | None:
+def read_local_checkpoint(directory: Path) -> LocalCheckpoint | None:
     """What `inspect` finds, with the plans of the batches that Spark still keeps. Raises CheckpointUnreadable."""
     found = inspect(directory)
     if found is None:
         return None
-    return LocalStore(found.lineage, found.committed, found.planned, dict(_plans(directory / "offsets")))
+    return LocalCheckpoint(found.lineage, found.committed, found.planned, dict(_plans(directory / "offsets")))
 
 
 def _plans(offsets: Path) -> Iterator[tuple[int, str]]:
@@ -85,7 +85,7 @@ def _plans(offsets: Path) -> Iterator[tuple[int, str]]:
             yield int(entry.name), entry.read_text()
 
 
-def read_plan(directory: Path, batch: int) -> str:
+def read_offset_log(directory: Path, batch: int) -> str:
     """The plan of a batch that Spark has just begun. Raises CheckpointUnreadable."""
     try:
         return (directory / "offsets" / str(batch)).read_text()
@@ -93,7 +93,7 @@ def read_plan(directory: Path, batch: int) -> str:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}, although the batch has begun") from error
 
 
-def write_plan(directory: Path, batch: int, plan: str) -> None:
+def write_offset_log(directory: Path, batch: int, plan: str) -> None:
     """Make this the plan of the batch, which Spark has not committed: the next start of the query runs it. Whole or not at all. A checksum
     file of Hadoop's that stayed from another plan would make this one unreadable."""
     offsets = directory / "offsets"
@@ -149,7 +149,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class Checkpoints:
     """The stores of one job under `root`."""
 
     root: Path
@@ -162,7 +162,7 @@ class Stores:
         """What the slot keeps of tasks that other slots run: <task>/<stage>/ under it."""
         return self.root / self.job / ".standby" / directory_name(slot)
 
-    def cuts(self, task: str, stage: str) -> Path:
+    def frozen(self, task: str, stage: str) -> Path:
         return self.root / self.job / directory_name(task) / ".cuts" / stage
 
     def prepare(self, task: str, stage: str, lineage: Lineage, reported: int | None) -> Path:

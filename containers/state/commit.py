@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 
 from containers.engine import StageStart
-from containers.state.checkpoint import read_plan
+from containers.state.checkpoint import read_offset_log
 from containers.state.context import StateContext
 from containers.state.freeze import FrozenCheckpoint, freeze
 from containers.state.offsetlog import positions_in
 from containers.state.recovery import Snapshot
-from containers.state.transfer import in_parallel, telling, to_its_end
+from containers.state.transfer import in_parallel, log_progress, run_to_completion
 from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
@@ -71,69 +71,69 @@ class StageCommits:
             await asyncio.wait({self.cleanup})
 
 
-async def open_commits(start: StageStart, snapshot: Snapshot | None, place: StateContext) -> StageCommits:
+async def open_commits(start: StageStart, snapshot: Snapshot | None, state: StateContext) -> StageCommits:
     """Go on after `snapshot`, the newest one that the coordinator knows. Raises what `Uploader.begin` raises."""
     stage = StageCommits(start)
     if snapshot is not None:
         stage.indexes = snapshot.markers
-        if snapshot.lineage == start.lineage and not snapshot.chosen:
+        if snapshot.lineage == start.lineage and not snapshot.restored_explicitly:
             stage.durable_batch, stage.durable_commit = snapshot.batch, snapshot.checkpoint
-    await _open_uploaders(stage, place)
+    await _open_uploaders(stage, state)
     return stage
 
 
-async def commit(stage: StageCommits, place: StateContext, up_to: int | None = None) -> Commit | None:
+async def commit(stage: StageCommits, state: StateContext, up_to: int | None = None) -> Commit | None:
     """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
     was committed since the last snapshot, or batch `up_to` is durable already.
 
     May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
     is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
     """
-    settled = await settle_report(stage, place)
+    settled = await settle_report(stage, state)
     if up_to is not None and up_to <= stage.durable_batch:
         return settled
     await stage.wait_for_cleanup()
-    start, meter, frozen_at, commit_id = stage.start, place.meter(stage.start).backup, place.clock.elapsed(), place.new_checkpoint_id()
-    checkpoint = place.stores.directory(start.task, start.declared.stage.name)
-    directory = place.stores.cuts(start.task, start.declared.stage.name) / commit_id
+    start, meter, frozen_at, commit_id = stage.start, state.meter(stage.start).backup, state.clock.elapsed(), state.new_commit_id()
+    checkpoint = state.checkpoints.directory(start.task, start.declared.stage.name)
+    directory = state.checkpoints.frozen(start.task, start.declared.stage.name) / commit_id
     try:
-        frozen = await to_its_end(place.in_thread(lambda: freeze(checkpoint, directory)))
+        frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
         batch = frozen.batch
-        if batch is None or batch <= stage.durable_batch or not place.destinations.to:
+        if batch is None or batch <= stage.durable_batch or not state.destinations.to:
             return settled
-        entry = await place.in_thread(lambda: read_plan(directory, batch))
-        async with telling(f"{start.query} is backed up", meter):
-            uploads = await _upload(stage, place, frozen, commit_id)
+        entry = await state.in_thread(lambda: read_offset_log(directory, batch))
+        async with log_progress(f"{start.query} is backed up", meter):
+            uploads = await _upload(stage, state, frozen, commit_id)
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,
             batch_id=batch,
-            offsets=wire_body.offsets_body(positions_in(entry, place.reads(start))),
+            offsets=wire_body.offsets_body(positions_in(entry, state.reads(start))),
             checkpoint_id=commit_id,
             markers={name: _marker_body(marker) for name, (marker, _) in uploads.items()},
         )
         stage.unanswered = Commit(commit_id, batch, frozen_at, uploads, report)
-        return await settle_report(stage, place)
+        return await settle_report(stage, state)
     finally:
         meter.over()
-        stage.cleanup = asyncio.create_task(_remove(directory, place))
+        stage.cleanup = asyncio.create_task(_remove(directory, state))
 
 
-async def _open_uploaders(stage: StageCommits, place: StateContext) -> None:
+async def _open_uploaders(stage: StageCommits, state: StateContext) -> None:
     """Have an uploader for each blob store that the run backs up to now. One without the newest snapshot gets everything."""
-    to = place.destinations.to
+    to = state.destinations.to
     for name, blobs in to.items():
         if name not in stage.uploaders:
-            uploader = place.uploader(blobs, stage.start)
+            uploader = state.uploader(blobs, stage.start)
             await uploader.begin(stage.indexes.get(name))
             stage.uploaders[name] = uploader
     for name in stage.uploaders.keys() - to.keys():
         del stage.uploaders[name]
 
 
-async def _upload(stage: StageCommits, place: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId) -> Uploads:
+async def _upload(stage: StageCommits, state: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId) -> Uploads:
     """To all blob stores concurrently. After an error the others finish first."""
-    await _open_uploaders(stage, place)
+    await _open_uploaders(stage, state)
     done: dict[BlobStoreName, tuple[Marker, SnapshotIndex]] = {}
 
     async def upload(name: BlobStoreName, uploader: Uploader) -> None:
@@ -143,7 +143,7 @@ async def _upload(stage: StageCommits, place: StateContext, frozen: FrozenCheckp
     return done
 
 
-async def settle_report(stage: StageCommits, place: StateContext) -> Commit | None:
+async def settle_report(stage: StageCommits, state: StateContext) -> Commit | None:
     """Report the unanswered commit until the coordinator answers; None if there is none. Raises LeaseLost, Refused, and StaleRun when the
     run has ended."""
     done, start = stage.unanswered, stage.start
@@ -151,33 +151,33 @@ async def settle_report(stage: StageCommits, place: StateContext) -> Commit | No
         return None
     try:
         await until_answered(
-            partial(place.coordinator.report_snapshot, place.run_id, start.task, start.declared.stage.name, done.report), start.query
+            partial(state.coordinator.report_snapshot, state.run_id, start.task, start.declared.stage.name, done.report), start.query
         )
     except Refused as refused:
         stage.unanswered = None
         if refused.refused_as in (SnapshotConflict.slug, UnknownTask.slug):
-            await _check_run(place, start, refused)
+            await _check_run(state, start, refused)
         raise
     for name, (marker, index) in done.uploads.items():
         stage.uploaders[name].reported(marker, index)
     stage.indexes = {name: marker.index for name, (marker, _) in done.uploads.items()}
     stage.durable_batch, stage.durable_commit, stage.last, stage.unanswered = done.batch, done.id, done, None
-    meter = place.meter(start)
-    meter.durable_at, meter.durable_batch = place.clock.now(), done.batch
-    meter.backup.seconds.add(place.clock.elapsed() - done.frozen_at)
+    meter = state.meter(start)
+    meter.snapshot_at, meter.snapshot_batch = state.clock.now(), done.batch
+    meter.backup.seconds.add(state.clock.elapsed() - done.frozen_at)
     return done
 
 
-async def _check_run(place: StateContext, start: StageStart, refused: Refused) -> None:
+async def _check_run(state: StateContext, start: StageStart, refused: Refused) -> None:
     """A drain that fails sets the snapshots back to before it, and the run stops: then the refusal is no error of this container."""
-    run = await until_answered(partial(place.coordinator.run, place.run_id), start.query)
+    run = await until_answered(partial(state.coordinator.run, state.run_id), start.query)
     if run.state.ended or run.stop_requested_at is not None:
         raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is not backed up any more: {refused}") from refused
 
 
-async def _remove(directory: Path, place: StateContext) -> None:
+async def _remove(directory: Path, state: StateContext) -> None:
     with suppress(RuntimeError):  # the container is ending, and so are its threads: the next start of the stage removes the directory
-        await place.in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
+        await state.in_thread(lambda: shutil.rmtree(directory, ignore_errors=True))
 
 
 def _marker_body(marker: Marker) -> wire_snapshots.MarkerBody:

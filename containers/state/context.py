@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from containers.engine import StageStart
 from containers.settings import CommitPolicy, ContainerSettings
-from containers.state.checkpoint import Stores
+from containers.state.checkpoint import Checkpoints
 from containers.state.copies import Copies
 from containers.state.files import LocalFiles
 from containers.state.meters import BackupMeter
@@ -85,7 +85,7 @@ class StateContext:
         self.run_id: RunId = settings.run
         self.job: JobName = job.name
         self.code = job.code
-        self.stores = Stores(settings.state_directory, job.name)
+        self.checkpoints = Checkpoints(settings.state_directory, job.name)
         self.policy: CommitPolicy = settings.commit_policy
         self.clock = clock
         self.requests = Requests()
@@ -94,7 +94,7 @@ class StateContext:
         self._settings = settings
         self._streams: Mapping[str, StreamId] = {}
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
-        self.copies = Copies(self.stores, settings.processor_id, self.in_thread)
+        self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
     async def adopt(self, run: wire_runs.RunDetail) -> None:
         """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also when a commit may last until its blobs are collected
@@ -111,8 +111,8 @@ class StateContext:
     def reads(self, start: StageStart) -> list[StreamId]:
         return [self._streams[name] for name in start.declared.stage.reads]
 
-    def new_checkpoint_id(self) -> CommitId:
-        return checkpoint_id(self.clock.now(), secrets.randbelow(1_000_000))
+    def new_commit_id(self) -> CommitId:
+        return commit_id(self.clock.now(), secrets.randbelow(1_000_000))
 
     def uploader(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
@@ -148,6 +148,6 @@ class StateContext:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def checkpoint_id(now: datetime, random: int) -> CommitId:
+def commit_id(now: datetime, random: int) -> CommitId:
     """Samza's spelling; `random` is below a million."""
     return CommitId(f"{int(now.timestamp() * 1000)}-{random:06}")

@@ -18,30 +18,30 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable
-from containers.state.checkpoint import Found, Stores, inspect
+from containers.state.checkpoint import CheckpointInfo, Checkpoints, inspect
 from containers.state.files import LocalFiles
-from containers.state.restore import mend, swap
+from containers.state.restore import finish_swap, swap
 from sluice.core.ids import Lineage, StageName, TaskName, directory_name
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Of = tuple[TaskName, StageName]
+CopyKey = tuple[TaskName, StageName]
 
 
 class Copies:
     """Of one slot. On the agent's loop; `in_thread` runs what blocks."""
 
-    def __init__(self, stores: Stores, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, stores: Checkpoints, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._stores = stores
         self._root = stores.copies(slot)
         self._in_thread = in_thread
         self._lock: IO[str] | None = None
-        self._taken: set[Of] = set()
-        self._writing: dict[Of, asyncio.Task[Any]] = {}
+        self._taken: set[CopyKey] = set()
+        self._writing: dict[CopyKey, asyncio.Task[Any]] = {}
 
-    def directory(self, of: Of) -> Path:
+    def directory(self, of: CopyKey) -> Path:
         return self._root / directory_name(of[0]) / of[1]
 
     # --- keeping them ----------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class Copies:
         self._lock = file
         return True
 
-    async def write(self, of: Of, work: Coroutine[Any, Any, T]) -> T | None:
+    async def write(self, of: CopyKey, work: Coroutine[Any, Any, T]) -> T | None:
         """Do what makes the copy; None when its task has come to this slot, or comes meanwhile."""
         if of in self._taken:
             work.close()
@@ -82,10 +82,10 @@ class Copies:
             self._lock.close()
             self._lock = None
 
-    def found(self, of: Of) -> Found | None:
+    def found(self, of: CopyKey) -> CheckpointInfo | None:
         """What there is of a store; None for nothing. Blocks. Raises OSError; what cannot be read is removed."""
         directory = self.directory(of)
-        mend(directory)
+        finish_swap(directory)
         try:
             return inspect(directory)
         except CheckpointUnreadable as error:
@@ -93,7 +93,7 @@ class Copies:
             shutil.rmtree(directory, ignore_errors=True)
             return None
 
-    def usable(self, of: Of) -> Path | None:
+    def usable(self, of: CopyKey) -> Path | None:
         """The directory that a new copy may take files from: the copy as it is, else what the task left when it ran here. Blocks."""
         if self.found(of) is not None:
             return self.directory(of)
@@ -128,7 +128,7 @@ class Copies:
             await asyncio.wait({writing})
         await self._in_thread(lambda: self._take(of, lineage))
 
-    def _take(self, of: Of, lineage: Lineage) -> None:
+    def _take(self, of: CopyKey, lineage: Lineage) -> None:
         copy, store = self.directory(of), self._stores.directory(*of)
         found = self.found(of)
         if found is not None and _has_more(found, inspect(store), lineage):
@@ -137,7 +137,7 @@ class Copies:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _has_more(copy: Found, store: Found | None, lineage: Lineage) -> bool:
+def _has_more(copy: CheckpointInfo, store: CheckpointInfo | None, lineage: Lineage) -> bool:
     """A store of another history than the one to go on with is of no use, and neither is such a copy, unless nothing else is there."""
     if store is None:
         return True

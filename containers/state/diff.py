@@ -1,7 +1,7 @@
 """A local directory against the index of the snapshot before: what is added, retained and removed.
 
 A file is retained when it has the size and the SHA-256 of the one that the index has at its path. Its SHA-256 is known without reading it
-when a file of the same identity (inode, size, time of change in nanoseconds) was read before; `to_read` says which must be read. Owner,
+when a file of the same identity (inode, size, time of change in ns) was read before; `files_to_read` says which must be read. Owner,
 mode and times never decide: they are the local ones in the next index, and its bytes are not uploaded again for them. A changed file is
 both removed and added, as in Samza.
 """
@@ -18,7 +18,7 @@ from sluice.core.snapshot import DirIndex, FileIndex, FileMetadata
 
 class Identity(NamedTuple):
     """Of a file's contents on one file system: any change in place gives another time, any new file another inode. Linking leaves it as
-    it is. Times have the grain of the kernel's tick: see `settled`."""
+    it is. Times have the grain of the kernel's tick: see `is_stable`."""
 
     inode: int
     size: int
@@ -28,7 +28,7 @@ class Identity(NamedTuple):
 SETTLING_NANOS = 2_000_000_000
 
 
-def settled(identity: Identity, now_nanos: int) -> bool:
+def is_stable(identity: Identity, now_nanos: int) -> bool:
     """Whether a file that was read at `now_nanos` can be known again by its identity: one changed again within the tick in which it was
     read would look the same."""
     return identity.modified_nanos + SETTLING_NANOS < now_nanos
@@ -78,7 +78,7 @@ class DirDiff:
             yield from directory.walk_retained(f"{prefix}{directory.name}/")
 
 
-def to_read(
+def files_to_read(
     local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint], prefix: str = ""
 ) -> Iterator[tuple[str, LocalFile]]:
     """The files that may be those of the index and are not known: by path, those of the same size."""
@@ -90,7 +90,7 @@ def to_read(
             yield prefix + file.name, file
     indexed = {each.name: each for each in before.dirs}
     for each in local.dirs:
-        yield from to_read(each, indexed.get(each.name), known, f"{prefix}{each.name}/")
+        yield from files_to_read(each, indexed.get(each.name), known, f"{prefix}{each.name}/")
 
 
 def diff(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> DirDiff:

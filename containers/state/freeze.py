@@ -39,7 +39,7 @@ are not hidden: they are Spark's checksums of its state, and stay."""
 _HEAD = 1 << 20
 
 
-class CutFailed(Unavailable):
+class FreezeFailed(Unavailable):
     """No consistent cut of a checkpoint directory could be made."""
 
     slug = "cut-failed"
@@ -65,7 +65,7 @@ def freeze(store: Path, into: Path) -> FrozenCheckpoint:
     for attempt in range(ATTEMPTS):
         try:
             into.mkdir(parents=True)
-            return _cut(store, into)
+            return _freeze_once(store, into)
         except (_Gone, FileNotFoundError) as error:
             why = str(error)
             log.debug("the cut %d of %s is made again: %s", attempt + 1, store, why)
@@ -80,10 +80,10 @@ def freeze(store: Path, into: Path) -> FrozenCheckpoint:
         except BaseException:
             shutil.rmtree(into, ignore_errors=True)
             raise
-    raise CutFailed(f"{store} changed while it was cut, {ATTEMPTS} times: {why}")
+    raise FreezeFailed(f"{store} changed while it was cut, {ATTEMPTS} times: {why}")
 
 
-def _cut(store: Path, into: Path) -> FrozenCheckpoint:
+def _freeze_once(store: Path, into: Path) -> FrozenCheckpoint:
     found = _order(store)
     for name in found:
         _link(store / name, into / name, may_go=name in _MAY_GO)
@@ -91,9 +91,9 @@ def _cut(store: Path, into: Path) -> FrozenCheckpoint:
     if cut is None:
         raise CheckpointUnreadable(f"{store} is no checkpoint directory: it has no metadata")
     if cut.committed < 0:
-        _drop_plans(into, -1)
+        _drop_uncommitted(into, -1)
         return FrozenCheckpoint(into, cut.lineage, None)
-    _drop_plans(into, cut.committed)
+    _drop_uncommitted(into, cut.committed)
     _check(into, cut.committed)
     return FrozenCheckpoint(into, cut.lineage, cut.committed)
 
@@ -133,7 +133,7 @@ def _link_file(path: str, to: str, *, may_go: bool) -> None:
             raise _Gone(f"{path} is gone") from None
 
 
-def _drop_plans(into: Path, batch: int) -> None:
+def _drop_uncommitted(into: Path, batch: int) -> None:
     """Of batches that are not committed: they would run again, and read what they read then."""
     offsets = into / "offsets"
     for entry in list(offsets.iterdir()) if offsets.is_dir() else ():
@@ -165,12 +165,12 @@ def _state_files(cut: Path) -> dict[str, set[str]]:
     return found
 
 
-def _check_loads(cut: Path, names: dict[str, set[str]], need: Needed) -> None:
+def _check_loads(cut: Path, names: dict[str, set[str]], need: NeededVersion) -> None:
     directory = find(names, need)
     if directory is None:
         raise _Gone(f"version {need.version.number} ({need.version.id}) of {need.directory} is gone")
     files = names[directory]
-    lineage = [] if need.version.zip in files else _lineage(cut / directory, need.version, files)
+    lineage = [] if need.version.zip in files else _changelog_chain(cut / directory, need.version, files)
     base, changelogs = to_load(need.version, lineage, files)
     if base is None and changelogs[0].number != 1:
         raise _Gone(f"nothing that version {changelogs[0].number} of {directory} builds upon is there")
@@ -183,14 +183,14 @@ def _check_loads(cut: Path, names: dict[str, set[str]], need: Needed) -> None:
             raise _Gone(f"{directory}/SSTs/{name} is gone")
 
 
-def _lineage(directory: Path, version: Version, files: set[str]) -> list[Version]:
+def _changelog_chain(directory: Path, version: Version, files: set[str]) -> list[Version]:
     with (directory / version.changelog).open("rb") as changelog:
         head = changelog.read(_HEAD)
     try:
-        return list(lineage_of(head))
+        return list(changelog_chain_of(head))
     except Unreadable as error:
         log.debug("%s: %s", directory / version.changelog, error)
-        return list(lineage_by_number(version, files))
+        return list(changelog_chain_by_number(version, files))
 
 
 def _shared(path: Path) -> Iterator[str]:
@@ -220,21 +220,21 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class NeededVersion:
     """A version that some state store below `directory` ("state/0/1") must be able to load."""
 
     directory: str
     version: Version
 
 
-def needed(batch: int, commit: str) -> Sequence[Needed]:
+def needed(batch: int, commit: str) -> Sequence[NeededVersion]:
     """What batch `batch` needs, from the text of `commits/<batch>`. Nothing for a query without state, or with another format of state than
     Sluice sets (checkpointFormatVersion 1), for which only the order of the cut speaks. Raises ValueError for what Spark did not write."""
     text = commit.partition("\n")[2]
     try:
         ids: Mapping[str, Sequence[Sequence[str]]] = json.loads(text).get("stateUniqueIds") or {}
         return [
-            Needed(f"state/{operator}/{partition}", Version(batch + 1, str(each)))
+            NeededVersion(f"state/{operator}/{partition}", Version(batch + 1, str(each)))
             for operator, partitions in ids.items()
             for partition, stores in enumerate(partitions)
             for each in stores
@@ -243,7 +243,7 @@ def needed(batch: int, commit: str) -> Sequence[Needed]:
         raise ValueError(f"commits/{batch} is not a commit: {text[:80]!r}") from error
 
 
-def find(names: Mapping[str, set[str]], need: Needed) -> str | None:
+def find(names: Mapping[str, set[str]], need: NeededVersion) -> str | None:
     """The directory below `need.directory` that has the version; `names` are the files by directory."""
     for directory, files in names.items():
         inside = directory == need.directory or directory.startswith(need.directory + "/")
@@ -261,7 +261,7 @@ def to_load(version: Version, lineage: Sequence[Version], files: set[str]) -> tu
     return None, chain
 
 
-def lineage_by_number(version: Version, files: set[str]) -> Sequence[Version]:
+def changelog_chain_by_number(version: Version, files: set[str]) -> Sequence[Version]:
     """What a version builds upon as far as names tell, for changelogs that cannot be read (another compression than LZ4): one of each
     number back to the newest .zip. Of several of one number the first."""
     by_number: dict[int, Version] = {}
@@ -297,7 +297,7 @@ class Unreadable(ValueError):
     """The changelog is in a format that Sluice does not know."""
 
 
-def lineage_of(changelog: bytes) -> Sequence[Version]:
+def changelog_chain_of(changelog: bytes) -> Sequence[Version]:
     """What a version builds upon, oldest first, from the beginning of its changelog (64 KiB and a block are always enough). Raises
     Unreadable."""
     try:

@@ -44,12 +44,12 @@ class Transfers:
 
 @dataclass
 class BackupMeter:
-    """Of one stage of one task. `durable_at`: when a commit became durable last."""
+    """Of one stage of one task. `snapshot_at` and `snapshot_batch`: when its newest snapshot was reported, and the last batch in that."""
 
     backup: Transfers = field(default_factory=Transfers)
     restore: Transfers = field(default_factory=Transfers)
-    durable_at: datetime | None = None
-    durable_batch: int | None = None
+    snapshot_at: datetime | None = None
+    snapshot_batch: int | None = None
     replayed: int = 0
     replaced: int = 0
 

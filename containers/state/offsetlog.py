@@ -30,7 +30,7 @@ _WATERMARK, _TIMESTAMP = "batchWatermarkMs", "batchTimestampMs"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
+class OffsetSeq:
     """`metadata` is Spark's, whole; `sources` are the lines after it, as Spark spelled them."""
 
     metadata: Mapping[str, Any]
@@ -54,7 +54,7 @@ class BatchPlan:
         """Where the batch ends, for the streams that the stage reads."""
         return positions_of(self.sources, reads)
 
-    def at(self, now: datetime, watermark: datetime | None = None) -> BatchPlan:
+    def at(self, now: datetime, watermark: datetime | None = None) -> OffsetSeq:
         """The plan with a timestamp, never one before its own, and perhaps another watermark."""
         changed = {_TIMESTAMP: millis(max(now, self.timestamp))}
         if watermark is not None:
@@ -66,7 +66,7 @@ def millis(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLI
 
 
-def read(text: str, where: str) -> BatchPlan:
+def parse(text: str, where: str) -> OffsetSeq:
     """Raises CheckpointUnreadable, which names `where`, for what is no plan of a known version."""
     version, *lines = text.splitlines() or [""]
     if version != VERSION:
@@ -76,7 +76,7 @@ def read(text: str, where: str) -> BatchPlan:
         )
     try:
         metadata = json.loads(lines[0])
-        plan = BatchPlan(metadata, tuple(lines[1:]))
+        plan = OffsetSeq(metadata, tuple(lines[1:]))
         plan.text, plan.watermark, plan.timestamp  # noqa: B018 (to raise)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise CheckpointUnreadable(f"{where} is not the plan of a batch: {type(error).__name__}: {error}") from error
@@ -85,11 +85,11 @@ def read(text: str, where: str) -> BatchPlan:
     return plan
 
 
-def first_plan(metadata: str, sources: Sequence[StreamId | None], starts: Mapping[Ssp, int]) -> BatchPlan:
+def first_entry(metadata: str, sources: Sequence[StreamId | None], starts: Mapping[Ssp, int]) -> OffsetSeq:
     """What stands before batch 0 of a store without batches: nothing read yet. `metadata` is the line that Spark would write; `sources` are
     the streams of the query's sources in its order, None for those of other kinds."""
     lines = [NOTHING_YET if stream is None else _spelled(stream, starts) for stream in sources]
-    return read("\n".join([VERSION, metadata, *lines]), "the first plan")
+    return parse("\n".join([VERSION, metadata, *lines]), "the first plan")
 
 
 def _spelled(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
@@ -97,7 +97,7 @@ def _spelled(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
     return json.dumps({stream.stream: {str(partition): offset for partition, offset in ours}})
 
 
-def tail(last: BatchPlan, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[BatchPlan]:
+def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[OffsetSeq]:
     """The plans that read on from the batch `last` up to `ends`, about `max_rows` rows each; none where there is nothing.
 
     They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources of which `ends` does not speak
@@ -112,7 +112,7 @@ def tail(last: BatchPlan, ends: Mapping[Ssp, int], reads: Sequence[StreamId], ma
         yield replace(last, sources=tuple(_moved(line, at, reads) for line in last.sources)).at(now)
 
 
-def widened(last: BatchPlan, starts: Mapping[Ssp, int], reads: Sequence[StreamId], now: datetime) -> BatchPlan | None:
+def with_new_partitions(last: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId], now: datetime) -> OffsetSeq | None:
     """The plan that reads nothing, and knows the partitions of `starts` that `last` does not know: they begin there. None when there are no
     such, or all of them begin at 0."""
     at = last.positions(reads)
@@ -123,7 +123,7 @@ def widened(last: BatchPlan, starts: Mapping[Ssp, int], reads: Sequence[StreamId
     return replace(last, sources=tuple(_moved(line, at | new, reads) for line in last.sources)).at(now)
 
 
-def widens(before: BatchPlan, plan: BatchPlan, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
+def adds_partitions(before: OffsetSeq, plan: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
     """Whether the plan knows partitions that the one before it does not know, and that begin after 0."""
     new = plan.positions(reads).keys() - before.positions(reads).keys()
     return any(starts.get(ssp, 0) for ssp in new)
@@ -137,7 +137,7 @@ def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
     return line if moved == ours else "".join(_spelled(stream, moved) for stream in streams)
 
 
-def flushed(last: BatchPlan, now: datetime) -> BatchPlan:
+def flush_entry(last: OffsetSeq, now: datetime) -> OffsetSeq:
     """The plan that reads nothing and closes all that waits for event time."""
     return last.at(now, END_OF_TIME)
 

@@ -114,7 +114,7 @@ def _packs(files: Iterable[tuple[str, int]], pack_bytes: int) -> list[PutPack]:
     return [PutPack(tuple(pack)) for pack in packs]
 
 
-def to_put_again(retained: Iterable[tuple[str, FileIndex]], packing: Packing) -> frozenset[str]:
+def files_to_repack(retained: Iterable[tuple[str, FileIndex]], packing: Packing) -> frozenset[str]:
     """The paths of retained files whose packs are to be replaced."""
     files: dict[BlobId, list[str]] = defaultdict(list)
     alive: dict[BlobId, int] = defaultdict(int)

@@ -30,7 +30,7 @@ class OffsetLogEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore:
+class LocalCheckpoint:
     """A checkpoint directory of this disk; -1 for no batch. `plans` are those that its newest batches were planned by."""
 
     lineage: Lineage
@@ -47,7 +47,7 @@ class Snapshot:
     lineage: Lineage
     batch: int
     markers: Mapping[BlobStoreName, BlobId]
-    chosen: bool = False
+    restored_explicitly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ Recovery: TypeAlias = Resume | StartFresh | Restore | RestoreUnderNewLineage | R
 def recovery(
     lineage: Lineage,
     reported: int | None,
-    local: LocalStore | None,
+    local: LocalCheckpoint | None,
     plans: Mapping[int, OffsetLogEntry],
     snapshot: Snapshot | None,
     code: str,
 ) -> Recovery:
     """Decide. `reported` is the last batch that the coordinator heard of in this lineage, `plans` the durable ones of it, `code` that of
     the job file at hand."""
-    if snapshot is not None and snapshot.chosen:
+    if snapshot is not None and snapshot.restored_explicitly:
         return RestoreUnderNewLineage(snapshot, f"checkpoint {snapshot.checkpoint} was chosen")
     last = max([-1 if reported is None else reported, *plans])
     if local is not None and local.lineage == lineage and _agrees(local, plans):
@@ -114,7 +114,7 @@ def recovery(
     return Refuse(ahead) if isinstance(ahead, str) else StartFresh(ahead)
 
 
-def _agrees(local: LocalStore, plans: Mapping[int, OffsetLogEntry]) -> bool:
+def _agrees(local: LocalCheckpoint, plans: Mapping[int, OffsetLogEntry]) -> bool:
     """Whether the batches that the directory has committed are those of the history: another holder may have planned some of them
     otherwise."""
     return all(plans[batch].text == text for batch, text in local.plans.items() if batch <= local.committed and batch in plans)

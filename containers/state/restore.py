@@ -36,7 +36,7 @@ from containers.state.restore_plan import (
     candidates,
     plan_restore,
 )
-from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, to_its_end
+from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
@@ -124,7 +124,7 @@ class Restorer:
             raise _gone(error, f"{error}; it is the index of a snapshot of {self._key}") from error
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return to_its_end(self._in_thread(work))
+        return run_to_completion(self._in_thread(work))
 
 
 def _gone(error: BlobMissing, what: str) -> BlobMissing:
@@ -176,7 +176,7 @@ class _Run:
     def _prepare(self) -> None:
         for beside in (self.staging.parent, _replaced(self._target).parent):
             self._disk.is_directory(beside)
-        mend(self._target, self._disk)
+        finish_swap(self._target, self._disk)
         if not self._disk.is_directory(self.staging):
             self._disk.make_directory(self.staging)
 
@@ -301,7 +301,7 @@ class _Run:
 
 
 def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
-    """Let `staging` take the place of `target`, and remove what was there. `mend` first: then nothing is lost wherever this ends."""
+    """Let `staging` take the place of `target`, and remove what was there. `finish_swap` first: then nothing is lost wherever this ends."""
     replaced = _replaced(target)
     disk.make_directory(replaced.parent)
     if disk.is_directory(target):
@@ -311,7 +311,7 @@ def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
     disk.remove(replaced)
 
 
-def mend(target: Path, disk: LocalFiles | None = None) -> None:
+def finish_swap(target: Path, disk: LocalFiles | None = None) -> None:
     """Finish a swap that a crash interrupted: the former directory comes back if the new one is not there, else it goes. Raises OSError."""
     disk, replaced = disk or LocalFiles(), _replaced(target)
     if disk.is_directory(replaced):

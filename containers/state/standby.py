@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from containers.state.context import StateContext
-from containers.state.copies import Of
+from containers.state.copies import CopyKey
 from containers.state.diff import Identity
 from containers.state.files import LocalFiles
 from containers.state.meters import CopyMeter
@@ -52,14 +52,14 @@ class _Copy:
 class Standby:
     """Of one container, on the agent's loop."""
 
-    def __init__(self, place: StateContext, execution_id: ExecutionContainerId, every: timedelta) -> None:
-        self._place = place
+    def __init__(self, state: StateContext, execution_id: ExecutionContainerId, every: timedelta) -> None:
+        self._state = state
         self._execution_id = execution_id
         self._every = every
-        self._copies: dict[Of, _Copy] = {}
+        self._copies: dict[CopyKey, _Copy] = {}
 
     @property
-    def meters(self) -> dict[Of, CopyMeter]:
+    def meters(self) -> dict[CopyKey, CopyMeter]:
         return {of: copy.meter for of, copy in self._copies.items()}
 
     async def run(self) -> NoReturn:
@@ -76,25 +76,25 @@ class Standby:
     async def look(self) -> None:
         """Bring every copy up to the snapshot that its store would be restored from now, and remove those that are of no use. Raises
         DiskUnwritable, OSError, and what the coordinator raises."""
-        place = self._place
-        reply = await place.coordinator.standby(place.run_id, self._execution_id)
+        state = self._state
+        reply = await state.coordinator.standby(state.run_id, self._execution_id)
         wanted = {(TaskName(each.task), StageName(each.stage)): each for each in reply.copies}
         for task in {of[0] for of in wanted}:
-            place.copies.forget(task)
-        if not (wanted or self._copies) or not await place.in_thread(place.copies.lock):
+            state.copies.forget(task)
+        if not (wanted or self._copies) or not await state.in_thread(state.copies.lock):
             return
         self._copies = {of: self._copies.get(of, _Copy()) for of in wanted}
         keep = {of[0] for of in wanted} | set(map(TaskName, reply.own))
-        await place.in_thread(lambda: place.copies.keep_only(keep))
+        await state.in_thread(lambda: state.copies.keep_only(keep))
         for of, each in wanted.items():
             await self._bring_up(of, each)
 
-    async def _bring_up(self, of: Of, wanted: StandbyCopy) -> None:
+    async def _bring_up(self, of: CopyKey, wanted: StandbyCopy) -> None:
         copy, checkpoint = self._copies[of], CommitId(wanted.snapshot.checkpoint_id)
         if copy.checkpoint == checkpoint:
             return
         try:
-            restored = await self._place.copies.write(of, self._fetch(of, copy, wanted))
+            restored = await self._state.copies.write(of, self._fetch(of, copy, wanted))
         except BlobMissing as error:  # a newer snapshot has taken its place
             copy.meter.transfers.failed += 1
             log.info("the copy of %s/%s is left as it is until the next look: %s", *of, error)
@@ -104,24 +104,24 @@ class Standby:
             raise
         if restored is not None:
             copy.checkpoint = checkpoint
-            copy.meter.batch, copy.meter.at = wanted.snapshot.batch_id, self._place.clock.now()
+            copy.meter.batch, copy.meter.at = wanted.snapshot.batch_id, self._state.clock.now()
             log.debug("the copy of %s/%s is at checkpoint %s: %s", *of, checkpoint, restored)
 
-    async def _fetch(self, of: Of, copy: _Copy, wanted: StandbyCopy) -> Restored | None:
+    async def _fetch(self, of: CopyKey, copy: _Copy, wanted: StandbyCopy) -> Restored | None:
         """None when no blob store that this run restores from has it."""
-        place, directory = self._place, self._place.copies.directory(of)
-        for name, blobs in place.destinations.restore_from.items():
+        state, directory = self._state, self._state.copies.directory(of)
+        for name, blobs in state.destinations.restore_from.items():
             index = wanted.snapshot.markers.get(name)
             if index is None:
                 continue
-            began = place.clock.elapsed()
-            local = await place.in_thread(lambda: place.copies.usable(of))
+            began = state.clock.elapsed()
+            local = await state.in_thread(lambda: state.copies.usable(of))
             copy.files.turn()
             try:
-                restorer = place.restorer_of(blobs, StageKey(place.job, *of), copy.meter.transfers, copy.files)
+                restorer = state.restorer_of(blobs, StageKey(state.job, *of), copy.meter.transfers, copy.files)
                 restored = await restorer.restore(BlobId(index), directory, local)
             finally:
                 copy.meter.transfers.over()
-            copy.meter.transfers.seconds.add(place.clock.elapsed() - began)
+            copy.meter.transfers.seconds.add(state.clock.elapsed() - began)
             return restored
         return None

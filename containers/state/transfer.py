@@ -48,7 +48,7 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
+async def run_to_completion(work: Awaitable[T]) -> T:
     """Wait for work on a thread even when cancelled: a thread that nobody waits for would go on writing."""
     task = asyncio.ensure_future(work)
     try:
@@ -92,7 +92,7 @@ async def fingerprints(
         def work() -> list[tuple[Identity, Fingerprint]]:
             return [(file.identity, files.fingerprint(directory / path, file.identity)) for path, file in some]
 
-        known.update(await to_its_end(in_thread(work)))
+        known.update(await run_to_completion(in_thread(work)))
 
     await in_parallel((partial(read, some) for some in _together(wanted)), READERS)
     return known
@@ -137,7 +137,7 @@ EVERY = timedelta(seconds=10)
 
 
 @asynccontextmanager
-async def telling(what: str, transfers: Transfers, every: timedelta = EVERY) -> AsyncIterator[None]:
+async def log_progress(what: str, transfers: Transfers, every: timedelta = EVERY) -> AsyncIterator[None]:
     """While the block runs, say now and then how far it is; nothing of one that is over sooner than that."""
     files, size = transfers.done_files, transfers.done_bytes
 

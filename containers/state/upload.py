@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
+from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
 from containers.state.files import LocalFiles
 from containers.state.freeze import FrozenCheckpoint
-from containers.state.packing import Packing, Put, PutChunk, PutPack, plan_puts, to_put_again
-from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, to_its_end
+from containers.state.packing import Packing, Put, PutChunk, PutPack, files_to_repack, plan_puts
+from containers.state.transfer import InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.clock import Clock
@@ -137,12 +137,12 @@ class Uploader:
     def _look(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
         """What is there, and what must be read: a store that was just restored is, once."""
         local = self._files.listing(directory)
-        return local, list(to_read(local, before, self._known))
+        return local, list(files_to_read(local, before, self._known))
 
     def _plan(self, local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> _Plan:
         found = diff(local, before, known)
         changed = dict(found.walk_added())
-        if again := to_put_again(found.walk_retained(), self._settings.sizes):
+        if again := files_to_repack(found.walk_retained(), self._settings.sizes):
             changed |= {path: file for path, file in walk(local) if path in again}
         puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
         sizes = [file.identity.size for _, file in walk(local)]
@@ -173,12 +173,12 @@ class Uploader:
         )
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return to_its_end(self._in_thread(work))
+        return run_to_completion(self._in_thread(work))
 
 
 def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
     """What is worth knowing at the next commit."""
-    return {file.identity: known[file.identity] for _, file in walk(local) if settled(file.identity, millis * 1_000_000)}
+    return {file.identity: known[file.identity] for _, file in walk(local) if is_stable(file.identity, millis * 1_000_000)}
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from containers.engine import StageStart
 from containers.state.batch_waits import BatchInterrupted, BatchWaits
-from containers.state.checkpoint import read_plan, write_plan
+from containers.state.checkpoint import read_offset_log, write_offset_log
 from containers.state.context import StateContext
 from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
@@ -79,8 +79,8 @@ class OffsetLog:
         return found
 
 
-def offset_log(place: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:
-    return OffsetLog(blobs, place.key(start), start.lineage)
+def offset_log(state: StateContext, start: StageStart, blobs: BlobStore) -> OffsetLog:
+    return OffsetLog(blobs, state.key(start), start.lineage)
 
 
 async def put_in_all(logs: Sequence[OffsetLog], entry: OffsetLogEntry) -> OffsetLogEntry:
@@ -140,11 +140,11 @@ class OffsetLogGate:
     """Holds each batch of one stage until its offset-log entry is durable. Created on the agent's loop; `begins` and `writes` are called on
     the threads of Spark."""
 
-    def __init__(self, place: StateContext, start: StageStart, waits: BatchWaits) -> None:
-        self._place = place
+    def __init__(self, state: StateContext, start: StageStart, waits: BatchWaits) -> None:
+        self._state = state
         self._start = start
         self._waits = waits
-        self._directory = place.stores.directory(start.task, start.declared.stage.name)
+        self._directory = state.checkpoints.directory(start.task, start.declared.stage.name)
         self._pending: PendingEntry | None = None
         self._last_begun = -1
         self._background: set[asyncio.Task[None]] = set()
@@ -166,8 +166,8 @@ class OffsetLogGate:
             raise BatchInterrupted(f"batch {batch} of {self._start.query} was given up: another batch has begun since")
         decided = self._waits.result(pending.decided)
         if decided is not None and decided.text != pending.entry.text:
-            write_plan(self._directory, batch, decided.text)
-            self._place.meter(self._start).replaced += 1
+            write_offset_log(self._directory, batch, decided.text)
+            self._state.meter(self._start).replaced += 1
             raise PlanReplaced(
                 f"batch {batch} was planned by generation {decided.generation} before: it runs again with that offset-log entry"
             )
@@ -183,18 +183,18 @@ class OffsetLogGate:
         return False
 
     def _entry(self, batch: int, *, strict: bool) -> OffsetLogEntry:
-        return OffsetLogEntry(batch, read_plan(self._directory, batch), self._start.generation, strict, self._place.code)
+        return OffsetLogEntry(batch, read_offset_log(self._directory, batch), self._start.generation, strict, self._state.code)
 
     async def _put(self, entry: OffsetLogEntry) -> OffsetLogEntry | None:
         """Put the entry into all blob stores. Waits for a blob store that is unavailable, for as long as a commit may: a query that failed
         instead would use up its restarts."""
-        policy = self._place.policy
-        give_up = self._place.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
-        while to := self._place.destinations.to:
+        policy = self._state.policy
+        give_up = self._state.clock.elapsed() + (policy.max_delay + policy.timeout).total_seconds()
+        while to := self._state.destinations.to:
             try:
-                return await put_in_all([offset_log(self._place, self._start, blobs) for blobs in to.values()], entry)
+                return await put_in_all([offset_log(self._state, self._start, blobs) for blobs in to.values()], entry)
             except BlobUnavailable as error:
-                if self._place.clock.elapsed() >= give_up:
+                if self._state.clock.elapsed() >= give_up:
                     raise
                 log.warning("%s holds batch %d: its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error)
                 await asyncio.sleep(AGAIN.total_seconds())

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.state.checkpoint import Stores, inspect
+from containers.state.checkpoint import Checkpoints, inspect
 from containers.watchdog import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
@@ -140,7 +140,7 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "told to stop")
     (task,) = scene.detail().tasks
     assert task.holder is None
-    store = inspect(Stores(scene.root / "home" / "state", "rude").directory("Partition 0", "only"))
+    store = inspect(Checkpoints(scene.root / "home" / "state", "rude").directory("Partition 0", "only"))
     assert store is not None
     assert (store.planned, store.committed) == (0, -1)
 

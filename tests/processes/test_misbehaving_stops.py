@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.state.checkpoint import Found, Stores, inspect
+from containers.state.checkpoint import CheckpointInfo, Checkpoints, inspect
 from containers.watchdog import session_members
 from tests.processes.gates import GATED, Gate
 from tests.processes.stage import Stage, stage
@@ -25,8 +25,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def store(scene: Stage) -> Found:
-    found = inspect(Stores(scene.root / "home" / "state", "gated").directory("Partition 0", "only"))
+def store(scene: Stage) -> CheckpointInfo:
+    found = inspect(Checkpoints(scene.root / "home" / "state", "gated").directory("Partition 0", "only"))
     assert found is not None
     return found
 

@@ -26,7 +26,7 @@ from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Stores
+from containers.state.checkpoint import Checkpoints
 from examples.playing.topics import Topics
 from sluice.clock import SystemClock
 from sluice.core.errors import LeaseLost, SluiceError
@@ -69,7 +69,7 @@ class Bench:
         self.prefix = f"{uuid4().hex[:10]}." if self.topics else ""
         for name, partitions in (("in", 2), ("mid", 2), ("out", 1)):
             self.streams.create(self.prefix + name, partitions)
-        self.stores = Stores(self.root / "state", "job")
+        self.stores = Checkpoints(self.root / "state", "job")
 
     def feed(self, values: Sequence[object], batch: int, stream: str = "in", headers: dict[str, str] | None = None) -> None:
         records = [Record(json.dumps(value).encode(), partition=i % 2) for i, value in enumerate(values)]

@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.flush import ROUNDS, Flusher
-from containers.spark.gate import Held, hold
+from containers.spark.gate import PausedQuery, pause
 from containers.spark.systems.port import Grant
 from containers.spark.task import StageTask
 from containers.state import offsetlog
-from containers.state.checkpoint import inspect, read_plan
+from containers.state.checkpoint import inspect, read_offset_log
 from sluice.core.ids import Ssp
 from sluice.job import Input, Output
 from tests.spark.conftest import SOON, Bench
@@ -62,11 +62,11 @@ class Drained:
         self.bench.run_until_read(self.grant, self.stage)
         return self
 
-    def holds(self) -> Held:
+    def holds(self) -> PausedQuery:
         """Let the stage read all that is there, and hold it as it runs."""
         query = self.bench.start(self.grant, self.stage)
         query.processAllAvailable()
-        held = hold(self.bench.spark, query, SOON, Event())
+        held = pause(self.bench.spark, query, SOON, Event())
         assert held is not None
         self.bench.endings.callback(held.end, SOON, Event())
         return held
@@ -77,7 +77,7 @@ class Drained:
         self.flusher().advance(self.ends())
         return self
 
-    def flusher(self, rounds: int = ROUNDS, after: timedelta = timedelta(), held: Held | None = None) -> Flusher:
+    def flusher(self, rounds: int = ROUNDS, after: timedelta = timedelta(), held: PausedQuery | None = None) -> Flusher:
         return Flusher(
             self.bench.spark,
             self.directory,
@@ -101,8 +101,8 @@ class Drained:
         assert found.planned == found.committed
         return found.committed
 
-    def plan(self, batch: int) -> offsetlog.BatchPlan:
-        return offsetlog.read(read_plan(self.directory, batch), str(batch))
+    def plan(self, batch: int) -> offsetlog.OffsetSeq:
+        return offsetlog.parse(read_offset_log(self.directory, batch), str(batch))
 
     def ends(self) -> Mapping[Ssp, int]:
         return self.bench.ends("in")

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.task import StageTask
 from containers.state.checkpoint import inspect
-from containers.state.freeze import FrozenCheckpoint, freeze, lineage_of, needed
+from containers.state.freeze import FrozenCheckpoint, changelog_chain_of, freeze, needed
 from containers.state.upload import CommitSettings
 from sluice.core.ids import StageName
 from sluice.job import Input
@@ -169,6 +169,6 @@ def test_the_changelogs_of_spark_say_what_they_build_upon(bench: Bench) -> None:
     batch = max(int(each.name) for each in (directory / "commits").iterdir() if each.name.isdigit())
     (need,) = needed(batch, (directory / f"commits/{batch}").read_text())
     state = directory / need.directory
-    lineage = lineage_of((state / need.version.changelog).read_bytes())
+    lineage = changelog_chain_of((state / need.version.changelog).read_bytes())
     assert [each.number for each in lineage] == list(range(1, batch + 1))
     assert all((state / each.changelog).exists() for each in lineage)

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.flush import Flushed
 from containers.spark.task import StageTask
-from containers.state.checkpoint import write_plan
+from containers.state.checkpoint import write_offset_log
 from containers.state.offsetlog import END_OF_TIME
 from tests.spark.conftest import Bench
 from tests.spark.drainworld import OUT, Drained, events, windowed
@@ -46,7 +46,7 @@ def test_a_flush_that_was_planned_and_not_run_is_an_interrupted_batch(either: Be
     either.feed(some_events(25), batch=0)
     drained = Drained(either, windowed).runs()
     batch = drained.committed
-    write_plan(drained.directory, batch + 1, drained.plan(batch).at(END_OF_TIME, END_OF_TIME).text)
+    write_offset_log(drained.directory, batch + 1, drained.plan(batch).at(END_OF_TIME, END_OF_TIME).text)
     flusher = drained.flusher()
     assert flusher.finish_interrupted()
     assert not flusher.finish_interrupted()

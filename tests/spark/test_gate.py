@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from containers.spark.flush import Flushed
-from containers.spark.gate import hold
+from containers.spark.gate import pause
 from containers.spark.task import StageTask
 from containers.state.offsetlog import END_OF_TIME
 from tests.spark.conftest import SOON, Bench
@@ -113,7 +113,7 @@ def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(ei
     either.feed(EVENTS, batch=0)
     drained = Drained(either, grouped(GroupStateTimeout.ProcessingTimeTimeout)).runs_once()
     query = either.start(drained.grant, drained.stage)
-    held = hold(either.spark, query, SOON, Event())
+    held = pause(either.spark, query, SOON, Event())
     assert held is not None
     either.endings.callback(held.end, SOON, Event())
     assert drained.flusher(held=held).flush().rows_left == 0
@@ -145,7 +145,7 @@ def test_a_query_is_held_after_its_running_batch(either: Bench) -> None:
     query = either.start(drained.grant, sink.stage)
     assert sink.begun.wait(60)
     Timer(0.5, sink.go.set).start()
-    held = hold(either.spark, query, SOON, Event())
+    held = pause(either.spark, query, SOON, Event())
     assert held is not None
     assert drained.committed == 0
     assert sink.rows == 25
@@ -161,7 +161,7 @@ def test_a_query_that_cannot_be_held_in_time_goes_on(either: Bench, hurry: str) 
     assert sink.begun.wait(60)
     if hurry == "forced":
         forced.set()
-    assert hold(either.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
+    assert pause(either.spark, query, SOON if hurry == "forced" else timedelta(), forced) is None
     sink.go.set()
     either.feed(more_events(5, first=2000), batch=1)
     query.processAllAvailable()

@@ -18,13 +18,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.flush import Flusher
-from containers.spark.gate import hold
+from containers.spark.gate import pause
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.port import Grant
 from containers.spark.task import Bound, StageTask
-from containers.state.checkpoint import Stores
+from containers.state.checkpoint import Checkpoints
 from containers.state.offsetlog import positions_of
 from examples.playing.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
@@ -54,7 +54,7 @@ class KafkaBench:
     def __post_init__(self) -> None:
         for stream, partitions in (("in", 2), ("mid", 2), ("out", 1)):
             self.topics.create(self.topic(stream), partitions)
-        self.stores = Stores(self.root / "state", "job")
+        self.stores = Checkpoints(self.root / "state", "job")
 
     def topic(self, stream: str) -> str:
         return f"{self.name}.{stream}"
@@ -263,7 +263,7 @@ def test_a_drain_reads_the_rest_up_to_its_end_and_flushes(bench: KafkaBench, in_
     query = start_query(bench.spark, tens(bench.task(grant)), f"{bench.name}/tens", directory, timedelta(seconds=0.1))
     bench.queries.append(query)
     query.processAllAvailable()
-    held = hold(bench.spark, query, timedelta(seconds=60), Event()) if in_place else None
+    held = pause(bench.spark, query, timedelta(seconds=60), Event()) if in_place else None
     assert held is not None or stop_between_batches(bench.spark, query, timedelta(seconds=60), Event())
     bench.feed(range(1050, 1060))
     ends = {Ssp("kafka", bench.topic("in"), partition): end for partition, end in bench.topics.latest(bench.topic("in")).items()}

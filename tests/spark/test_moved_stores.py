@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.state.checkpoint import Stores
+from containers.state.checkpoint import Checkpoints
 from tests.spark.conftest import Bench
 from tests.spark.operators import EVENTS, Counting, transformed
 
@@ -19,7 +19,7 @@ def test_a_query_with_its_own_state_goes_on_in_another_directory(bench: Bench, t
     bench.feed(EVENTS, batch=0)
     bench.run_until_read(grant, stage)
     bench.stores.root.rename(tmp_path / "another disk")
-    bench.stores = Stores(tmp_path / "another disk", "job")
+    bench.stores = Checkpoints(tmp_path / "another disk", "job")
     bench.feed(EVENTS, batch=1)
     bench.run_until_read(grant, stage)
     _, committed = bench.batches(grant)

@@ -23,7 +23,7 @@ import httpx
 
 from containers.engine import Batch, Emptied, StageStart
 from containers.errors import StateElsewhere
-from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsetlog import advance
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Lineage, Ssp
@@ -263,7 +263,7 @@ class CountingEngine(DiskEngine):
             (directory / part).mkdir(exist_ok=True)
         self._step()
         if text is not None:
-            write_plan(directory, batch, text)
+            write_offset_log(directory, batch, text)
         for each in start.around:
             each.begins(batch)
         self._step()
@@ -304,7 +304,7 @@ class CountingEngine(DiskEngine):
     def _prepared(self, start: StageStart) -> Path:
         self._step()
         reported = None if start.restored else start.reported
-        return Stores(self.root, self.job).prepare(start.task, start.declared.stage.name, start.lineage, reported)
+        return Checkpoints(self.root, self.job).prepare(start.task, start.declared.stage.name, start.lineage, reported)
 
     def _made_ready(self, start: StageStart) -> None:
         self._fence(start)
@@ -342,13 +342,13 @@ class CountingEngine(DiskEngine):
         first = {ssp.partition: offset for ssp, offset in start.starts.items()}
 
         def end(batch: int) -> Ends:
-            told = json.loads(read_plan(directory, batch).splitlines()[2])[stream] if batch >= 0 else {}
+            told = json.loads(read_offset_log(directory, batch).splitlines()[2])[stream] if batch >= 0 else {}
             return first | {int(partition): offset for partition, offset in told.items()}
 
         return end(batch - 1), end(batch)
 
     def _note(self, directory: Path, batch: int) -> str:
-        return str(json.loads(read_plan(directory, batch).splitlines()[1])["note"])
+        return str(json.loads(read_offset_log(directory, batch).splitlines()[1])["note"])
 
     def _counts(self, start: StageStart, before: int) -> Counter[str]:
         """The state before that batch. Raises for that of another version of the job, and for state with holes."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from containers.engine import Batch, Callbacks, Emptied, StageStart
-from containers.state.checkpoint import Stores, check_not_emptied, inspect, mark_emptied, read_plan, write_plan
+from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Ssp
 
@@ -154,7 +154,7 @@ class DiskEngine(FakeEngine):
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         directory = self.directory(start)
-        Stores(self.root, self.job).prepare(
+        Checkpoints(self.root, self.job).prepare(
             start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
         )
         check_not_emptied(directory)
@@ -162,12 +162,12 @@ class DiskEngine(FakeEngine):
             found = inspect(directory)
             assert found is not None
             if batch > found.committed:
-                write_plan(directory, batch, text)
+                write_offset_log(directory, batch, text)
                 self._run(start, batch, None)
         return super().start(start)
 
     def directory(self, start: StageStart) -> Path:
-        return Stores(self.root, self.job).directory(start.task, start.declared.stage.name)
+        return Checkpoints(self.root, self.job).directory(start.task, start.declared.stage.name)
 
     def state(self, start: StageStart) -> dict[int, str]:
         """What the stage knows: batch -> plan."""
@@ -189,7 +189,7 @@ class DiskEngine(FakeEngine):
         mark_emptied(directory, start.drain, found.committed)
         if found.committed < 0:
             return Emptied(-1)
-        batch, last = found.committed, read_plan(directory, found.committed)
+        batch, last = found.committed, read_offset_log(directory, found.committed)
         (stream,) = start.declared.stage.reads
         read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
         rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
@@ -219,7 +219,7 @@ class DiskEngine(FakeEngine):
         for part in ("offsets", "state", "commits"):
             (directory / part).mkdir(exist_ok=True)
         if text is not None and not (directory / "offsets" / str(batch)).exists():
-            write_plan(directory, batch, text)
+            write_offset_log(directory, batch, text)
         for each in start.around:
             each.begins(batch)
         for each in start.around:

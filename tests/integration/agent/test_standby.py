@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers.state.checkpoint import Stores, inspect
+from containers.state.checkpoint import Checkpoints, inspect
 from containers.state.copies import Copies
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore
@@ -48,7 +48,7 @@ async def two_hosts(there: Place, **settings: Any) -> tuple[RunId, Incarnation, 
 
 
 def copy_of(there: Place, slot: str = "0", task: str = OTHERS) -> Path:
-    return Stores(there.home.parent / f"disk{slot}", "delays").copies(slot) / task.replace(" ", "_") / "hourly"
+    return Checkpoints(there.home.parent / f"disk{slot}", "delays").copies(slot) / task.replace(" ", "_") / "hourly"
 
 
 async def until(met: Callable[[], bool], container: Incarnation) -> None:
@@ -159,7 +159,7 @@ async def test_another_incarnation_that_is_still_there_keeps_the_copies_to_itsel
     async def at_once(work: Callable[[], Any]) -> Any:
         return work()
 
-    frozen = Copies(Stores(root, "delays"), "0", at_once)
+    frozen = Copies(Checkpoints(root, "delays"), "0", at_once)
     assert frozen.lock()
     _, zero, one, query = await two_hosts(there)
     await disk_of(one).runs(query, 0, {1: 10})

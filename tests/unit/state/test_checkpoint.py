@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
-from containers.state.checkpoint import Found, Stores, check_not_emptied, check_writable, inspect, mark_emptied
+from containers.state.checkpoint import CheckpointInfo, Checkpoints, check_not_emptied, check_writable, inspect, mark_emptied
 from sluice.core.ids import Lineage, directory_name
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
@@ -20,12 +20,12 @@ look_alikes = st.text("aA._- /\u00e40", max_size=6)
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Stores:
-    return Stores(tmp_path, "delays")
+def stores(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path, "delays")
 
 
 @pytest.fixture
-def directory(stores: Stores) -> Path:
+def directory(stores: Checkpoints) -> Path:
     return stores.directory(TASK, STAGE)
 
 
@@ -89,25 +89,25 @@ def test_a_name_is_one_part_of_a_path_that_every_file_system_takes(task: str) ->
 # --- a store that is not there ---------------------------------------------------------------------------------------
 
 
-def test_a_new_store_holds_its_lineage_before_spark_sees_it(stores: Stores) -> None:
+def test_a_new_store_holds_its_lineage_before_spark_sees_it(stores: Checkpoints) -> None:
     directory = stores.prepare(TASK, STAGE, OURS, None)
     assert json.loads((directory / "metadata").read_text()) == {"id": "ours"}
     assert [path.name for path in directory.iterdir()] == ["metadata"]
-    assert inspect(directory) == Found(OURS, -1, -1)
+    assert inspect(directory) == CheckpointInfo(OURS, -1, -1)
 
 
-def test_stores_of_tasks_and_stages_are_apart(stores: Stores) -> None:
+def test_stores_of_tasks_and_stages_are_apart(stores: Checkpoints) -> None:
     places = {stores.prepare(task, stage, OURS, None) for task in ("Partition 0", "Partition 1") for stage in ("a", "b")}
     assert len(places) == 4
 
 
-def test_the_longest_names_have_room(stores: Stores) -> None:
+def test_the_longest_names_have_room(stores: Checkpoints) -> None:
     task, stage = "SystemStreamPartition [kafka, " + "x" * 249 + ", 0]", "s" * 249
     stores.prepare(task, stage, OTHERS, None)
-    assert inspect(stores.prepare(task, stage, OURS, None)) == Found(OURS, -1, -1)
+    assert inspect(stores.prepare(task, stage, OURS, None)) == CheckpointInfo(OURS, -1, -1)
 
 
-def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Stores, tmp_path: Path) -> None:
+def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Checkpoints, tmp_path: Path) -> None:
     with pytest.raises(
         StateElsewhere, match=r"has reached batch 3, but .*hourly is not there: start this container on the disk that has it"
     ):
@@ -120,19 +120,19 @@ def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Stor
 
 @pytest.mark.parametrize("reported", [None, 0, 6, 7])
 def test_a_store_at_least_as_new_as_reported_goes_on_untouched(
-    stores: Stores, directory: Path, tmp_path: Path, reported: int | None
+    stores: Checkpoints, directory: Path, tmp_path: Path, reported: int | None
 ) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
     spark_ran(directory, committed=7, planned=8)
     before = everything(tmp_path)
     assert stores.prepare(TASK, STAGE, OURS, reported) == directory
     assert everything(tmp_path) == before
-    assert inspect(directory) == Found(OURS, planned=8, committed=7)
+    assert inspect(directory) == CheckpointInfo(OURS, planned=8, committed=7)
 
 
 @pytest.mark.parametrize(("committed", "reported"), [(-1, 0), (6, 7)])
 def test_a_store_older_than_reported_is_refused_and_kept(
-    stores: Stores, directory: Path, tmp_path: Path, committed: int, reported: int
+    stores: Checkpoints, directory: Path, tmp_path: Path, committed: int, reported: int
 ) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
     if committed >= 0:
@@ -146,15 +146,15 @@ def test_a_store_older_than_reported_is_refused_and_kept(
 # --- a store of another lineage --------------------------------------------------------------------------------------
 
 
-def test_a_history_that_was_given_up_makes_room(stores: Stores, directory: Path, tmp_path: Path) -> None:
+def test_a_history_that_was_given_up_makes_room(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=7)
     stores.prepare(TASK, STAGE, OURS, None)
-    assert inspect(directory) == Found(OURS, -1, -1)
+    assert inspect(directory) == CheckpointInfo(OURS, -1, -1)
     assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
 
 
-def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Stores, directory: Path, tmp_path: Path) -> None:
+def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
     stores.prepare(TASK, STAGE, OTHERS, None)
     spark_ran(directory, committed=7)
     before = everything(tmp_path)
@@ -172,7 +172,7 @@ def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: St
 )
 @pytest.mark.parametrize("reported", [None, 3])
 def test_metadata_that_is_not_whole_is_told_and_nothing_is_lost(
-    stores: Stores, directory: Path, tmp_path: Path, metadata: bytes, reported: int | None
+    stores: Checkpoints, directory: Path, tmp_path: Path, metadata: bytes, reported: int | None
 ) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
     spark_ran(directory, committed=7)
@@ -183,7 +183,7 @@ def test_metadata_that_is_not_whole_is_told_and_nothing_is_lost(
     assert everything(tmp_path) == before
 
 
-def test_files_without_metadata_are_refused_and_kept(stores: Stores, directory: Path, tmp_path: Path) -> None:
+def test_files_without_metadata_are_refused_and_kept(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
     stores.prepare(TASK, STAGE, OURS, None)
     spark_ran(directory, committed=7)
     (directory / "metadata").unlink()
@@ -194,7 +194,7 @@ def test_files_without_metadata_are_refused_and_kept(stores: Stores, directory: 
 
 
 @pytest.mark.parametrize("place", [".", "metadata"])
-def test_a_file_where_a_directory_belongs_or_the_reverse_is_told(stores: Stores, directory: Path, place: str) -> None:
+def test_a_file_where_a_directory_belongs_or_the_reverse_is_told(stores: Checkpoints, directory: Path, place: str) -> None:
     directory.parent.mkdir(parents=True)
     if place == ".":
         directory.write_text("not a directory")
@@ -238,20 +238,20 @@ HALF_DONE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("state", HALF_DONE)
-def test_a_crash_between_two_steps_heals_at_the_next_start(stores: Stores, directory: Path, tmp_path: Path, state: str) -> None:
+def test_a_crash_between_two_steps_heals_at_the_next_start(stores: Checkpoints, directory: Path, tmp_path: Path, state: str) -> None:
     HALF_DONE[state](directory)
     assert stores.prepare(TASK, STAGE, OURS, None) == directory
-    assert inspect(directory) == Found(OURS, -1, -1)
+    assert inspect(directory) == CheckpointInfo(OURS, -1, -1)
     assert list(everything(tmp_path)) == [str((directory / "metadata").relative_to(tmp_path))]
 
 
-def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: Stores, directory: Path) -> None:
+def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: Checkpoints, directory: Path) -> None:
     HALF_DONE["renamed"](directory)
     directory.mkdir()
     (directory / "metadata").write_text('{"id": "ours"}')
     spark_ran(directory, committed=2)
     stores.prepare(TASK, STAGE, OURS, 2)
-    assert inspect(directory) == Found(OURS, 2, 2)
+    assert inspect(directory) == CheckpointInfo(OURS, 2, 2)
 
 
 # --- a disk that takes nothing ---------------------------------------------------------------------------------------
@@ -275,13 +275,13 @@ def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: P
     in_the_way.parent.mkdir(parents=True)
     in_the_way.touch()
     with pytest.raises(DiskUnwritable, match=rf"{tmp_path} \({in_the_way}\): File exists: "):
-        Stores(tmp_path, "delays").prepare(TASK, STAGE, OURS, None)
+        Checkpoints(tmp_path, "delays").prepare(TASK, STAGE, OURS, None)
 
 
 # --- stores that a drain has emptied ---------------------------------------------------------------------------------
 
 
-def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Stores) -> None:
+def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Checkpoints) -> None:
     store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
     check_not_emptied(store)
     mark_emptied(store, "drain-1", 7)
@@ -293,7 +293,7 @@ def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Stor
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"uuid": 7, "batch": 1}', '{"uuid": "a"}'])
-def test_a_mark_of_a_drain_that_is_not_whole_is_told(stores: Stores, text: str) -> None:
+def test_a_mark_of_a_drain_that_is_not_whole_is_told(stores: Checkpoints, text: str) -> None:
     store = stores.prepare("Partition 0", "hourly", Lineage("a"), None)
     (store / "drain.json").write_text(text)
     with pytest.raises(CheckpointUnreadable, match=r"drain\.json"):

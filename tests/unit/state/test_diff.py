@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, next_index, settled, to_read
+from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
 from sluice.core.fingerprint import Fingerprint
 from sluice.core.snapshot import BlobId, DirIndex, FileBlob, FileIndex, FileMetadata, walk
 
@@ -99,14 +99,14 @@ def test_what_a_removed_directory_had_removed_earlier_is_forgotten() -> None:
 def test_only_files_that_may_be_the_same_and_are_not_known_are_read() -> None:
     tree = LocalDir("", (local("longer", "xx", 2), local("new", "x", 3), local("read", "x", 1), local("same", "x", 4)))
     before = DirIndex("", tuple(indexed(name) for name in ("longer", "read", "same")))
-    assert [path for path, _ in to_read(tree, before, known(i1="x"))] == ["same"]
-    assert list(to_read(tree, None, {})) == []
+    assert [path for path, _ in files_to_read(tree, before, known(i1="x"))] == ["same"]
+    assert list(files_to_read(tree, None, {})) == []
 
 
 def test_a_file_changed_in_the_tick_it_was_read_in_is_read_again() -> None:
-    assert not settled(Identity(1, 1, NOW), NOW + 1_000_000)
-    assert settled(Identity(1, 1, NOW), NOW + 3_000_000_000)
-    assert not settled(Identity(1, 1, NOW), NOW - 3600 * 10**9), "a clock that is behind trusts nothing"
+    assert not is_stable(Identity(1, 1, NOW), NOW + 1_000_000)
+    assert is_stable(Identity(1, 1, NOW), NOW + 3_000_000_000)
+    assert not is_stable(Identity(1, 1, NOW), NOW - 3600 * 10**9), "a clock that is behind trusts nothing"
 
 
 def test_a_retained_file_that_was_put_again_has_its_new_blobs_and_counts_as_removed_too() -> None:

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable
 from containers.state.freeze import (
-    CutFailed,
-    Needed,
+    FreezeFailed,
+    NeededVersion,
     Unreadable,
     Version,
+    changelog_chain_by_number,
+    changelog_chain_of,
     freeze,
-    lineage_by_number,
-    lineage_of,
     lz4_block,
     needed,
     shared_files,
@@ -62,10 +62,10 @@ def changelog(*lineage: Version, version: str = "v3") -> bytes:
 def test_a_commit_needs_the_version_after_it_of_every_store_of_every_partition() -> None:
     commit = 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["a"],["b"]],"1":[["c","d"]]}}'
     assert needed(7, commit) == [
-        Needed("state/0/0", Version(8, "a")),
-        Needed("state/0/1", Version(8, "b")),
-        Needed("state/1/0", Version(8, "c")),
-        Needed("state/1/0", Version(8, "d")),
+        NeededVersion("state/0/0", Version(8, "a")),
+        NeededVersion("state/0/1", Version(8, "b")),
+        NeededVersion("state/1/0", Version(8, "c")),
+        NeededVersion("state/1/0", Version(8, "d")),
     ]
 
 
@@ -84,13 +84,13 @@ def test_what_is_no_commit_is_refused(commit: str) -> None:
 
 
 def test_a_changelog_says_what_it_builds_upon() -> None:
-    assert lineage_of(changelog()) == []
-    assert lineage_of(changelog(ONE, TWO)) == [ONE, TWO]
+    assert changelog_chain_of(changelog()) == []
+    assert changelog_chain_of(changelog(ONE, TWO)) == [ONE, TWO]
 
 
 def test_a_changelog_whose_beginning_takes_several_blocks_is_read() -> None:
     head = utf("v3") + utf(json.dumps([{"version": 1, "checkpointUniqueId": "a"}]))
-    assert lineage_of(block(head[:5]) + block(head[5:9], literals(head[5:9])) + block(head[9:])) == [ONE]
+    assert changelog_chain_of(block(head[:5]) + block(head[5:9], literals(head[5:9])) + block(head[9:])) == [ONE]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_changelog_whose_beginning_takes_several_blocks_is_read() -> None:
 )
 def test_a_changelog_that_cannot_be_read_says_so(wrong: bytes) -> None:
     with pytest.raises(Unreadable):
-        lineage_of(wrong)
+        changelog_chain_of(wrong)
 
 
 @given(st.binary(max_size=600))
@@ -137,8 +137,8 @@ def test_a_version_is_loaded_from_the_newest_zip_that_it_builds_upon() -> None:
 
 def test_names_tell_what_a_version_builds_upon_as_far_as_they_can() -> None:
     files = {"1_a.changelog", "2_b.zip", "2_b.changelog", "3_c.changelog", "4_d.changelog", "_metadata", "3_c.changelog.crc"}
-    assert lineage_by_number(Version(4, "d"), files) == [TWO, THREE]
-    assert lineage_by_number(Version(4, "d"), files - {"3_c.changelog"})[1] == Version(3, "?")
+    assert changelog_chain_by_number(Version(4, "d"), files) == [TWO, THREE]
+    assert changelog_chain_by_number(Version(4, "d"), files - {"3_c.changelog"})[1] == Version(3, "?")
 
 
 def test_a_zip_names_the_files_that_it_shares() -> None:
@@ -220,7 +220,7 @@ def test_empty_directories_are_in_the_cut(tmp_path: Path) -> None:
 def test_a_cut_without_something_that_its_last_batch_needs_is_refused(tmp_path: Path, gone: str) -> None:
     store = checkpoint(tmp_path / "store")
     (store / gone).unlink()
-    with pytest.raises(CutFailed, match=Path(gone).name.partition(".")[0].partition("_")[2] or Path(gone).name):
+    with pytest.raises(FreezeFailed, match=Path(gone).name.partition(".")[0].partition("_")[2] or Path(gone).name):
         freeze(store, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
 
@@ -236,7 +236,7 @@ def test_what_is_older_than_the_zip_that_is_loaded_is_not_needed(tmp_path: Path)
 def test_a_zip_is_needed_with_its_files_and_the_changelogs_after_it(tmp_path: Path, gone: str) -> None:
     store = checkpoint(tmp_path / "store", batches=5, zip_of=3)
     (store / "state/0/0" / gone).unlink()
-    with pytest.raises(CutFailed, match=r"is gone|is there"):
+    with pytest.raises(FreezeFailed, match=r"is gone|is there"):
         freeze(store, tmp_path / "cut")
 
 
@@ -247,7 +247,7 @@ def test_changelogs_of_another_compression_are_judged_by_their_names(tmp_path: P
     assert freeze(store, tmp_path / "cut").batch == 4
     shutil.rmtree(tmp_path / "cut")
     (store / "state/0/0/4_id-4.changelog").unlink()
-    with pytest.raises(CutFailed):
+    with pytest.raises(FreezeFailed):
         freeze(store, tmp_path / "cut")
 
 

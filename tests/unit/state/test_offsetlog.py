@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable
 from containers.spark.flush import Waiting, next_moment
-from containers.state.offsetlog import END_OF_TIME, BatchPlan, first_plan, flushed, millis, read, tail, widened, widens
+from containers.state.offsetlog import (
+    END_OF_TIME,
+    OffsetSeq,
+    adds_partitions,
+    entries_up_to,
+    first_entry,
+    flush_entry,
+    millis,
+    parse,
+    with_new_partitions,
+)
 from sluice.core.ids import Ssp, StreamId
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -28,8 +38,8 @@ def prices(partition: int) -> Ssp:
     return Ssp("kafka", "prices", partition)
 
 
-def plan() -> BatchPlan:
-    return read(TEXT, "offsets/4")
+def plan() -> OffsetSeq:
+    return parse(TEXT, "offsets/4")
 
 
 def test_a_plan_that_was_read_is_written_as_it_was() -> None:
@@ -42,7 +52,7 @@ def test_a_plan_that_was_read_is_written_as_it_was() -> None:
 @pytest.mark.parametrize("version", ["v2", "", "v1x", "{}"])
 def test_another_version_of_the_format_is_refused_and_named(version: str) -> None:
     with pytest.raises(CheckpointUnreadable, match=r"offsets/4 is a plan of version .*another version of Spark"):
-        read("\n".join([version, *TEXT.splitlines()[1:]]), "offsets/4")
+        parse("\n".join([version, *TEXT.splitlines()[1:]]), "offsets/4")
 
 
 @pytest.mark.parametrize(
@@ -50,16 +60,16 @@ def test_another_version_of_the_format_is_refused_and_named(version: str) -> Non
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(CheckpointUnreadable, match="offsets/4"):
-        read(text, "offsets/4")
+        parse(text, "offsets/4")
 
 
 def test_a_plan_without_sources_is_refused() -> None:
     with pytest.raises(CheckpointUnreadable, match="without sources"):
-        read("\n".join(TEXT.splitlines()[:2]), "offsets/4")
+        parse("\n".join(TEXT.splitlines()[:2]), "offsets/4")
 
 
 def test_a_flush_reads_nothing_and_is_late_enough_for_all_windows() -> None:
-    made = flushed(plan(), NOON)
+    made = flush_entry(plan(), NOON)
     assert made.sources == SOURCES
     assert (made.watermark, made.timestamp) == (END_OF_TIME, NOON)
     assert made.metadata["conf"] == METADATA["conf"]
@@ -67,11 +77,11 @@ def test_a_flush_reads_nothing_and_is_late_enough_for_all_windows() -> None:
 
 
 def test_time_never_goes_back() -> None:
-    assert flushed(plan().at(NOON), NOON - timedelta(days=1)).timestamp == NOON
+    assert flush_entry(plan().at(NOON), NOON - timedelta(days=1)).timestamp == NOON
 
 
 def test_the_rest_keeps_the_watermark_and_leaves_other_sources_where_they_are() -> None:
-    (made,) = tail(plan(), {orders(0): 5, orders(1): 4}, READS, 100, NOON)
+    (made,) = entries_up_to(plan(), {orders(0): 5, orders(1): 4}, READS, 100, NOON)
     assert made.sources == ('{"orders": {"0": 5, "1": 4}}', *SOURCES[1:])
     assert made.watermark == plan().watermark
     assert made.timestamp == NOON
@@ -79,11 +89,11 @@ def test_the_rest_keeps_the_watermark_and_leaves_other_sources_where_they_are() 
 
 def test_the_rest_of_a_stream_that_the_plan_does_not_know_is_refused() -> None:
     with pytest.raises(CheckpointUnreadable, match="fares"):
-        list(tail(plan(), {Ssp("log", "fares", 0): 5}, READS, 100, NOON))
+        list(entries_up_to(plan(), {Ssp("log", "fares", 0): 5}, READS, 100, NOON))
 
 
 def test_there_is_no_rest_where_all_was_read() -> None:
-    assert list(tail(plan(), {orders(0): 3, orders(1): 2, prices(0): 10}, READS, 100, NOON)) == []
+    assert list(entries_up_to(plan(), {orders(0): 3, orders(1): 2, prices(0): 10}, READS, 100, NOON)) == []
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40), st.integers(1, 15))
@@ -91,7 +101,7 @@ def test_batches_of_the_rest_are_bounded_never_go_back_and_end_at_the_ends(first
     ends = {orders(0): first, orders(1): second, prices(0): third}
     at = plan().positions(READS)
     goal = {ssp: max(at[ssp], end) for ssp, end in ends.items()}
-    for made in tail(plan(), ends, READS, max_rows, NOON):
+    for made in entries_up_to(plan(), ends, READS, max_rows, NOON):
         now = made.positions(READS)
         assert 0 < sum(now.values()) - sum(at.values()) <= max_rows
         assert all(now[ssp] >= at[ssp] for ssp in at)
@@ -100,7 +110,7 @@ def test_batches_of_the_rest_are_bounded_never_go_back_and_end_at_the_ends(first
 
 
 def test_the_first_plan_begins_where_the_stage_begins() -> None:
-    made = first_plan(json.dumps(METADATA), [ORDERS, None], {orders(1): 7, orders(0): 2, prices(0): 1})
+    made = first_entry(json.dumps(METADATA), [ORDERS, None], {orders(1): 7, orders(0): 2, prices(0): 1})
     assert made.sources == ('{"orders": {"0": 2, "1": 7}}', "-")
 
 
@@ -133,16 +143,16 @@ def test_milliseconds_are_whole() -> None:
 
 def test_a_plan_is_widened_by_the_partitions_it_does_not_know_and_reads_nothing() -> None:
     starts = {orders(0): 0, orders(2): 0, prices(0): 0, prices(1): 5, Ssp("kafka", "others", 0): 3}
-    found = widened(plan(), starts, READS, NOON)
+    found = with_new_partitions(plan(), starts, READS, NOON)
     assert found is not None
     assert found.positions(READS) == {**plan().positions(READS), orders(2): 0, prices(1): 5}
     assert found.sources[2:] == SOURCES[2:]
     assert (found.watermark, found.timestamp) == (plan().watermark, NOON)
-    assert widens(plan(), found, starts, READS)
-    assert not widens(found, found, starts, READS)
-    assert widened(found, starts, READS, NOON) is None
+    assert adds_partitions(plan(), found, starts, READS)
+    assert not adds_partitions(found, found, starts, READS)
+    assert with_new_partitions(found, starts, READS, NOON) is None
 
 
 def test_partitions_that_begin_at_0_need_no_plan() -> None:
-    assert widened(plan(), {prices(1): 0}, READS, NOON) is None
-    assert not widens(plan(), plan(), {prices(0): 3}, READS)
+    assert with_new_partitions(plan(), {prices(1): 0}, READS, NOON) is None
+    assert not adds_partitions(plan(), plan(), {prices(0): 3}, READS)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.state.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, plan_puts, to_put_again
+from containers.state.packing import MANY_PACKS, Packed, Packing, PutChunk, PutPack, files_to_repack, plan_puts
 from sluice.core.errors import BadSettings
 from sluice.core.snapshot import BlobId, FileBlob, FileIndex, FileMetadata
 
@@ -75,30 +75,30 @@ def test_every_byte_of_every_file_is_put_once(files: dict[str, int], packs: bool
 
 
 def test_a_pack_of_which_less_than_half_lives_is_put_again() -> None:
-    assert to_put_again([packed("a", "p", 20, 0), packed("b", "p", 19, 20)], SIZES) == {"a", "b"}
-    assert to_put_again([packed("a", "p", 20, 0), packed("b", "p", 20, 20)], SIZES) == frozenset()
+    assert files_to_repack([packed("a", "p", 20, 0), packed("b", "p", 19, 20)], SIZES) == {"a", "b"}
+    assert files_to_repack([packed("a", "p", 20, 0), packed("b", "p", 20, 20)], SIZES) == frozenset()
 
 
 def test_a_pack_whose_dead_files_were_behind_the_living_ones_is_put_again_too() -> None:
-    assert to_put_again([packed("a", "p", 10, 0)], SIZES) == {"a"}
+    assert files_to_repack([packed("a", "p", 10, 0)], SIZES) == {"a"}
 
 
 def test_a_pack_of_unknown_size_reaches_as_far_as_its_last_living_file() -> None:
-    assert to_put_again([packed("a", "p", 10, 30, None)], SIZES) == {"a"}
-    assert to_put_again([packed("a", "p", 10, 10, None)], SIZES) == frozenset()
+    assert files_to_repack([packed("a", "p", 10, 30, None)], SIZES) == {"a"}
+    assert files_to_repack([packed("a", "p", 10, 10, None)], SIZES) == frozenset()
 
 
 def test_files_with_blobs_of_their_own_are_left_alone() -> None:
     file = FileIndex("a", (FileBlob(BlobId("b"), 0),), FileMetadata(0, 0, 5, "app", "app", 0o644), 0, "")
-    assert to_put_again([("a", file)], SIZES) == frozenset()
+    assert files_to_repack([("a", file)], SIZES) == frozenset()
 
 
 def test_packs_are_unpacked_when_packing_is_turned_off() -> None:
-    assert to_put_again([packed("a", "p", 80, 0)], PLAIN) == {"a"}
+    assert files_to_repack([packed("a", "p", 80, 0)], PLAIN) == {"a"}
 
 
 def test_many_small_packs_are_put_together_so_that_a_restore_needs_few_requests() -> None:
     packs = [packed(f"f{number}", f"p{number}", 9, 0, 9) for number in range(MANY_PACKS)]
-    assert to_put_again(packs[1:], SIZES) == frozenset()
-    assert to_put_again(packs, SIZES) == {path for path, _ in packs}
-    assert to_put_again([*packs, packed("large", "q", 80, 0)], SIZES) == {path for path, _ in packs}
+    assert files_to_repack(packs[1:], SIZES) == frozenset()
+    assert files_to_repack(packs, SIZES) == {path for path, _ in packs}
+    assert files_to_repack([*packs, packed("large", "q", 80, 0)], SIZES) == {path for path, _ in packs}

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from containers.state.meters import Transfers
-from containers.state.transfer import telling
+from containers.state.transfer import log_progress
 from tests.support.engines import soon
 
 
@@ -16,7 +16,7 @@ async def test_what_takes_long_is_told_of_and_counts_only_its_own(caplog: pytest
     transfers = Transfers(planned_files=5, planned_bytes=5_000_000, done_files=5, done_bytes=5_000_000)
     told = asyncio.Event()
     caplog.handler.addFilter(lambda _: told.set() or True)  # type: ignore[func-returns-value]
-    async with telling("x is restored", transfers, every=timedelta(milliseconds=1)):
+    async with log_progress("x is restored", transfers, every=timedelta(milliseconds=1)):
         transfers.planned(4, 8_000_000)
         transfers.done(1, 2_000_000)
         await soon(told.wait())
@@ -25,6 +25,6 @@ async def test_what_takes_long_is_told_of_and_counts_only_its_own(caplog: pytest
 
 async def test_what_is_over_at_once_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with telling("x is restored", Transfers()):
+    async with log_progress("x is restored", Transfers()):
         pass
     assert caplog.messages == []

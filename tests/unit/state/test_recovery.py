@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.state.recovery import (
-    LocalStore,
+    LocalCheckpoint,
     OffsetLogEntry,
     Refuse,
     Restore,
@@ -30,13 +30,13 @@ def plans(*batches: int, strict: bool = True, code: str = CODE) -> dict[int, Off
     return {batch: OffsetLogEntry(batch, text(batch), Generation(1), strict, code) for batch in batches}
 
 
-def local(committed: int, planned: int | None = None, lineage: Lineage = OURS) -> LocalStore:
+def local(committed: int, planned: int | None = None, lineage: Lineage = OURS) -> LocalCheckpoint:
     planned = committed if planned is None else planned
-    return LocalStore(lineage, committed, planned, {batch: text(batch) for batch in range(planned + 1)})
+    return LocalCheckpoint(lineage, committed, planned, {batch: text(batch) for batch in range(planned + 1)})
 
 
-def snapshot(batch: int, lineage: Lineage = OURS, *, chosen: bool = False) -> Snapshot:
-    return Snapshot(CommitId("1-1"), lineage, batch, {BlobStoreName("local"): BlobId("x")}, chosen)
+def snapshot(batch: int, lineage: Lineage = OURS, *, restored_explicitly: bool = False) -> Snapshot:
+    return Snapshot(CommitId("1-1"), lineage, batch, {BlobStoreName("local"): BlobId("x")}, restored_explicitly)
 
 
 def batches(of: object) -> list[int]:
@@ -77,14 +77,14 @@ def test_a_disk_that_was_set_back_catches_up_by_the_plans() -> None:
 
 
 def test_a_directory_whose_batches_another_holder_planned_otherwise_is_not_used() -> None:
-    forked = LocalStore(OURS, 7, 7, {6: text(6), 7: "another plan of 7"})
+    forked = LocalCheckpoint(OURS, 7, 7, {6: text(6), 7: "another plan of 7"})
     found = recovery(OURS, 7, forked, plans(6, 7, 8), snapshot(5), CODE)
     assert isinstance(found, Restore)
     assert batches(found) == [6, 7, 8]
 
 
 def test_a_planned_batch_that_another_holder_planned_otherwise_runs_as_that_one_planned_it() -> None:
-    forked = LocalStore(OURS, 6, 7, {6: text(6), 7: "another plan of 7"})
+    forked = LocalCheckpoint(OURS, 6, 7, {6: text(6), 7: "another plan of 7"})
     found = recovery(OURS, 6, forked, plans(6, 7), snapshot(5), CODE)
     assert isinstance(found, Resume)
     assert found.replay == (plans(7)[7],)
@@ -113,7 +113,7 @@ def test_state_that_is_nowhere_is_refused_and_never_begun_anew() -> None:
 
 
 def test_a_chosen_snapshot_is_restored_under_a_new_lineage_whatever_this_disk_has() -> None:
-    assert isinstance(recovery(OURS, 9, local(9), plans(8, 9), snapshot(5, chosen=True), CODE), RestoreUnderNewLineage)
+    assert isinstance(recovery(OURS, 9, local(9), plans(8, 9), snapshot(5, restored_explicitly=True), CODE), RestoreUnderNewLineage)
 
 
 def test_a_lineage_that_began_at_a_snapshot_of_another_one_is_restored_from_it() -> None:
@@ -129,7 +129,7 @@ def test_a_lineage_that_began_at_a_snapshot_of_another_one_is_restored_from_it()
     st.none() | st.builds(snapshot, st.integers(-1, 12)),
 )
 def test_whatever_is_found_every_batch_that_was_run_is_kept_or_run_again_or_a_new_lineage_says_that_rows_may_repeat(
-    reported: int | None, here: LocalStore | None, durable: set[int], taken: Snapshot | None
+    reported: int | None, here: LocalCheckpoint | None, durable: set[int], taken: Snapshot | None
 ) -> None:
     last = max([-1 if reported is None else reported, *durable])
     match recovery(OURS, reported, here, plans(*durable), taken, CODE):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from containers.errors import CheckpointUnreadable
-from containers.state.checkpoint import Stores, relocate, relocated
+from containers.state.checkpoint import Checkpoints, relocate, relocated
 from sluice.core.ids import Lineage
 
 OPERATOR = Path("/disk 2/job/Partition_0/totals/state/0")
@@ -35,8 +35,8 @@ def test_a_directory_in_a_directory_of_schemas_is_known_by_the_last_of_the_name(
     assert relocated(text, OPERATOR) == metadata(f"file:{OPERATOR}/_stateSchema/default/0_a")
 
 
-def store(root: Path, text: str) -> tuple[Stores, Path]:
-    stores = Stores(root, "job")
+def store(root: Path, text: str) -> tuple[Checkpoints, Path]:
+    stores = Checkpoints(root, "job")
     directory = stores.prepare("Partition 0", "totals", LINEAGE, None)
     file = directory / "state" / "0" / "_metadata" / "v2" / "3"
     file.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from containers.errors import CheckpointUnreadable, DiskUnwritable
-from containers.state.restore import mend
+from containers.state.restore import finish_swap
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable
@@ -324,12 +324,12 @@ async def test_a_full_disk_is_told_and_the_old_directory_and_what_was_fetched_st
 def test_a_swap_that_was_interrupted_is_mended(tmp_path: Path) -> None:
     store, replaced = tmp_path / "hourly", tmp_path / ".replaced/hourly"
     make(replaced, plain({"a": b"old"}))
-    mend(store)
+    finish_swap(store)
     assert read(store) == plain({"a": b"old"})
     make(replaced, plain({"a": b"older"}))
-    mend(store)
+    finish_swap(store)
     assert (read(store), replaced.exists()) == (plain({"a": b"old"}), False)
-    mend(store)
+    finish_swap(store)
     assert read(store) == plain({"a": b"old"})
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from containers.state.transfer import InOrder, in_parallel, to_its_end
+from containers.state.transfer import InOrder, in_parallel, run_to_completion
 
 
 async def test_works_begin_in_their_order_and_so_many_at_a_time() -> None:
@@ -66,7 +66,7 @@ async def test_work_on_a_thread_is_waited_for_when_its_caller_is_cancelled() -> 
         assert go.wait(60)
         done.set()
 
-    task = asyncio.create_task(to_its_end(asyncio.to_thread(work)))
+    task = asyncio.create_task(run_to_completion(asyncio.to_thread(work)))
     assert await asyncio.to_thread(begun.wait, 60)
     task.cancel()
     go.set()
@@ -80,4 +80,4 @@ async def test_a_failure_on_a_thread_is_raised() -> None:
         raise ValueError("it failed")
 
     with pytest.raises(ValueError, match="it failed"):
-        await to_its_end(asyncio.to_thread(work))
+        await run_to_completion(asyncio.to_thread(work))
