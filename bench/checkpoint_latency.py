@@ -188,8 +188,8 @@ def through_sluice(place: Path, server: Gateway, address: str, interval: str) ->
                 run.must_run()
                 detail = watch.detail()
                 for stage in detail.tasks[0].stages if detail is not None and detail.tasks else ():
-                    if stage.measures is not None and stage.measures.rows and stage.batch_id is not None:
-                        done[stage.batch_id] = stage.measures.batch_millis
+                    if stage.metrics is not None and stage.metrics.rows and stage.batch_id is not None:
+                        done[stage.batch_id] = stage.metrics.batch_millis
                 return dict(done)
 
             return measure(batches, server)

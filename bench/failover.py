@@ -156,10 +156,10 @@ def batch_of(detail: wire_runs.RunDetail) -> int:
 def backed_up(here: Crew, case: str, disk: Path) -> bool | None:
     """The whole state is in a snapshot, which the other container has a copy of if it is to have one."""
     stage = stage_of(here.detail())
-    if stage is None or stage.backed_up_at is None or stage.reported_at is None:
+    if stage is None or stage.snapshot_at is None or stage.reported_at is None:
         return None
     whole = copied(disk) if case == "standby" else BLOCKS * BLOCK
-    late = (stage.reported_at - stage.backed_up_at).total_seconds()
+    late = (stage.reported_at - stage.snapshot_at).total_seconds()
     return True if whole >= BLOCKS * BLOCK and late < 15 else None
 
 

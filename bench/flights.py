@@ -180,8 +180,8 @@ def sluice(made: Place, tasks: int) -> Measured:
                 found.reached.append((time.monotonic(), done))
                 for task in detail.tasks:
                     for stage in task.stages:
-                        if trickle.ident and stage.measures is not None and stage.measures.rows and stage.batch_id is not None:
-                            batches[task.task, stage.stage, stage.batch_id] = stage.measures.batch_millis
+                        if trickle.ident and stage.metrics is not None and stage.metrics.rows and stage.batch_id is not None:
+                            batches[task.task, stage.stage, stage.batch_id] = stage.metrics.batch_millis
                 if done >= backlog and not trickle.ident:
                     trickle.start()
             time.sleep(REPORT_SECONDS / 2)

@@ -16,7 +16,7 @@ from coordinator import metrics
 from coordinator.api import errors, middleware, new_api
 from coordinator.api.deps import Backups, Draining, Parts, Versioning
 from coordinator.api.fastpath import fast_paths
-from coordinator.api.middleware import App, Traffic, with_head
+from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
 from coordinator.drains.deadlines import DrainDeadlines
@@ -155,7 +155,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     errands = Operations(clock, lambda: uuid4().hex)
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, leases.set_drain, new_drain_id)
     drain_watch = DrainDeadlines(store, drains, clock)
-    groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.hold_back_seconds))
+    groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores)
     runs = Runs(store, models, notices, clock, leases.set_drain, crash_loop)
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version)
@@ -168,7 +168,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
             drain_watch,
-            TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_keep_seconds)),
+            TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_retention_seconds)),
             lag,
             OpenBlobStores(blob_stores),
             clean_up,
@@ -252,7 +252,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     )
     api.state.draining = Draining(drains, drain_times(settings))
     errors.install(api)
-    asgi = fast_paths(with_head(traffic.counted(middleware.limited(api, settings.max_body_bytes))), leases, models)
+    marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
+    asgi = fast_paths(traffic.counted(marked), leases, models)
     return Coordinator(asgi, api, notices, task_waiters, partial(take, settings, store))
 
 

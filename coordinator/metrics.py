@@ -1,13 +1,13 @@
-"""The coordinator's metrics, collected when they are scraped. Hot paths count with plain integers, and nothing here waits for a database.
-docs/operating.md lists them.
+"""The coordinator's metrics, collected when they are scraped. Nothing here waits for the database. Heartbeats are counted with plain
+integers, which is faster. docs/operating.md lists the metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -28,12 +28,15 @@ from sluice.clock import Clock
 from sluice.core.drain import Phase, Step
 from sluice.core.expansion import Verdict
 from sluice.core.lifecycle import RunState
+from sluice.metrics import with_old_names
 
 Source = Callable[[], Iterable[Metric]]
 
 
 def of_leases(leases: Leases) -> Iterable[Metric]:
-    beats = CounterMetricFamily("sluice_heartbeats", "Heartbeats by answer; invalid ones got alive: false.", labels=["answer"])
+    beats = CounterMetricFamily(
+        "sluice_heartbeats", "Heartbeats by answer; invalid ones are answered with alive: false.", labels=["answer"]
+    )
     beats.add_metric(["alive"], leases.answered_alive)
     beats.add_metric(["invalid"], leases.answered_invalid)
     yield beats
@@ -41,32 +44,32 @@ def of_leases(leases: Leases) -> Iterable[Metric]:
     yield GaugeMetricFamily("sluice_valid_containers", "Containers with a valid lease.", len(leases))
     yield GaugeMetricFamily(
         "sluice_ending_containers",
-        "Containers that are not valid, and may still act until their lease and grace have passed.",
+        "Containers that are no longer valid, but may still run until their lease and grace period have passed.",
         leases.ending,
     )
-    yield GaugeMetricFamily("sluice_lease_seconds", "The lease that containers are given now.", terms.lease.total_seconds())
-    yield GaugeMetricFamily("sluice_heartbeat_interval_seconds", "The heartbeat interval dictated now.", terms.interval.total_seconds())
+    yield GaugeMetricFamily("sluice_lease_seconds", "Lease duration granted now.", terms.lease.total_seconds())
+    yield GaugeMetricFamily("sluice_heartbeat_interval_seconds", "Heartbeat interval granted now.", terms.interval.total_seconds())
     yield GaugeMetricFamily(
         "sluice_lease_overlap_seconds",
-        "The worst-case window in which two incarnations of a slot can act, by the settings.",
+        "Longest time that two incarnations of a slot can run at once, by the settings.",
         leases.policy.overlap(terms).total_seconds(),
     )
 
 
 def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
-    """Jobs by their current runs; nothing while the database did not answer for a minute."""
+    """Jobs by their current runs; none if the database has not answered for a minute."""
     state = GaugeMetricFamily(
         "sluice_job_state", "1 for the state of the job's current run, 0 for the others.", labels=["sluice_job", "state"]
     )
-    slots = GaugeMetricFamily("sluice_job_slots", "Containers that the job's run asks for.", labels=["sluice_job"])
+    slots = GaugeMetricFamily("sluice_job_slots", "Slots of the job's run.", labels=["sluice_job"])
     containers = GaugeMetricFamily(
-        "sluice_job_containers", "Incarnations that the job's run has and had, by state.", labels=["sluice_job", "state"]
+        "sluice_job_containers", "Incarnations of the job's run, present and past, by state.", labels=["sluice_job", "state"]
     )
-    held = GaugeMetricFamily("sluice_job_tasks_held", "Tasks that a container holds.", labels=["sluice_job"])
-    unheld = GaugeMetricFamily("sluice_job_tasks_unheld", "Tasks that no container holds.", labels=["sluice_job"])
+    held = GaugeMetricFamily("sluice_job_tasks_owned", "Tasks that a container owns.", labels=["sluice_job"])
+    unheld = GaugeMetricFamily("sluice_job_tasks_unowned", "Tasks that no container owns.", labels=["sluice_job"])
     behind = GaugeMetricFamily(
-        "sluice_job_offsets_behind",
-        "Records that a stage has still to read, over all its tasks, whether anybody holds them or not.",
+        "sluice_job_lag_records",
+        "Records that a stage has not read yet, over all its tasks, owned or not.",
         labels=["sluice_job", "stage"],
     )
     for job in lag.jobs:
@@ -85,41 +88,31 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
 
 
 def of_chores(maintenance: ChoreScheduler) -> Iterable[Metric]:
-    turns = CounterMetricFamily("sluice_chore_turns", "How often each chore had its turn.", labels=["chore"])
+    turns = CounterMetricFamily("sluice_chore_runs", "Runs of each background chore.", labels=["chore"])
     for name, count in sorted(maintenance.turns.items()):
         turns.add_metric([name], count)
     yield turns
-    seconds = CounterMetricFamily("sluice_chore_seconds", "How long these turns took in all.", labels=["chore"])
+    seconds = CounterMetricFamily("sluice_chore_seconds", "Total duration of these runs.", labels=["chore"])
     for name, total in sorted(maintenance.seconds.items()):
         seconds.add_metric([name], total)
     yield seconds
-    items = CounterMetricFamily("sluice_chore_items", "What the chores have done, by chore and kind.", labels=["chore", "kind"])
+    items = CounterMetricFamily("sluice_chore_items", "Items that the chores have processed, by chore and kind.", labels=["chore", "kind"])
     for (chore, kind), count in sorted(maintenance.done.items()):
         items.add_metric([chore, kind], count)
     yield items
 
 
 def of_traffic(traffic: Traffic, models: JobModels, notices: Notices) -> Iterable[Metric]:
-    requests = CounterMetricFamily(
-        "sluice_http_requests",
-        "Requests by route and answer; without heartbeats of valid containers and job models that had not changed.",
-        labels=["method", "route", "status"],
+    yield from traffic.requests.collect()
+    yield from traffic.durations.collect()
+    yield CounterMetricFamily(
+        "sluice_models_unchanged", "Requests for a job model that the client had already (304).", models.answered_unchanged
     )
-    for (method, route, status), count in sorted(traffic.answers.items()):
-        requests.add_metric([method, route, str(status)], count)
-    yield requests
-    durations = HistogramMetricFamily(
-        "sluice_http_request_duration_seconds", "How long the same requests took.", labels=["method", "route"]
-    )
-    for (method, route), found in sorted(traffic.durations.items()):
-        durations.add_metric([method, route], found.buckets(), found.total)
-    yield durations
-    yield CounterMetricFamily("sluice_models_unchanged", "Job models that the asker had already.", models.answered_unchanged)
-    yield GaugeMetricFamily("sluice_notice_polls", "Polls that wait for notices: one of each agent.", notices.polls)
+    yield GaugeMetricFamily("sluice_notice_polls", "Long polls for notices that are waiting: one for each container.", notices.polls)
 
 
 def of_database(failures: Callable[[], int]) -> Iterable[Metric]:
-    yield CounterMetricFamily("sluice_database_errors", "How often the database did not do what it was asked.", failures())
+    yield CounterMetricFamily("sluice_database_errors", "Database operations that failed.", failures())
 
 
 class _All(Collector):
@@ -128,10 +121,11 @@ class _All(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for source in self._sources:
-            yield from source()
+            yield from with_old_names(source())
 
 
 def new_registry(sources: Sequence[Source]) -> CollectorRegistry:
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # else every counter has a second series with the time when it was created
     registry = CollectorRegistry()
     registry.register(_All(sources))
     ProcessCollector(registry=registry)
@@ -147,12 +141,12 @@ _STREAM = ["sluice_job", "system", "stream"]
 
 
 def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
-    """The inputs of live runs as the partition monitor found them last."""
-    seen = GaugeMetricFamily("sluice_stream_partitions", "Partitions that an input of a job has.", labels=_STREAM)
+    """The inputs of live runs, as of the last check by the partition monitor."""
+    seen = GaugeMetricFamily("sluice_stream_partitions", "Partitions of an input.", labels=_STREAM)
     known = GaugeMetricFamily("sluice_stream_partitions_known", "Partitions of an input that the job reads.", labels=_STREAM)
-    refused = GaugeMetricFamily("sluice_stream_growth_refused", "1 when a job cannot go along with a change of its input.", labels=_STREAM)
+    refused = GaugeMetricFamily("sluice_stream_growth_refused", "1 if a job cannot follow a change of its input.", labels=_STREAM)
     unseen = GaugeMetricFamily(
-        "sluice_stream_unseen_seconds", "How long it has not been possible to look at an input; 0 when it is.", labels=_STREAM
+        "sluice_stream_count_age_seconds", "For how long the partition count of an input could not be read; 0 if it can.", labels=_STREAM
     )
     now = clock.now()
     for rows in watch.watched.values():
@@ -167,10 +161,12 @@ def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
 
 
 def of_versions(lag: LagMonitor) -> Iterable[Metric]:
-    """Of the jobs whose runs go on; nothing while the database did not answer for a minute."""
-    version = GaugeMetricFamily("sluice_job_model_version", "The version of the job model in force.", labels=["sluice_job"])
-    behind = GaugeMetricFamily("sluice_job_containers_behind", "Live containers that have not adopted that version.", labels=["sluice_job"])
-    away = GaugeMetricFamily("sluice_job_slots_given_away", "Slots whose tasks a fail-over gave to others.", labels=["sluice_job"])
+    """Jobs with a live run; none if the database has not answered for a minute."""
+    version = GaugeMetricFamily("sluice_job_model_version", "Version of the job model in force.", labels=["sluice_job"])
+    behind = GaugeMetricFamily(
+        "sluice_job_containers_outdated", "Live containers that have not adopted that version.", labels=["sluice_job"]
+    )
+    away = GaugeMetricFamily("sluice_job_slots_failed_over", "Slots whose tasks a fail-over has reassigned.", labels=["sluice_job"])
     for job in lag.jobs:
         if job.state.ended:
             continue
@@ -181,12 +177,12 @@ def of_versions(lag: LagMonitor) -> Iterable[Metric]:
 
 
 def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
-    """The drains that are on, as they were a second ago, and how many ended how, since ever."""
-    seconds = GaugeMetricFamily("sluice_drain_phase_seconds", "How long a drain has been in its phase.", labels=["sluice_job", "phase"])
-    stages = GaugeMetricFamily("sluice_drain_stages", "Stages of tasks by the last step that they took.", labels=["sluice_job", "step"])
-    late = GaugeMetricFamily(
-        "sluice_drain_late", "1 when a drain is behind its soft deadline or its phase's budget.", labels=["sluice_job"]
+    """Drains in progress, as of a second ago, and the number of finished ones by outcome."""
+    seconds = GaugeMetricFamily("sluice_drain_phase_seconds", "Time that a drain has spent in its phase.", labels=["sluice_job", "phase"])
+    stages = GaugeMetricFamily(
+        "sluice_drain_stages", "Stages of tasks by the last step that they have taken.", labels=["sluice_job", "step"]
     )
+    late = GaugeMetricFamily("sluice_drain_late", "1 if a drain is past its soft deadline or its phase's budget.", labels=["sluice_job"])
     now = clock.now()
     for each in watch.active:
         job = each.drain.job
@@ -194,16 +190,16 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
         for step in Step:
             stages.add_metric([job, step.name.lower()], each.steps.get(step, 0))
         late.add_metric([job], float(each.late))
-    ended = CounterMetricFamily("sluice_drains", "Drains that are over, by how they ended.", labels=["phase"])
+    ended = CounterMetricFamily("sluice_drains", "Finished drains by outcome.", labels=["phase"])
     for phase in (each for each in Phase if each.over):
         ended.add_metric([phase.value], watch.outcomes.get(phase, 0))
     yield from (seconds, stages, late, ended)
 
 
 def of_snapshots(snapshots: Snapshots, lag: LagMonitor, clock: Clock) -> Iterable[Metric]:
-    """Of a task the oldest over its stages: that is what a lost disk would cost. Only of jobs that have not ended."""
+    """For each task the oldest over its stages: the work that a lost disk would cost. Only jobs with a live run."""
     age = GaugeMetricFamily(
-        "sluice_checkpoint_age_seconds", "How long ago the last durable checkpoint of a task was reported.", labels=["sluice_job", "task"]
+        "sluice_snapshot_age_seconds", "Age of a task's newest snapshot; of its stages the oldest.", labels=["sluice_job", "task"]
     )
     now, going_on = clock.now(), {each.job for each in lag.jobs if not each.state.ended}
     oldest: dict[tuple[str, str], float] = {}
@@ -218,9 +214,9 @@ def of_snapshots(snapshots: Snapshots, lag: LagMonitor, clock: Clock) -> Iterabl
 
 
 def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
-    length = GaugeMetricFamily("sluice_cleanup_items", "What is to be cleaned up after reports, by kind.", labels=["kind"])
-    failing = GaugeMetricFamily("sluice_cleanup_items_failing", "Of these, what has failed and is tried again.", labels=["kind"])
-    oldest = GaugeMetricFamily("sluice_cleanup_oldest_seconds", "How long the oldest of these has waited.", labels=["kind"])
+    length = GaugeMetricFamily("sluice_cleanup_items", "Pending clean-up items after snapshot reports, by kind.", labels=["kind"])
+    failing = GaugeMetricFamily("sluice_cleanup_items_failing", "Those that have failed and will be retried.", labels=["kind"])
+    oldest = GaugeMetricFamily("sluice_cleanup_oldest_seconds", "Age of the oldest pending item.", labels=["kind"])
     now = clock.now()
     for each in clean_up.queue:
         length.add_metric([each.kind.value], each.length)
@@ -229,7 +225,7 @@ def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
     yield from (length, failing, oldest)
     yield GaugeMetricFamily(
         "sluice_cleanup_overdue",
-        "1 when the time to live of something that counts was not removed within a third of it: it may expire.",
+        "1 if the time to live of a blob in use was not removed within a third of it, so that the blob may expire.",
         float(clean_up.overdue(now)),
     )
 
@@ -238,12 +234,16 @@ def of_collection(collection: Collection) -> Iterable[Metric]:
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
         "condemned": CounterMetricFamily("sluice_blobs_condemned", "Blobs found to be garbage.", labels=["blob_store"]),
         "deleted": CounterMetricFamily("sluice_blobs_deleted", "Blobs deleted as garbage.", labels=["blob_store"]),
-        "deleted_bytes": CounterMetricFamily("sluice_blobs_deleted_bytes", "Bytes of these.", labels=["blob_store"]),
-        "pardoned": CounterMetricFamily("sluice_blobs_pardoned", "Condemned blobs that were no garbage, or gone.", labels=["blob_store"]),
-        "passes": CounterMetricFamily("sluice_collections", "Collections of garbage that came to their end.", labels=["blob_store"]),
-        "waiting": GaugeMetricFamily("sluice_blobs_waiting", "Condemned blobs whose grace is not over.", labels=["blob_store"]),
+        "deleted_bytes": CounterMetricFamily("sluice_blobs_deleted_bytes", "Bytes deleted as garbage.", labels=["blob_store"]),
+        "pardoned": CounterMetricFamily(
+            "sluice_blobs_pardoned", "Condemned blobs that turned out to be in use or gone.", labels=["blob_store"]
+        ),
+        "passes": CounterMetricFamily("sluice_collections", "Completed garbage collections.", labels=["blob_store"]),
+        "waiting": GaugeMetricFamily("sluice_blobs_waiting", "Condemned blobs whose grace period has not passed.", labels=["blob_store"]),
         "not_judged": GaugeMetricFamily(
-            "sluice_collection_not_judged", "Prefixes that the last collection knew too little of to judge.", labels=["blob_store"]
+            "sluice_collection_not_judged",
+            "Prefixes that the last collection skipped because the database knows too little about them.",
+            labels=["blob_store"],
         ),
     }
     for name, totals in collection.totals.items():

@@ -1,4 +1,4 @@
-"""The coordinator's settings, read once: flags, then `SLUICE_…` variables, then the file that SLUICE_CONFIG names (TOML), then defaults."""
+"""The coordinator's settings, read once: options, then variables `SLUICE_…`, then the TOML file named by SLUICE_CONFIG, then defaults."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import ipaddress
 import json
 import os
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from sluice.core import deprecations
+from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.failover import FailOver
 from sluice.core.grouping import is_allowance
@@ -20,65 +24,102 @@ from sluice.core.ids import checked_name
 from sluice.core.lease import LeasePolicy
 
 
+class _OldNames(PydanticBaseSettingsSource):
+    """Settings given under deprecated names. Of one source, a new name wins over the old one."""
+
+    def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, Any], prefix: str = "") -> None:
+        super().__init__(settings_cls)
+        self._given = given
+        self._prefix = prefix
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError  # only __call__ is used
+
+    def __call__(self) -> dict[str, Any]:
+        found = {}
+        for entry in of_kind(Kind.SETTING):
+            name = self._prefix + entry.old
+            if name in self._given:
+                found[str(entry.new)] = self._given[name]
+                deprecations.use(entry)
+        return found
+
+
+def _environment() -> Mapping[str, str]:
+    """By names in lower case, since pydantic-settings ignores the case of variables."""
+    return {name.lower(): value for name, value in os.environ.items()}
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 
-    home: Path = Field(Path(".sluice"), description="where the database, the log and local state live unless said otherwise")
-    host: str = Field("127.0.0.1", description="the address to listen on; only loopback unless `insecure`")
-    port: int = Field(8180, ge=0, le=65535, description="0 chooses a free one")
-    insecure: bool = Field(False, description="listen beyond loopback although nothing is authenticated")
-    database_url: str = Field("", description="an SQLAlchemy URL with an async driver; default: coordinator.db under home")
-    log_dir: Path | None = Field(None, description="the embedded log's directory; default: log under home")
+    home: Path = Field(Path(".sluice"), description="directory of the database, the embedded log and local state, unless set otherwise")
+    host: str = Field("127.0.0.1", description="address to listen on; only loopback unless `insecure`")
+    port: int = Field(8180, ge=0, le=65535, description="port to listen on; 0: any free one")
+    insecure: bool = Field(False, description="allow listening beyond loopback although requests are not authenticated")
+    database_url: str = Field("", description="SQLAlchemy URL with an async driver; default: coordinator.db under home")
+    log_dir: Path | None = Field(None, description="directory of the embedded log; default: log under home")
     kafka_bootstrap: str = Field("", max_length=2000, description="host:port,host:port of the Kafka cluster that is the system `kafka`")
-    kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
-    kafka_replication: int = Field(-1, ge=-1, description="replicas of the topics that the coordinator makes; -1 = the brokers' default")
-    groupers: Annotated[tuple[str, ...], NoDecode] = Field((), description="classes of users, module:Class or module:*, that runs may name")
-    lease_seconds: float = 40
-    heartbeat_seconds: float = 5
-    margin_seconds: float = Field(3, description="how much before its lease's end a container stops")
-    grace_seconds: float = Field(5, description="how long after a lease's end its tasks are kept back")
-    heartbeat_max_rate: float = Field(2500, description="heartbeats per second over all containers; a larger fleet beats more slowly")
-    max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
-    notices_wait_seconds: float = Field(30, gt=0, le=300, description="the longest that a poll for notices is held")
-    log_keep_seconds: float = Field(3600, ge=0, description="how long records of intermediate streams are kept at least")
-    blob_stores: Annotated[dict[str, str], NoDecode] = Field(
-        {}, description='where state is backed up to, name -> URL; default {"local": "file://HOME/blobs"}'
+    kafka_properties: Path | None = Field(None, description="client.properties file: security.protocol, sasl.*, ssl.*")
+    kafka_replication: int = Field(
+        -1, ge=-1, description="replication factor of the topics that the coordinator creates; -1: the brokers' default"
     )
-    backup_stores: Annotated[tuple[str, ...] | None, NoDecode] = Field(None, description="the names that runs back up to; default: all")
-    restore_from: Annotated[tuple[str, ...] | None, NoDecode] = Field(None, description="the names that runs restore from, in order")
-    keep_last: int = Field(10, ge=1, le=100_000, description="how many snapshots of each store are retained")
-    keep_hourly: int = Field(0, ge=0, le=100_000, description="of how many hours the last snapshot is retained besides")
-    keep_daily: int = Field(0, ge=0, le=100_000, description="of how many days the last snapshot is retained besides")
-    retire_after_seconds: float = Field(7 * 86400, ge=0, description="how long snapshots of a stage that a job has not any more are kept")
-    gc_every_seconds: float = Field(3600, gt=0, description="how often garbage is looked for in the blob stores")
+    groupers: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="user-defined groupers that jobs may use (module:Class or module:*)"
+    )
+    lease_seconds: float = Field(40, description="lease duration: how long a container may run without a successful heartbeat")
+    heartbeat_seconds: float = Field(5, description="heartbeat interval")
+    margin_seconds: float = Field(3, description="safety margin: a container stops this long before its lease expires")
+    grace_seconds: float = Field(5, description="grace period: tasks are reassigned this long after a lease expires")
+    heartbeat_max_rate: float = Field(2500, description="heartbeats per second of all containers together; a larger fleet sends fewer each")
+    max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
+    notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
+    log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
+    blob_stores: Annotated[dict[str, str], NoDecode] = Field(
+        {}, description='blob stores for state, name -> URL; default {"local": "file://HOME/blobs"}'
+    )
+    backup_stores: Annotated[tuple[str, ...] | None, NoDecode] = Field(None, description="blob stores that runs back up to; default: all")
+    restore_from: Annotated[tuple[str, ...] | None, NoDecode] = Field(
+        None, description="blob stores that runs restore from, in order of preference; default: all"
+    )
+    keep_last: int = Field(10, ge=1, le=100_000, description="number of snapshots to keep of each stage of a task")
+    keep_hourly: int = Field(0, ge=0, le=100_000, description="additionally keep the newest snapshot of each of the last N hours")
+    keep_daily: int = Field(0, ge=0, le=100_000, description="additionally keep the newest snapshot of each of the last N days")
+    retire_after_seconds: float = Field(
+        7 * 86400, ge=0, description="keep snapshots of a stage this long after the job has removed the stage"
+    )
+    gc_every_seconds: float = Field(3600, gt=0, description="interval of garbage collection in the blob stores")
     gc_grace_seconds: float = Field(
         86400,
         ge=60,
-        description="how long a blob that nothing refers to is left alone; must exceed what a commit can take, which is twice the "
-        "containers' commit_max_delay_seconds and commit_timeout_seconds: else they refuse to start",
+        description="a blob that no snapshot refers to is kept this long. Must exceed the longest commit, which is twice the sum of the "
+        "containers' commit_max_delay_seconds and commit_timeout_seconds; otherwise containers refuse to start",
     )
-    gc_max_deletes_per_second: float = Field(1000, gt=0, description="how fast garbage is deleted")
-    blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="the time to live with which agents upload blobs, for the alert")
+    gc_max_deletes_per_second: float = Field(1000, gt=0, description="maximum rate of garbage collection")
+    blob_ttl_seconds: float = Field(30 * 86400, gt=0, description="time to live that containers give to uploaded blobs; used for the alert")
 
-    drain_soft_seconds: float = Field(60, gt=0, le=1e9, description="how long a drain may take before it names the late")
-    drain_hard_seconds: float = Field(600, gt=0, le=1e9, description="how long a drain may take before it fails")
-    drain_stopping_seconds: float = Field(60, gt=0, le=1e9, description="the budget of a drain's phase STOPPING: the running batches")
-    drain_flushing_seconds: float = Field(300, gt=0, le=1e9, description="the budget of a drain's phase FLUSHING")
-    drain_committing_seconds: float = Field(120, gt=0, le=1e9, description="the budget of a drain's phase COMMITTING: the last backup")
+    drain_soft_seconds: float = Field(60, gt=0, le=1e9, description="after this long, report which tasks hold up a drain")
+    drain_hard_seconds: float = Field(600, gt=0, le=1e9, description="after this long, a drain fails")
+    drain_stopping_seconds: float = Field(60, gt=0, le=1e9, description="budget of a drain's phase STOPPING: finish the running batches")
+    drain_flushing_seconds: float = Field(300, gt=0, le=1e9, description="budget of a drain's phase FLUSHING")
+    drain_committing_seconds: float = Field(120, gt=0, le=1e9, description="budget of a drain's phase COMMITTING: the last backup")
 
-    partition_monitor_seconds: float = Field(60, gt=0, le=1e6, description="how often the partition counts of jobs' inputs are looked at")
+    partition_monitor_seconds: float = Field(60, gt=0, le=1e6, description="interval at which the partition counts of inputs are checked")
     failover_after_seconds: float = Field(
-        300, ge=0, le=1e9, description="how long a slot may have no container before the others get its tasks; 0 = for ever"
+        300, ge=0, le=1e9, description="reassign the tasks of a slot that has had no container for this long; 0: never"
     )
-    failover_give_back: bool = Field(True, description="whether a slot that returns gets tasks again by itself")
-    hold_back_seconds: float = Field(
-        5, ge=0, le=300, description="how long a slot that failed again and again is held back at first; doubled each time; 0 = never"
+    failover_give_back: bool = Field(True, description="give a slot its tasks back when it has a container again")
+    crash_loop_backoff_seconds: float = Field(
+        5,
+        ge=0,
+        le=300,
+        description="first delay before a slot whose containers keep failing may register again; doubled each time; 0: none",
     )
 
     @field_validator("groupers", "backup_stores", "restore_from", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
-        """A variable holds the list as JSON."""
+        """A variable has the list as JSON."""
         if not isinstance(given, str):
             return given
         try:
@@ -89,7 +130,7 @@ class Settings(BaseSettings):
     @field_validator("blob_stores", mode="before")
     @classmethod
     def _named(cls, given: object) -> object:
-        """A variable holds the object as JSON."""
+        """A variable has the object as JSON."""
         if not isinstance(given, str):
             return given
         try:
@@ -108,7 +149,7 @@ class Settings(BaseSettings):
     def _known_stores(self) -> Settings:
         for name in (*(self.backup_stores or ()), *(self.restore_from or ())):
             if name not in self.blob_places:
-                raise ValueError(f"no blob store {name!r} is configured: there is {', '.join(self.blob_places)}")
+                raise ValueError(f"no blob store {name!r} is configured; configured are {', '.join(self.blob_places)}")
         return self
 
     @field_validator("groupers")
@@ -116,7 +157,7 @@ class Settings(BaseSettings):
     def _allowances(cls, groupers: tuple[str, ...]) -> tuple[str, ...]:
         for each in groupers:
             if not is_allowance(each):
-                raise ValueError(f"{each!r} allows nothing: name a class as module:Class, or a module's as module:*")
+                raise ValueError(f"{each!r} names no grouper: write module:Class, or module:* for all classes of a module")
         return groupers
 
     @classmethod
@@ -128,8 +169,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        found: list[PydanticBaseSettingsSource] = [init_settings, env_settings, _OldNames(settings_cls, _environment(), "sluice_")]
         file = os.environ.get("SLUICE_CONFIG")
-        return (init_settings, env_settings, *([TomlConfigSettingsSource(settings_cls, Path(file))] if file else []))
+        if file:
+            toml = TomlConfigSettingsSource(settings_cls, Path(file))
+            found += [toml, _OldNames(settings_cls, toml.toml_data)]
+        return tuple(found)
 
     @property
     def database(self) -> str:
@@ -137,7 +182,7 @@ class Settings(BaseSettings):
 
     @property
     def database_shown(self) -> str:
-        """For logs and people: without the password."""
+        """The URL without its password, for logs and messages."""
         return re.sub(r"(?<=://)([^:/@]*):[^/]*@", r"\1:***@", self.database)
 
     @property
@@ -151,7 +196,7 @@ class Settings(BaseSettings):
 
     @property
     def fail_over(self) -> FailOver:
-        """What holds for runs whose configuration says nothing."""
+        """The default for jobs whose configuration does not set it."""
         return FailOver(timedelta(seconds=self.failover_after_seconds) or None, self.failover_give_back)
 
     @property
@@ -160,7 +205,7 @@ class Settings(BaseSettings):
 
     @property
     def lease_policy(self) -> LeasePolicy:
-        """Raises BadSettings, naming the inequality that fails."""
+        """Raises BadSettings with the inequality that does not hold."""
         return LeasePolicy(
             lease=timedelta(seconds=self.lease_seconds),
             interval=timedelta(seconds=self.heartbeat_seconds),
@@ -171,21 +216,22 @@ class Settings(BaseSettings):
 
 
 def read_settings(**flags: object) -> Settings:
-    """Settings from everywhere, checked against each other. Flags that are None were not given. Raises BadSettings."""
+    """Settings from all sources, checked against each other. `flags`: options of the command line; None means not given. Raises
+    BadSettings."""
     file = os.environ.get("SLUICE_CONFIG")
     if file and not Path(file).is_file():
-        raise BadSettings(f"SLUICE_CONFIG names {file}, which is not a file")
+        raise BadSettings(f"SLUICE_CONFIG: {file} is not a file")
     try:
         settings = Settings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
         _ = settings.lease_policy
     except (ValidationError, ValueError, OverflowError, BadName) as error:
-        raise BadSettings(_told(error)) from error
+        raise BadSettings(_message(error)) from error
     if not settings.insecure and not _is_loopback(settings.host):
-        raise BadSettings(f"host {settings.host} is not loopback and nothing is authenticated yet: listen on 127.0.0.1, or say --insecure")
+        raise BadSettings(f"host {settings.host} is not loopback, and requests are not authenticated: use 127.0.0.1, or add --insecure")
     return settings
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']} (got {each['input']!r})" for each in error.errors())
     return str(error)

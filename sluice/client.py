@@ -1,7 +1,17 @@
 """The HTTP client for the coordinator's API. Problem responses (RFC 9457) are raised as the errors of `sluice.core.errors`.
 
-`CoordinatorClient` has the calls of agents. Those that only people make are in `sluice.cli.client`. `until_answered` repeats a call until
-the coordinator can be reached.
+`CoordinatorClient` has the calls of agents; those of operators are in `sluice.cli.client`. `until_answered` repeats a call until the
+coordinator can be reached.
+
+**Coordinators of the release before** know only the old names of renamed routes, headers and fields (`sluice.core.deprecations`). Three
+rules make the client work with them:
+
+* A request uses the new names. If it is refused because of them (404 without a route, 422 `invalid-request`), it is sent once more with the
+  old names. If that is not refused in the same way, the client keeps to the old names.
+* A coordinator that knows the new names answers the old ones with a `Deprecation` header; the client then returns to the new names.
+* The header that names the user is sent under both names, because an unknown header is ignored, not refused.
+
+Answers are read with either name (`sluice.wire.body.RenamedReply`).
 """
 
 from __future__ import annotations
@@ -13,6 +23,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -35,12 +46,22 @@ R = TypeVar("R", bound=BaseModel)
 
 TIMEOUT = timedelta(seconds=10)
 
-KEPT = timedelta(seconds=5)
-"""How long the coordinator keeps a connection on which nothing comes (uvicorn's default, as httpx's)."""
+DEPRECATION_HEADER = "Deprecation"
+"""RFC 9745."""
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+IDLE_CONNECTION = timedelta(seconds=5)
+"""How long the coordinator keeps an idle connection open (the default of uvicorn and httpx)."""
 
 
-def whoever() -> str:
-    """The user of this process, as the header that says who asks takes him; "" where there is no telling."""
+def actor_headers() -> dict[str, str]:
+    """The headers that name the user of this process, under the new name and the old one."""
+    return dict.fromkeys((wire_body.ACTOR_HEADER, wire_body.OLD_ACTOR_HEADER), _user())
+
+
+def _user() -> str:
+    """The user of this process, in printable ASCII; "" if unknown."""
     try:
         return re.sub(r"[^\x20-\x7e]", "?", getpass.getuser())[:200].strip()
     except (OSError, KeyError):
@@ -56,13 +77,13 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class NotValid:
-    """`ended`: the run is over, so this container goes in order; else another incarnation has its slot."""
+    """`ended`: how the run ended, so that this container exits normally; None if another incarnation has its slot."""
 
     ended: RunState | None
 
 
 class Refused(ClientError):
-    """The coordinator refused."""
+    """The coordinator refused the request. `refused_as` is the problem's slug."""
 
     slug = ClientError.slug
 
@@ -73,7 +94,7 @@ class Refused(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A job's current model, its version, and the run that it is for."""
+    """A job's current model, its version, and the run that it belongs to."""
 
     run_id: RunId
     version: int
@@ -81,39 +102,66 @@ class Served:
 
 
 class CoordinatorClient:
-    """One HTTP client. Every method raises CoordinatorUnreachable when there was no answer, or 5xx; LeaseLost for a 409 `lease-lost`; and
-    Refused for what the coordinator will not do."""
+    """One HTTP client. Every method raises CoordinatorUnreachable if there was no answer or a 5xx, LeaseLost for a 409 `lease-lost`, and
+    Refused for any other refusal."""
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.url = url
         self._http = httpx.AsyncClient(base_url=url, timeout=TIMEOUT.total_seconds(), transport=transport)
         self._beats_every = timedelta(0)
+        self._old_names = False
+        """Whether requests are sent with the names of the release before."""
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _ask(self, method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> httpx.Response:
-        try:
-            content = body.model_dump_json(by_alias=True) if body is not None else None
-            headers = {"Content-Type": "application/json"} if body is not None else {}
-            answer = await self._http.request(method, path, content=content, headers={**headers, **kwargs.pop("headers", {})}, **kwargs)
-        except httpx.HTTPError as error:
-            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {error}".rstrip()) from error
-        except httpx.InvalidURL as error:
-            raise Refused("bad-url", f"{self.url} is not a coordinator's URL: {error}") from error
+    async def _request(
+        self, method: str, path: str, body: BaseModel | None = None, *, old_path: str | None = None, **kwargs: Any
+    ) -> httpx.Response:
+        """`old_path`: the deprecated name of the route, if it has one."""
+        renamed = old_path is not None or isinstance(body, wire_body.RenamedBody)
+        if not renamed:
+            answer = await self._send(method, path, body, None, **kwargs)
+        elif self._old_names:
+            answer = await self._send(method, old_path or path, body, wire_body.OLD_NAMES, **kwargs)
+            self._old_names = DEPRECATION_HEADER not in answer.headers
+        else:
+            answer = await self._send(method, path, body, None, **kwargs)
+            if _may_be_refused_for_names(answer):
+                with_old_names = await self._send(method, old_path or path, body, wire_body.OLD_NAMES, **kwargs)
+                if not _may_be_refused_for_names(with_old_names):
+                    answer, self._old_names = with_old_names, DEPRECATION_HEADER not in with_old_names.headers
         if answer.status_code >= 400:
             raise _error(answer)
         return answer
 
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | None,
+        names: Mapping[str, str] | None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        **kwargs: Any,
+    ) -> httpx.Response:
+        content = body.model_dump_json(by_alias=True, context=names) if body is not None else None
+        kind = {"Content-Type": "application/json"} if body is not None else {}
+        try:
+            return await self._http.request(method, path, content=content, headers={**kind, **headers}, **kwargs)
+        except httpx.HTTPError as error:
+            raise CoordinatorUnreachable(f"{self.url}: {type(error).__name__} {error}".rstrip()) from error
+        except httpx.InvalidURL as error:
+            raise Refused("bad-url", f"{self.url} is not a coordinator's URL: {error}") from error
+
     async def _read(self, model: type[R], method: str, path: str, body: BaseModel | None = None, **kwargs: Any) -> R:
-        answer = await self._ask(method, path, body, **kwargs)
+        answer = await self._request(method, path, body, **kwargs)
         try:
             return model.model_validate_json(answer.content)
         except ValidationError as error:
             raise Refused("not-sluice", f"{self.url}{path} does not answer as a coordinator does: {error.errors()[0]['msg']}") from error
 
     async def live(self) -> None:
-        await self._ask("GET", "/livez")
+        await self._request("GET", "/livez")
 
     async def jobs(self) -> wire_runs.JobsReply:
         return await self._read(wire_runs.JobsReply, "GET", "/jobs")
@@ -124,16 +172,16 @@ class CoordinatorClient:
         return await self._read(wire_runs.RunsReply, "GET", "/runs", params=query)
 
     async def deploy(self, request: wire_runs.RunRequest, replaces: RunId | None = None) -> wire_runs.RunReply:
-        """With `replaces`, only while that is the job's current run: else refused as `NotTheCurrentRun`."""
-        headers = {wire_jobmodels.WHO_HEADER: whoever()} | ({} if replaces is None else {wire_body.REPLACES_HEADER: str(replaces)})
+        """With `replaces`, only if that is the job's current run; otherwise refused as `NotTheCurrentRun`."""
+        headers = actor_headers() | ({} if replaces is None else {wire_body.REPLACES_HEADER: str(replaces)})
         return await self._read(wire_runs.RunReply, "POST", "/runs", request, headers=headers)
 
     async def plan_run(self, request: wire_runs.RunRequest) -> wire_runs.RunPlanReply:
-        """What deploying this would make. Changes nothing."""
+        """What deploying this would create. Changes nothing."""
         return await self._read(wire_runs.RunPlanReply, "POST", "/runs/plan", request)
 
     async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
-        """The request that made a run."""
+        """The request that created a run."""
         return await self._read(wire_runs.RunRequest, "GET", f"/runs/{path_segment(run_id)}/request")
 
     async def run(self, run_id: RunId) -> wire_runs.RunDetail:
@@ -156,18 +204,18 @@ class CoordinatorClient:
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> None:
         body = wire_agents.ExitRequest(exit_code=exit_code, reason=_sent(reason))
-        await self._ask("POST", f"/containers/{path_segment(execution_id)}/exit", body)
+        await self._request("POST", f"/containers/{path_segment(execution_id)}/exit", body)
 
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
-        """Never raises Refused: whatever does not answer as a coordinator is not one, and therefore not reached. `within` is for the whole
-        answer: the client's own time-out begins anew with every byte.
+        """Never raises Refused: an answer that is not a coordinator's counts as CoordinatorUnreachable. `within` limits the whole request,
+        because httpx's time-out starts again with every byte.
 
-        A connection that would be given up before the next heartbeat is closed with the answer: the coordinator of a large fleet would
-        hold thousands that nobody uses."""
-        headers = {wire_body.EPOCH_HEADER: str(epoch)} | ({"Connection": "close"} if self._beats_every > KEPT else {})
+        If the connection would be closed as idle before the next heartbeat, it is closed right after the answer. Otherwise the coordinator
+        of a large fleet would hold thousands of idle connections."""
+        headers = {wire_body.EPOCH_HEADER: str(epoch)} | ({"Connection": "close"} if self._beats_every > IDLE_CONNECTION else {})
         try:
             async with asyncio.timeout(within.total_seconds()):
-                answer = await self._ask(
+                answer = await self._request(
                     "GET",
                     "/containerHeartbeat",
                     params={"executionContainerId": execution_id},
@@ -189,7 +237,7 @@ class CoordinatorClient:
             raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
 
     async def job_model(self, job: str) -> Served:
-        answer = await self._ask("GET", "/jobModel", params={"job": job})
+        answer = await self._request("GET", "/jobModel", params={"job": job})
         try:
             document: Mapping[str, Any] = answer.json()
             version = int(answer.headers[wire_body.MODEL_VERSION_HEADER])
@@ -198,13 +246,13 @@ class CoordinatorClient:
             raise Refused("not-sluice", f"{self.url}/jobModel does not answer as a coordinator does: {error!r}") from error
 
     async def adopted(self, run_id: RunId, execution_id: ExecutionContainerId, epoch: Epoch, version: int) -> wire_jobmodels.AdoptedReply:
-        """Tell that the container runs this version of its run's job model. May be told twice."""
+        """Report that the container runs this version of its run's job model. May be repeated."""
         body = wire_jobmodels.AdoptedRequest(version=version, epoch=epoch)
         path = f"/runs/{path_segment(run_id)}/containers/{path_segment(execution_id)}/adopted"
         return await self._read(wire_jobmodels.AdoptedReply, "POST", path, body)
 
     async def standby(self, run_id: RunId, execution_id: ExecutionContainerId) -> wire_jobmodels.StandbyReply:
-        """The snapshots that the container keeps copies of."""
+        """The snapshots of which the container keeps standby copies."""
         return await self._read(
             wire_jobmodels.StandbyReply, "GET", f"/runs/{path_segment(run_id)}/containers/{path_segment(execution_id)}/standby"
         )
@@ -212,22 +260,23 @@ class CoordinatorClient:
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> wire_agents.AcquireReply | wire_agents.WaitReply:
-        """The task may still become free within `wait`."""
+        """Acquire a task; the coordinator waits up to `wait` for it to become free. WaitReply if it does not."""
         body = wire_agents.AcquireRequest(execution_container_id=execution_id, epoch=epoch)
         timeout = (wait + TIMEOUT).total_seconds()
         path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/acquire"
-        answer = await self._ask("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
+        answer = await self._request("POST", path, body, params={"wait": wait.total_seconds()}, timeout=timeout)
         model = wire_agents.WaitReply if answer.status_code == 202 else wire_agents.AcquireReply
         return model.model_validate_json(answer.content)
 
     async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
-        await self._ask("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
+        await self._request("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
 
-    async def pace(
+    async def report_event_time(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
-    ) -> wire_agents.PaceReply:
-        body = wire_agents.PaceRequest(generation=generation, stage=stage, event_time=event_time)
-        return await self._read(wire_agents.PaceReply, "POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/pace", body)
+    ) -> wire_agents.EventTimeReply:
+        body = wire_agents.EventTimeRequest(generation=generation, stage=stage, event_time=event_time)
+        path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}"
+        return await self._read(wire_agents.EventTimeReply, "POST", f"{path}/event-time", body, old_path=f"{path}/pace")
 
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
@@ -237,7 +286,7 @@ class CoordinatorClient:
     async def new_lineage(
         self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
     ) -> Lineage:
-        """The stage's next one; asked again with the same `lineage`, the same."""
+        """The stage's next lineage. Repeated with the same `lineage`, it returns the same."""
         body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why))
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
@@ -248,12 +297,12 @@ class CoordinatorClient:
     async def drain_step(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_drains.DrainStepRequest
     ) -> wire_drains.DrainStepReply:
-        """Tell a step of a drain; the phase after it. Refused as `unknown-drain` when the run is under another drain or none, and as
-        `drain-too-early` while the drain has not come to the step's phase."""
+        """Report a step of a drain. Refused as `unknown-drain` if the run is under another drain or none, and as `drain-too-early` if the
+        drain has not reached the step's phase."""
         return await self._read(wire_drains.DrainStepReply, "POST", f"{_stage(run_id, task, stage)}/drain", body)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        await self._ask(
+        await self._request(
             "POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/release", wire_agents.ReleaseRequest(generation=generation)
         )
 
@@ -263,7 +312,7 @@ def _stage(run_id: RunId, task: TaskName, stage: StageName) -> str:
 
 
 def _sent(reason: str) -> str:
-    """A reason as the wire takes it: errors of user code may hold anything."""
+    """A reason in the form that the API accepts: messages of user code may contain any character and be of any length."""
     return reason.replace("\0", "\ufffd").encode(errors="replace").decode()[:10_000]
 
 
@@ -272,12 +321,13 @@ def path_segment(name: str) -> str:
     return quote(name, safe="")
 
 
+def _may_be_refused_for_names(answer: httpx.Response) -> bool:
+    """Whether the answer is the one to an unknown path or an unknown field."""
+    return answer.status_code in (404, 422) and _problem(answer)[0] in ("http-404", "invalid-request")
+
+
 def _error(answer: httpx.Response) -> SluiceError:
-    try:
-        told = wire_body.Problem.model_validate_json(answer.content)
-        slug, detail = told.type.removeprefix("urn:sluice:"), told.detail
-    except ValidationError:
-        slug, detail = f"http-{answer.status_code}", answer.text[:200]
+    slug, detail = _problem(answer)
     if answer.status_code >= 500:
         return CoordinatorUnreachable(f"{answer.request.url}: {answer.status_code} {detail}")
     if slug == LeaseLost.slug:
@@ -285,18 +335,27 @@ def _error(answer: httpx.Response) -> SluiceError:
     return Refused(slug, detail)
 
 
+def _problem(answer: httpx.Response) -> tuple[str, str]:
+    """The problem's slug, and its text for people."""
+    try:
+        found = wire_body.Problem.model_validate_json(answer.content)
+        return found.type.removeprefix("urn:sluice:"), found.detail
+    except ValidationError:
+        return f"http-{answer.status_code}", answer.text[:200]
+
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AGAIN = timedelta(seconds=1)
+RETRY_DELAY = timedelta(seconds=1)
 
 
-async def until_answered(ask: Callable[[], Awaitable[T]], query: str) -> T:
-    """Ask until the coordinator answers: nothing can be done without it, and the lease says when to give up."""
+async def until_answered(request: Callable[[], Awaitable[T]], query: str) -> T:
+    """Repeat the request until the coordinator answers. There is no limit: if the lease expires meanwhile, the container ends."""
     while True:
         try:
-            return await ask()
+            return await request()
         except CoordinatorUnreachable as error:
             log.warning("%s waits for the coordinator: %s", query, error)
-            await asyncio.sleep(AGAIN.total_seconds())
+            await asyncio.sleep(RETRY_DELAY.total_seconds())

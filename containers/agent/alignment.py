@@ -39,7 +39,7 @@ class Aligner:
         self._event_time: datetime | None = None
         self._committed = self._passed = -1
         self._told: int | None = None
-        self._word = wire_agents.PaceReply(hold=True, lead_seconds=None, waits_for=())
+        self._word = wire_agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
         self._open = False
         self._news = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -73,7 +73,7 @@ class Aligner:
                 async with asyncio.timeout(LATE_NEWS.total_seconds()), self._changed:
                     await self._changed.wait_for(lambda: self._open or (self._told is not None and self._told >= batch - 1))
         async with self._changed:
-            await self._changed.wait_for(lambda: self._open or (self._told is not None and not self._word.hold))
+            await self._changed.wait_for(lambda: self._open or (self._told is not None and not self._word.wait))
         self._passed = batch
 
     async def run(self) -> None:
@@ -85,16 +85,16 @@ class Aligner:
             async with self._changed:
                 self._changed.notify_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout((self._ask_again if self._word.hold else REMIND).total_seconds()):
+                async with asyncio.timeout((self._ask_again if self._word.wait else REMIND).total_seconds()):
                     await self._news.wait()
 
     async def _ask(self) -> None:
         start, committed = self._start, self._committed
         stage = start.declared.stage.name
-        word = await self._coordinator.pace(self._run_id, start.task, start.generation, stage, self._event_time)
-        if word.hold and (word.waits_for != self._word.waits_for or not self._word.hold):
+        word = await self._coordinator.report_event_time(self._run_id, start.task, start.generation, stage, self._event_time)
+        if word.wait and (word.waits_for != self._word.waits_for or not self._word.wait):
             lead = "" if word.lead_seconds is None else f", {timedelta(seconds=round(word.lead_seconds))} ahead"
             log.info("%s waits for %s%s", start.query, ", ".join(word.waits_for), lead)
-        elif self._word.hold and not word.hold:
+        elif self._word.wait and not word.wait:
             log.info("%s goes on", start.query)
         self._word, self._told = word, committed

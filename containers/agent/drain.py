@@ -171,8 +171,8 @@ class Draining:
             batch_id=batch,
             offsets=wire_body.offsets_body(offsets),
             checkpoint_id=checkpoint,
-            rows_left=None if emptied is None else emptied.rows_left,
-            operators_left=() if emptied is None else tuple(emptied.operators_left),
+            leftover_rows=None if emptied is None else emptied.rows_left,
+            leftover_operators=() if emptied is None else tuple(emptied.operators_left),
         )
         stage = start.declared.stage.name
         reply = await self._until_there(lambda: self._coordinator.drain_step(self._run_id, start.task, stage, body))

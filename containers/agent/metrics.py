@@ -23,6 +23,7 @@ from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.histogram import Histogram
 from sluice.core.ids import StageName, TaskName
+from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 
@@ -55,7 +56,7 @@ class Meter:
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
 
-    def committed(self, batch: Batch) -> wire_agents.MeasuresBody:
+    def committed(self, batch: Batch) -> wire_agents.StageMetricsBody:
         """Take in a batch that was just committed."""
         seconds = batch.duration_ms / 1000
         self.rows += batch.rows
@@ -71,7 +72,7 @@ class Meter:
         self._recent.append((now - seconds, now, batch.rows))
         return self._body(batch.rows, self._rate(now))
 
-    def idle(self) -> wire_agents.MeasuresBody:
+    def idle(self) -> wire_agents.StageMetricsBody:
         """The query has looked for something to read and found nothing."""
         self.behind, self.heard_at = 0, self._clock.now()
         self._recent.clear()
@@ -83,14 +84,14 @@ class Meter:
         over = max(now - self._recent[0][0], self._trigger.total_seconds(), 0.001)
         return sum(rows for _, _, rows in self._recent) / over
 
-    def _body(self, rows: int, rate: float) -> wire_agents.MeasuresBody:
+    def _body(self, rows: int, rate: float) -> wire_agents.StageMetricsBody:
         last, state = self.last, self.last.state if self.last else None
-        return wire_agents.MeasuresBody(
+        return wire_agents.StageMetricsBody(
             rows=rows,
             rows_per_second=round(rate, 3),
             batch_millis=last.duration_ms if last else 0,
             batch_millis_by_part=dict(last.parts_ms) if last else {},
-            offsets_behind=self.behind,
+            lag=self.behind,
             state_rows=state.rows if state else None,
             state_bytes=state.memory_bytes if state else None,
             watermark=last.watermark if last else None,
@@ -115,11 +116,11 @@ class Meters:
         """The container runs it no more: nothing more is told of it."""
         self._stages.pop(start.query, None)
 
-    def committed(self, batch: Batch) -> wire_agents.MeasuresBody | None:
+    def committed(self, batch: Batch) -> wire_agents.StageMetricsBody | None:
         stage = self._stages.get(batch.query)
         return stage.committed(batch) if stage else None
 
-    def idle(self, query: str) -> wire_agents.MeasuresBody | None:
+    def idle(self, query: str) -> wire_agents.StageMetricsBody | None:
         stage = self._stages.get(query)
         return stage.idle() if stage else None
 
@@ -154,11 +155,14 @@ class ContainerCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
+        return with_old_names(self._collect())
+
+    def _collect(self) -> Iterable[Metric]:
         left = self._lease_left()
         if left is not None:
             told = "How long this container may still act without an answer to a heartbeat."
             yield GaugeMetricFamily("sluice_container_lease_seconds_left", told, left.total_seconds())
-        yield GaugeMetricFamily("sluice_container_tasks_held", "Tasks that this container holds.", self._tasks_held())
+        yield GaugeMetricFamily("sluice_container_tasks_owned", "Tasks that this container owns.", self._tasks_held())
         trigger = self._trigger.total_seconds()
         yield GaugeMetricFamily("sluice_container_trigger_seconds", "The shortest time from one batch of a query to its next.", trigger)
         stages = self._meters.all()
@@ -193,7 +197,7 @@ def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
 
 def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
     """How things stand after the last batch; what a stage has not, such as state, has no series."""
-    behind = GaugeMetricFamily("sluice_stage_offsets_behind", "Records that the sources held beyond the last batch.", labels=LABELS)
+    behind = GaugeMetricFamily("sluice_stage_lag_records", "Records that the sources had beyond the last batch.", labels=LABELS)
     rows = GaugeMetricFamily("sluice_stage_state_rows", "Rows in the state stores.", labels=LABELS)
     memory = GaugeMetricFamily("sluice_stage_state_bytes", "Memory that the state stores use.", labels=LABELS)
     disk = GaugeMetricFamily("sluice_stage_state_disk_bytes", "Size of the state stores' table files.", labels=LABELS)
@@ -202,7 +206,7 @@ def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
         "sluice_stage_watermark_delay_seconds", "By how much the watermark is behind the newest event time read.", labels=LABELS
     )
     heard = GaugeMetricFamily(
-        "sluice_stage_last_heard_timestamp_seconds", "When a batch was committed last, or nothing was found to read.", labels=LABELS
+        "sluice_stage_last_progress_timestamp_seconds", "When a batch was committed last, or nothing was found to read.", labels=LABELS
     )
     for each in stages:
         labels, last = [each.task, each.stage], each.last
@@ -302,10 +306,10 @@ def _of_copies(copies: Copies) -> Iterable[Metric]:
 
 
 def _durability(meters: BackupMeters) -> Iterable[Metric]:
-    at = GaugeMetricFamily("sluice_stage_durable_timestamp_seconds", "When state became durable last.", labels=LABELS)
-    batch = GaugeMetricFamily("sluice_stage_durable_batch", "The last batch whose state is durable.", labels=LABELS)
+    at = GaugeMetricFamily("sluice_stage_snapshot_timestamp_seconds", "When the newest snapshot was reported.", labels=LABELS)
+    batch = GaugeMetricFamily("sluice_stage_snapshot_batch", "The last batch in the newest snapshot.", labels=LABELS)
     replayed = CounterMetricFamily("sluice_stage_replayed_batches", "Batches run again after a restore.", labels=LABELS)
-    replaced = CounterMetricFamily("sluice_stage_replaced_plans", "Batches that another holder of the task had planned.", labels=LABELS)
+    replaced = CounterMetricFamily("sluice_stage_replaced_batches", "Batches that another owner of the task had planned.", labels=LABELS)
     for key, each in meters.items():
         if each.snapshot_at is not None and each.snapshot_batch is not None:
             at.add_metric(key, each.snapshot_at.timestamp())

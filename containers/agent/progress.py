@@ -25,7 +25,7 @@ class Report:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int]
-    measures: wire_agents.MeasuresBody | None = None
+    measures: wire_agents.StageMetricsBody | None = None
 
 
 def _body(report: Report) -> wire_agents.ProgressRequest:
@@ -35,7 +35,7 @@ def _body(report: Report) -> wire_agents.ProgressRequest:
         lineage=report.lineage,
         batch_id=report.batch,
         offsets=wire_body.offsets_body(report.offsets),
-        measures=report.measures,
+        metrics=report.measures,
     )
 
 

@@ -233,7 +233,7 @@ class Queries:
         elif start.reported is not None:
             self._report(start, start.reported, {}, measures)
 
-    def _report(self, start: StageStart, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.MeasuresBody | None) -> None:
+    def _report(self, start: StageStart, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.StageMetricsBody | None) -> None:
         report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
         self._last[start.query] = report
         self._reports.put(report)

@@ -227,7 +227,7 @@ def starts_of(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: wire
             lineage=Lineage(found.lineage),
             reported=found.batch_id,
             starts=wire_body.offsets_of(found.starts),
-            origin=RunId(run.origin),
+            origin=RunId(run.first_run),
             failed_drains=run.failed_drains,
         )
         for declared in job.chain()

@@ -24,7 +24,7 @@ from containers.state.context import StateContext
 from containers.state.prepare import prepare_checkpoint
 from containers.state.recovery import Snapshot
 from containers.state.wal import OffsetLogGate
-from sluice.client import AGAIN
+from sluice.client import RETRY_DELAY
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Instant
 from sluice.core.snapshot import CommitId
@@ -186,7 +186,7 @@ class Backup:
                 if self._overdue(limit):
                     raise CommitOverdue(f"{self._start.query} was not backed up for {limit}: {error}") from error
                 log.warning("%s was not backed up, and is tried again: %s", self._start.query, error or "it took too long")
-                await asyncio.sleep(AGAIN.total_seconds())
+                await asyncio.sleep(RETRY_DELAY.total_seconds())
         except Exception as error:
             if not self._fatal.done():
                 self._fatal.set_exception(error)

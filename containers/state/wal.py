@@ -26,7 +26,7 @@ from containers.state.checkpoint import read_offset_log, write_offset_log
 from containers.state.context import StateContext
 from containers.state.recovery import OffsetLogEntry
 from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.client import AGAIN
+from sluice.client import RETRY_DELAY
 from sluice.core.errors import BlobCorrupted, BlobUnavailable, SluiceError, Unavailable
 from sluice.core.ids import Generation, Lineage, StageKey
 from sluice.core.snapshot import BlobId, batch_of, offsets_blob_id, offsets_prefix
@@ -197,7 +197,7 @@ class OffsetLogGate:
                 if self._state.clock.elapsed() >= give_up:
                     raise
                 log.warning("%s holds batch %d: its offset-log entry is not durable yet: %s", self._start.query, entry.batch, error)
-                await asyncio.sleep(AGAIN.total_seconds())
+                await asyncio.sleep(RETRY_DELAY.total_seconds())
         return None
 
     async def _put_afterwards(self, batch: int) -> None:

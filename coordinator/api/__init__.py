@@ -9,14 +9,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 
 from coordinator.api import agents, drains, jobmodels, ops, runs, snapshots
+from sluice.core.deprecations import Kind, of_kind
+
+ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.router, jobmodels.router)
 
 
 def new_api(**kwargs: Any) -> FastAPI:
-    """The application without its parts."""
-    api = FastAPI(title="Sluice coordinator", version="0.1.0", redirect_slashes=False, **kwargs)
-    for each in (runs, agents, ops, snapshots, drains, jobmodels):
-        api.include_router(each.router)
+    """The application, without the objects that its routes call."""
+    api = FastAPI(title="Sluice coordinator", version="0.2.0", redirect_slashes=False, **kwargs)
+    for each in (*ROUTERS, _old_routes()):
+        api.include_router(each)
     return api
+
+
+def _old_routes() -> APIRouter:
+    """The deprecated paths of renamed routes."""
+    routes = {
+        f"{method} {each.path}": each
+        for router in ROUTERS
+        for each in router.routes
+        if isinstance(each, APIRoute)
+        for method in each.methods or ()
+    }
+    old = APIRouter()
+    for entry in of_kind(Kind.ROUTE):
+        new, (method, path) = routes[str(entry.new)], entry.old.split(" ")
+        old.add_api_route(
+            path,
+            new.endpoint,
+            methods=[method],
+            response_model=new.response_model,
+            status_code=new.status_code,
+            responses=new.responses,
+            deprecated=True,
+        )
+    return old

@@ -120,19 +120,22 @@ async def acquire_task(
 
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
 async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
-    """A stage's last committed batch. An older one than is known changes nothing; the same one again tells newer `measures`."""
-    told = StageReport(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.measures)
+    """Report the last committed batch of a stage. An older one than is known changes nothing; the same one again updates its `metrics`."""
+    told = StageReport(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics)
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
 
 
-@router.post("/runs/{runId}/tasks/{task}/pace")
-async def report_pace(run_id: RunIdPath, task: TaskPath, body: wire_agents.PaceRequest, parts: PartsDep) -> wire_agents.PaceReply:
-    """How far a stage is in event time; whether it must wait for slower tasks (runs with `maxEventSkewSeconds`)."""
+@router.post("/runs/{runId}/tasks/{task}/event-time")
+async def report_event_time(
+    run_id: RunIdPath, task: TaskPath, body: wire_agents.EventTimeRequest, parts: PartsDep
+) -> wire_agents.EventTimeReply:
+    """Report the event time that a stage has reached. The answer says whether it must wait for slower tasks (runs with
+    `maxEventSkewSeconds`)."""
     decision = await parts.alignment.report(
         RunId(run_id), TaskName(task), Generation(body.generation), StageName(body.stage), body.event_time
     )
     lead = None if decision.lead is None else decision.lead.total_seconds()
-    return wire_agents.PaceReply(hold=decision.wait, lead_seconds=lead, waits_for=decision.waits_for)
+    return wire_agents.EventTimeReply(wait=decision.wait, lead_seconds=lead, waits_for=decision.waits_for)
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)

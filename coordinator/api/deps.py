@@ -34,11 +34,10 @@ from coordinator.snapshots.reports import Snapshots
 from sluice.core.drain import Times
 from sluice.streams.port import StreamSystem
 from sluice.wire import body as wire_body
-from sluice.wire import jobmodels as wire_jobmodels
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"content": {"application/problem+json": {"schema": wire_body.Problem.model_json_schema()}}, "description": told}
-    for status, told in {
+    status: {"content": {"application/problem+json": {"schema": wire_body.Problem.model_json_schema()}}, "description": description}
+    for status, description in {
         400: "The body cannot be read",
         404: "Unknown",
         409: "Stale, in use, or lease lost",
@@ -50,6 +49,18 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
+ACTOR_PATTERN = r"^[\x20-\x7e]*$"
+
+
+async def get_actor(
+    actor: Annotated[str, Header(alias=wire_body.ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN)] = "",
+    old_actor: Annotated[str, Header(alias=wire_body.OLD_ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN, deprecated=True)] = "",
+) -> str:
+    """The user who makes the request, in his own words; "" if the request does not say."""
+    return actor or old_actor
+
+
+Actor = Annotated[str, Depends(get_actor)]
 RunIdPath = Annotated[str, Path(alias="runId", max_length=300)]
 TaskPath = Annotated[str, Path(max_length=600)]
 StagePath = Annotated[str, Path(max_length=300)]
@@ -112,7 +123,6 @@ async def the_versioning(request: Request) -> Versioning:
 
 
 JobModelsDep = Annotated[Versioning, Depends(the_versioning)]
-Who = Annotated[str, Header(alias=wire_jobmodels.WHO_HEADER, max_length=200, pattern=r"^[\x20-\x7e]*$")]
 
 
 @dataclass(frozen=True, slots=True)

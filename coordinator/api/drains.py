@@ -88,8 +88,8 @@ async def report_drain_step(
         batch=body.batch_id,
         offsets=wire_body.offsets_of(body.offsets),
         checkpoint=None if body.checkpoint_id is None else CommitId(body.checkpoint_id),
-        rows_left=body.rows_left,
-        operators_left=body.operators_left,
+        rows_left=body.leftover_rows,
+        operators_left=body.leftover_operators,
         note=body.note,
     )
     after = await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took)
@@ -129,11 +129,11 @@ def drain_detail(found: DrainDetails) -> wire_drains.DrainDetail:
     behind = {(each.task, each.stage) for each in left}
     blocked = blockers(drain.phase, stages, shape)
     fields = _summary_fields(drain) | {
-        "told_at": found.at,
+        "server_time": found.at,
         "late": drain.is_late(found.at),
         "total": len(stages),
         "remaining": len(left),
-        "rows_left": sum(each.rows_left or 0 for each in found.stages),
+        "leftover_rows": sum(each.rows_left or 0 for each in found.stages),
         "phases": tuple(_phases(drain, found.at)),
         "blocked_by": tuple(
             wire_drains.DrainBlockerReply(processor_id=each.processor_id, task=each.task, stage=each.stage, why=each.why)
@@ -204,8 +204,8 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainSta
             "offsets": wire_body.offsets_body(row.offsets),
             "pinned_checkpoint": row.pinned,
             "committed_checkpoint": row.committed,
-            "rows_left": row.rows_left,
-            "operators_left": tuple(row.operators_left),
+            "leftover_rows": row.rows_left,
+            "leftover_operators": tuple(row.operators_left),
             "note": row.note,
             "generation": row.generation,
             "reported_at": row.reported_at,
@@ -217,7 +217,7 @@ def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drains.DrainPlan
     leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
     told = tuple(
         wire_drains.StagePlanReply(
-            stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, untold=tuple(each.untold)
+            stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, unknown_tasks=tuple(each.untold)
         )
         for each in stages
     )

@@ -1,4 +1,4 @@
-"""The one place where errors become answers: `application/problem+json`, RFC 9457."""
+"""Errors become answers of type `application/problem+json` (RFC 9457), here only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("unexpected error at %s", request.scope["path"], exc_info=error)
-    return problem("bug", "Sluice failed in a way that it does not know.", 500, type(error).__name__, request.scope["path"])
+    return problem("bug", "Internal error", 500, type(error).__name__, request.scope["path"])
 
 
 def install(app: FastAPI) -> None:

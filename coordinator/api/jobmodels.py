@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from coordinator.api.agents import stage_snapshot
-from coordinator.api.deps import PROBLEMS, JobModelsDep, JobPath, PartsDep, RunIdPath, Who
+from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.rollout import AdoptionReport, Version
 from coordinator.jobmodels.standby import StandbyPlan
@@ -47,12 +47,12 @@ async def change_run(
     body: wire_jobmodels.ChangeRequest,
     ours: JobModelsDep,
     response: Response,
-    sluice_who: Who = "",
+    actor: Actor,
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Change a run that goes on: the number of its containers, or let it grow with its inputs now. Its containers learn of it at once."""
     wish = ModelChange(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
-    asked = ChangeReason(sluice_who, body.why, _version(if_match))
+    asked = ChangeReason(actor, body.why, _version(if_match))
     change = await ours.versions.change(RunId(run_id), wish, asked)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
@@ -100,12 +100,12 @@ async def roll_back(
     version: VersionPath,
     ours: JobModelsDep,
     response: Response,
+    actor: Actor,
     body: wire_jobmodels.RollbackRequest | None = None,
-    sluice_who: Who = "",
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Put an older version in force again, as a new one, unless a container has adopted a later one."""
-    asked = ChangeReason(sluice_who, body.why if body else "", _version(if_match))
+    asked = ChangeReason(actor, body.why if body else "", _version(if_match))
     change = await ours.history.roll_back(JobName(job), version, asked)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
@@ -258,7 +258,7 @@ def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
         "version": head.version,
         "run_id": head.run_id,
         "at": head.created_at,
-        "who": head.who,
+        "actor": head.who,
         "why": head.why,
         "content_hash": head.content_hash,
         "current": current,

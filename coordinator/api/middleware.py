@@ -1,16 +1,18 @@
-"""ASGI middleware: counts requests by route, limits the size of bodies, and answers HEAD as GET without the body."""
+"""ASGI middleware: counts requests by route, limits the size of bodies, and marks the answers to requests that use deprecated names."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from prometheus_client import Counter, Histogram
+
 from coordinator.api.errors import problem_of
 from sluice.clock import Clock
+from sluice.core import deprecations
+from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BodyTooLarge
-from sluice.core.histogram import Histogram
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,50 +20,31 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def with_head(app: App) -> App:
-    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await app(scope, receive, send)
-            return
-
-        async def bodiless(message: MutableMapping[str, Any]) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        await app({**scope, "method": "GET"}, receive, bodiless)
-
-    return inner
-
-
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Seconds. A poll for notices may be held for 30."""
+"""Seconds. A long poll for notices takes up to 30."""
 
 METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 
 UNKNOWN = "unknown"
-"""The route of a path that is none of ours, and a method that nobody knows: what others ask for must not make series."""
+"""Stands for paths that are no route and for unknown methods, so that such requests do not create series without limit."""
 
 
 class Traffic:
-    """One event loop's; no locks."""
+    """Counts requests when they have been answered, or abandoned. `status` is 0 if no answer was begun."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._answers: Counter[tuple[str, str, int]] = Counter()
-        self._durations: dict[tuple[str, str], Histogram] = {}
-
-    @property
-    def answers(self) -> Mapping[tuple[str, str, int], int]:
-        """By method, route and status; 0 where no answer was begun."""
-        return self._answers
-
-    @property
-    def durations(self) -> Mapping[tuple[str, str], Histogram]:
-        """By method and route."""
-        return self._durations
+        self.requests = Counter(
+            "sluice_http_requests",
+            "Requests by route and status, except heartbeats of valid containers and job models that had not changed.",
+            ["method", "route", "status"],
+            registry=None,
+        )
+        self.durations = Histogram(
+            "sluice_http_request_duration_seconds", "Duration of the same requests.", ["method", "route"], buckets=BOUNDS, registry=None
+        )
 
     def counted(self, app: App) -> App:
-        """`app` with its requests counted when they have been answered, or given up."""
-
         async def inner(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
@@ -78,19 +61,61 @@ class Traffic:
             try:
                 await app(scope, receive, noted)
             finally:
-                self._count(scope, status, self._clock.elapsed() - began)
+                method = scope["method"] if scope["method"] in METHODS else UNKNOWN
+                route = _route(scope) or UNKNOWN
+                self.requests.labels(method, route, str(status)).inc()
+                self.durations.labels(method, route).observe(self._clock.elapsed() - began)
 
         return inner
 
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", UNKNOWN)
-        method = scope["method"] if scope["method"] in METHODS else UNKNOWN
-        self._answers[method, route, status] += 1
-        self._durations.setdefault((method, route), Histogram(BOUNDS)).add(seconds)
+
+def _route(scope: Scope) -> str:
+    """The path of the route that took the request, once it was found; "" before, and for unknown paths."""
+    return getattr(scope.get("route"), "path", "")
+
+
+_OLD_HEADERS = {each.old.lower().encode(): (str(each.new).lower().encode(), each) for each in of_kind(Kind.HEADER)}
+_OLD_ROUTES = {each.old: each for each in of_kind(Kind.ROUTE)}
+_DEPRECATION_HEADERS = [
+    (b"deprecation", b"@%d" % deprecations.DEPRECATED_AT.timestamp()),
+    (b"link", b'</openapi.json>; rel="deprecation"; type="application/json"'),
+]
+
+
+def deprecation_marked(app: App) -> App:
+    """Answers to requests that use deprecated names get the headers `Deprecation` (RFC 9745) and `Link`. Uses of routes and headers are
+    found here, those of fields by the bodies (`sluice.wire.body.RenamedBody`)."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        used: list[deprecations.Deprecation] = []
+        token = deprecations.in_request.set(used)
+        names = {name for name, _ in scope["headers"]}
+        for old, (new, entry) in _OLD_HEADERS.items():
+            if old in names and new not in names:
+                deprecations.use(entry)
+
+        async def marked(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                old_route = _OLD_ROUTES.get(f"{scope['method']} {_route(scope)}")
+                if old_route is not None:
+                    deprecations.use(old_route)
+                if used:
+                    message = {**message, "headers": [*message.get("headers", ()), *_DEPRECATION_HEADERS]}
+            await send(message)
+
+        try:
+            await app(scope, receive, marked)
+        finally:
+            deprecations.in_request.reset(token)
+
+    return inner
 
 
 def limited(app: App, max_body_bytes: int) -> App:
-    """`app` with bodies above the limit refused before they are read, or cut off where their length was not announced."""
+    """Refuse bodies above the limit before they are read, or when the limit is reached if their length was not announced."""
 
     async def inner(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,7 +140,7 @@ def limited(app: App, max_body_bytes: int) -> App:
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal answered
-            if not refused:  # else the framework has made an answer of its own of the error
+            if not refused:  # if refused, this message is the framework's own answer to the exception
                 answered = True
                 await send(message)
 

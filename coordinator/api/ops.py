@@ -1,4 +1,5 @@
-"""The routes for operators' tools: metrics, service discovery for Prometheus, liveness and readiness."""
+"""The routes for operators' tools: metrics, service discovery for Prometheus, liveness and readiness. Load balancers may probe with
+HEAD."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ router = APIRouter(responses=PROBLEMS)
 # --- health ----------------------------------------------------------------------------------------------------------
 
 
+@router.head("/metrics", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def get_metrics(parts: PartsDep) -> Response:
     return Response(parts.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -29,12 +31,14 @@ async def get_prometheus_targets(parts: PartsDep) -> list[wire_body.PrometheusTa
     return [prometheus_target(row, row.metrics_address) for row in await parts.registrations.live() if row.metrics_address]
 
 
+@router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/livez", response_class=PlainTextResponse)
 async def live() -> str:
     """The process answers; nothing else is checked."""
     return "ok"
 
 
+@router.head("/readyz", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/readyz", response_class=PlainTextResponse, responses={503: {"content": {"text/plain": {}}, "description": "Not ready"}})
 async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None) -> Response:
     """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""

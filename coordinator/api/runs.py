@@ -9,8 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from coordinator.api import deps
-from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath
+from coordinator.api.deps import PROBLEMS, Actor, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.stage_metrics import StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
@@ -41,12 +40,10 @@ Replaces = Annotated[
 
 
 @router.post("/runs", status_code=201)
-async def deploy_run(
-    body: wire_runs.RunRequest, parts: PartsDep, sluice_replaces: Replaces = None, sluice_who: deps.Who = ""
-) -> wire_runs.RunReply:
+async def deploy_run(body: wire_runs.RunRequest, parts: PartsDep, actor: Actor, sluice_replaces: Replaces = None) -> wire_runs.RunReply:
     """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
-    return run_reply(await parts.deployments.deploy(spec_of(body), replaces, sluice_who), parts.connections)
+    return run_reply(await parts.deployments.deploy(spec_of(body), replaces, actor), parts.connections)
 
 
 @router.post("/runs/plan")
@@ -202,7 +199,7 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
         "run_id": run.run_id,
         "job": run.job,
         "state": run.state,
-        "origin": run.first_run,
+        "first_run": run.first_run,
         "reason": run.reason,
         "containers": run.spec.containers,
         "job_model_version": run.model_version,
@@ -246,14 +243,14 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
         )
     fields = _run_fields(described.run, connections)
     incarnations = tuple(container_reply(row, memory.lease_left(row.execution_id)) for row in described.containers)
-    fields |= {"told_at": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
+    fields |= {"server_time": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
-    fields |= {"adoption": _adoption(described), "given_away": tuple(sorted(reassigned_slots(described.run, described.model)))}
+    fields |= {"adoption": _adoption(described), "failed_over_slots": tuple(sorted(reassigned_slots(described.run, described.model)))}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
-        "held_back": tuple(
-            wire_runs.HeldBackSlot(processor_id=pid, failures=held.failures, until=held.until)
+        "crash_loop_backoff": tuple(
+            wire_runs.CrashLoopingSlot(processor_id=pid, failures=held.failures, until=held.until)
             for pid, held in sorted(described.backoffs.items())
         )
     }
@@ -269,7 +266,7 @@ def _adoption(described: RunDetails) -> wire_runs.Adoption:
         version=version,
         since=made_at,
         all_on=version_of_all(described.containers),
-        behind=tuple(
+        outdated=tuple(
             wire_runs.NotAdopted(
                 execution_container_id=row.execution_id,
                 processor_id=row.processor_id,
@@ -311,26 +308,28 @@ def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> 
         batch_id=row.batch_id,
         offsets=wire_body.offsets_body(row.offsets),
         reported_at=row.reported_at,
-        pace=None if told is None else _pace(told),
-        offsets_behind=behind,
-        measures=_measures(memory.reports.get((row.task, row.stage)), hold, behind),
-        backed_up_at=None if row.head is None else memory.backed_up.get(StageKey(row.job, row.task, row.stage)),
+        alignment=None if told is None else _alignment(told),
+        lag=behind,
+        metrics=_metrics(memory.reports.get((row.task, row.stage)), hold, behind),
+        snapshot_at=None if row.head is None else memory.backed_up.get(StageKey(row.job, row.task, row.stage)),
     )
 
 
-def _measures(told: StageReport | None, hold: TaskOwner | None, behind: int | None) -> wire_runs.StageMeasures | None:
+def _metrics(told: StageReport | None, hold: TaskOwner | None, behind: int | None) -> wire_runs.StageMetricsReply | None:
     if told is None or told.metrics is None:
         return None
-    now: dict[str, object] = {} if behind is None else {"offsets_behind": behind}
+    now: dict[str, object] = {} if behind is None else {"lag": behind}
     if hold is None or hold.released or hold.generation != told.generation:
         now |= {"rows": 0, "rows_per_second": 0.0}
-    return wire_runs.StageMeasures.model_validate(told.metrics.model_dump() | now)
+    return wire_runs.StageMetricsReply.model_validate(told.metrics.model_dump() | now)
 
 
-def _pace(told: EventTimeReport) -> wire_runs.StagePace:
+def _alignment(told: EventTimeReport) -> wire_runs.StageAlignment:
     decision = told.decision
     lead = None if decision.lead is None else decision.lead.total_seconds()
-    return wire_runs.StagePace(event_time=told.event_time, held=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=told.at)
+    return wire_runs.StageAlignment(
+        event_time=told.event_time, waiting=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=told.at
+    )
 
 
 def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> wire_runs.ContainerReply:

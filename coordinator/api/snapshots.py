@@ -103,7 +103,7 @@ async def get_snapshot(
 @router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)
 async def verify_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
-) -> wire_snapshots.ErrandReply:
+) -> wire_snapshots.OperationReply:
     """Read a snapshot whole, and compare every size and hash. An errand: its result says what is wrong."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
     found = (await ours.registry.snapshot(key, CommitId(checkpoint_id))).row
@@ -156,20 +156,20 @@ async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId
 
 
 @router.post("/gc/plan", status_code=202)
-async def plan_collection(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+async def plan_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
     """What a collection would condemn and delete now. An errand, which changes nothing."""
     return _errand(ours.errands.start("plan", "", "blobs", lambda progress: _collect(ours, progress, dry=True)))
 
 
 @router.post("/gc/run", status_code=202)
-async def run_collection(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+async def run_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
     """Collect garbage now: condemn what nothing refers to, delete what was condemned a grace ago and is still not referred to. An
     errand."""
     return _errand(ours.errands.start("run", "", "blobs", lambda progress: _collect(ours, progress, dry=False)))
 
 
 @router.post("/gc/audit", status_code=202)
-async def audit(ours: SnapshotsDep) -> wire_snapshots.ErrandReply:
+async def audit(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
     """Compare the blob stores with the registry, in both directions. An errand, which changes nothing."""
     return _errand(ours.errands.start("audit", "", "blobs", ours.audits.audit))
 
@@ -184,14 +184,14 @@ async def explain(
     return wire_snapshots.ExplainsReply(blob=blob, stores=tuple(_explained(blob, each, grace) for each in found))
 
 
-@router.get("/errands/{errand}")
-async def get_errand(
-    errand: Annotated[str, Path(max_length=300)],
+@router.get("/operations/{operation}")
+async def get_operation(
+    operation: Annotated[str, Path(max_length=300)],
     ours: SnapshotsDep,
     wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for its end")] = 0,
-) -> wire_snapshots.ErrandReply:
+) -> wire_snapshots.OperationReply:
     """How far something that takes long has come."""
-    return _errand(await ours.errands.look(errand, timedelta(seconds=wait)))
+    return _errand(await ours.errands.look(operation, timedelta(seconds=wait)))
 
 
 async def _collect(ours: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
@@ -248,9 +248,9 @@ def _pin(rows: Sequence[PinRow]) -> wire_snapshots.PinReply:
     )
 
 
-def _errand(errand: LongRunningOperation) -> wire_snapshots.ErrandReply:
-    return wire_snapshots.ErrandReply(
-        errand=errand.errand,
+def _errand(errand: LongRunningOperation) -> wire_snapshots.OperationReply:
+    return wire_snapshots.OperationReply(
+        operation=errand.errand,
         kind=errand.kind,
         subject=errand.subject,
         state=errand.state.value,

@@ -22,7 +22,7 @@ class StageReport:
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int] = field(default_factory=dict)
-    metrics: wire_agents.MeasuresBody | None = None
+    metrics: wire_agents.StageMetricsBody | None = None
 
     def repeats(self, other: StageReport) -> bool:
         """Whether both are of the same batch, by the same owner."""

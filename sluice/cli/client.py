@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from sluice.client import TIMEOUT, CoordinatorClient, path_segment, whoever
+from sluice.client import TIMEOUT, CoordinatorClient, actor_headers, path_segment
 from sluice.wire import drains as wire_drains
 from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import snapshots as wire_snapshots
@@ -85,32 +85,34 @@ class OperatorClient(CoordinatorClient):
         return await self._read(wire_snapshots.PinReply, "POST", f"/jobs/{path_segment(job)}/pins", body)
 
     async def unpin(self, job: str, pin_id: str) -> None:
-        await self._ask("DELETE", f"/jobs/{path_segment(job)}/pins/{path_segment(pin_id)}")
+        await self._request("DELETE", f"/jobs/{path_segment(job)}/pins/{path_segment(pin_id)}")
 
     async def choose(self, job: str, checkpoint: str, body: wire_snapshots.StoreBody) -> wire_snapshots.RestoreReply:
         return await self._read(wire_snapshots.RestoreReply, "POST", f"{_snapshot(job, checkpoint)}/restore", body)
 
-    async def verify(self, job: str, checkpoint: str, body: wire_snapshots.StoreBody) -> wire_snapshots.ErrandReply:
-        return await self._read(wire_snapshots.ErrandReply, "POST", f"{_snapshot(job, checkpoint)}/verify", body)
+    async def verify(self, job: str, checkpoint: str, body: wire_snapshots.StoreBody) -> wire_snapshots.OperationReply:
+        return await self._read(wire_snapshots.OperationReply, "POST", f"{_snapshot(job, checkpoint)}/verify", body)
 
     # --- garbage collection, operations ----------------------------------------------------------------------------
 
-    async def collection(self, what: str) -> wire_snapshots.ErrandReply:
+    async def collection(self, what: str) -> wire_snapshots.OperationReply:
         """`what`: plan, run or audit."""
-        return await self._read(wire_snapshots.ErrandReply, "POST", f"/gc/{what}")
+        return await self._read(wire_snapshots.OperationReply, "POST", f"/gc/{what}")
 
     async def explain(self, blob: str) -> wire_snapshots.ExplainsReply:
         return await self._read(wire_snapshots.ExplainsReply, "GET", "/gc/explain", params={"blob": blob}, timeout=60)
 
     async def completed(
-        self, operation: wire_snapshots.ErrandReply, show: Callable[[wire_snapshots.ErrandReply], None]
-    ) -> wire_snapshots.ErrandReply:
+        self, operation: wire_snapshots.OperationReply, show: Callable[[wire_snapshots.OperationReply], None]
+    ) -> wire_snapshots.OperationReply:
         """Wait for the end of a long-running operation. `show` is called with every state on the way."""
         while operation.state == "RUNNING":
+            name = path_segment(operation.operation)
             operation = await self._read(
-                wire_snapshots.ErrandReply,
+                wire_snapshots.OperationReply,
                 "GET",
-                f"/errands/{path_segment(operation.errand)}",
+                f"/operations/{name}",
+                old_path=f"/errands/{name}",
                 params={"wait": POLL.total_seconds()},
                 timeout=(POLL + TIMEOUT).total_seconds(),
             )
@@ -119,7 +121,7 @@ class OperatorClient(CoordinatorClient):
 
 
 def _if_version(version: int | None) -> Mapping[str, str]:
-    return {wire_jobmodels.WHO_HEADER: whoever()} | ({} if version is None else {"If-Match": f'"{version}"'})
+    return actor_headers() | ({} if version is None else {"If-Match": f'"{version}"'})
 
 
 def _given(**query: str | int | None) -> Mapping[str, str | int]:

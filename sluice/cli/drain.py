@@ -160,10 +160,10 @@ def _step(stage: wire_drains.DrainStageReply) -> str:
 
 def _page(reply: wire_drains.DrainSummary) -> RenderableType:
     lines = [Text(_last_line(reply))]
-    if isinstance(reply, wire_drains.DrainDetail) and reply.rows_left:
-        left = sorted({(s.stage, *s.operators_left) for c in reply.containers for t in c.tasks for s in t.stages if s.rows_left})
+    if isinstance(reply, wire_drains.DrainDetail) and reply.leftover_rows:
+        left = sorted({(s.stage, *s.leftover_operators) for c in reply.containers for t in c.tasks for s in t.stages if s.leftover_rows})
         where = "; ".join(f"stage {stage}: {', '.join(map(shown, names)) or 'unknown'}" for stage, *names in left)
-        lines.insert(0, Text(f"the flush left {count(reply.rows_left)} rows in state ({where})", style="bold red"))
+        lines.insert(0, Text(f"the flush left {count(reply.leftover_rows)} rows in state ({where})", style="bold red"))
     return Group(*lines)
 
 
@@ -197,5 +197,5 @@ def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> Renderab
 
 def _not_flushed(stage: wire_drains.StagePlanReply) -> str:
     operators: Sequence[str] = [shown(each) for each in stage.operators]
-    unknown = [f"{len(stage.untold)} tasks have not reported"] if stage.untold else []
+    unknown = [f"{len(stage.unknown_tasks)} tasks have not reported"] if stage.unknown_tasks else []
     return ", ".join([*operators, *unknown]) or "-"

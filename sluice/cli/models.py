@@ -189,7 +189,7 @@ def _versions_table(reply: wire_jobmodels.VersionsReply, width: int | None) -> R
     ]
     rows = [
         (
-            *(str(each.version), "yes" if each.current else "", moment(each.at), shown(each.who) or NONE, each.run_id),
+            *(str(each.version), "yes" if each.current else "", moment(each.at), shown(each.actor) or NONE, each.run_id),
             *(each.content_hash[:12], shown(each.why)),
         )
         for each in reply.models
@@ -206,7 +206,7 @@ def show(job: Job, version: Version, as_json: Json = False, coordinator: Url = L
 
 def _version_page(reply: wire_jobmodels.VersionDetail, width: int | None) -> RenderableType:
     in_force = ", which is in force" if reply.current else ""
-    by = f" by {shown(reply.who)}" if reply.who else ""
+    by = f" by {shown(reply.actor)}" if reply.actor else ""
     head = Text(f"version {reply.version}{in_force}; made {moment(reply.at)}{by} for run {reply.run_id}: {shown(reply.why)}")
     rows = [
         (slot, shown(name), _reads(task["system-stream-partitions"]))

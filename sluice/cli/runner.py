@@ -55,11 +55,11 @@ def call(url: str, request: Callable[[OperatorClient], Awaitable[T]]) -> T:
 
 
 def call_operation(
-    url: str, title: str, request: Callable[[OperatorClient], Awaitable[wire_snapshots.ErrandReply]], *, quiet: bool
-) -> wire_snapshots.ErrandReply:
+    url: str, title: str, request: Callable[[OperatorClient], Awaitable[wire_snapshots.OperationReply]], *, quiet: bool
+) -> wire_snapshots.OperationReply:
     """Start a long-running operation and show its progress until it has ended. Raises CoordinatorUnreachable when the operation failed."""
 
-    async def run(client: OperatorClient) -> wire_snapshots.ErrandReply:
+    async def run(client: OperatorClient) -> wire_snapshots.OperationReply:
         started = await request(client)
         with Bars(title, unit=started.unit, quiet=quiet) as bars:
             return await client.completed(started, lambda now: bars.show(title, now.done, now.total))

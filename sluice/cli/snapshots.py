@@ -177,7 +177,7 @@ def verify(
 ) -> None:
     """Read a whole snapshot, and compare sizes and hashes with its index."""
 
-    async def request(client: OperatorClient) -> wire_snapshots.ErrandReply:
+    async def request(client: OperatorClient) -> wire_snapshots.OperationReply:
         found = await client.snapshot(job, task, stage, checkpoint)
         return await client.verify(job, found.checkpoint_id, wire_snapshots.StoreBody(task=task, stage=stage, blob_store=blob_store))
 

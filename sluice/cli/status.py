@@ -116,7 +116,7 @@ def tasks(run: OptionalRun = None, as_json: Json = False, coordinator: Url = LOC
     """List the tasks of a run: their container, progress and lag."""
     found = call(coordinator, lambda client: find_run(client, run))
     reply = TasksReply(job=found.job, run_id=found.run_id, tasks=found.tasks)
-    print_reply(reply, lambda width: _with_run(found, tasks_table(found, found.told_at or _now(), width)), as_json=as_json)
+    print_reply(reply, lambda width: _with_run(found, tasks_table(found, found.server_time or _now(), width)), as_json=as_json)
 
 
 def _with_run(run: wire_runs.RunDetail, page: RenderableType) -> RenderableType:

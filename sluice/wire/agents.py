@@ -7,7 +7,7 @@ from typing import Annotated, Literal, assert_never
 from pydantic import Field
 
 from sluice.core.drain import Step
-from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Offset, Reply, SspOffset, Utc
+from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
 from sluice.wire.runs import DrainOfRun
 
 Millis = Annotated[int, Field(ge=0, le=10**12)]
@@ -93,14 +93,14 @@ class ReleaseRequest(Body):
     generation: Annotated[int, Field(ge=1, lt=2**31)]
 
 
-class MeasuresBody(Body):
-    """What a stage does besides committing offsets, measured `at` that time.
+class StageMetricsBody(RenamedBody):
+    """Metrics of a stage of a task, measured `at` that time.
 
-    `rows`: of the last batch, 0 once there is nothing to read. `rowsPerSecond`: over the last ten seconds, or over the last batch if that
-    took longer. `batchMillis`: how long the last batch took; `batchMillisByPart`: Spark's names of its parts (`addBatch`, `walCommit`, …).
-    `offsetsBehind`: what the sources held beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores, the
-    bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
-    `unflushable`: the query's operators whose state a drain's flush could not empty; null where that is not known.
+    `rows`: rows in the last batch, 0 when there is nothing to read. `rowsPerSecond`: over the last ten seconds, or over the last batch if
+    it took longer. `batchMillis`: duration of the last batch; `batchMillisByPart`: by Spark's names of its parts (`addBatch`, `walCommit`,
+    …). `lag`: records that the sources had beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores,
+    the bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
+    `unflushable`: the query's operators whose state a flush cannot empty; null if unknown.
     """
 
     rows: Offset
@@ -109,7 +109,7 @@ class MeasuresBody(Body):
     batch_millis_by_part: Annotated[dict[BatchPart, Millis], Field(max_length=50, json_schema_extra={"additionalProperties": False})] = (
         Field(default_factory=dict)
     )
-    offsets_behind: Offset | None = None
+    lag: Offset | None = None
     state_rows: Offset | None = None
     state_bytes: Offset | None = None
     watermark: Utc | None = None
@@ -118,29 +118,30 @@ class MeasuresBody(Body):
     at: Utc
 
 
-class ProgressRequest(Body):
-    """One stage's last committed batch, under the task's generation. The same batch again, with newer `measures`, tells how it goes on."""
+class ProgressRequest(RenamedBody):
+    """The last committed batch of a stage, under the task's generation. Reporting the same batch again updates its `metrics`."""
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]
     stage: Name
     lineage: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
     batch_id: Annotated[int, Field(ge=0, lt=2**63)]
     offsets: tuple[SspOffset, ...]
-    measures: MeasuresBody | None = None
+    metrics: StageMetricsBody | None = None
 
 
-class PaceRequest(Body):
-    """How far one stage of a task has come in event time: the newest that it has committed, none before the first batch."""
+class EventTimeRequest(Body):
+    """The newest event time that a stage of a task has committed; null before its first batch."""
 
     generation: Annotated[int, Field(ge=1, lt=2**31)]
     stage: Name
     event_time: Utc | None = None
 
 
-class PaceReply(Reply):
-    """`hold`: pause between batches, and ask again. `leadSeconds` is over the slowest of the tasks with something to read."""
+class EventTimeReply(RenamedReply):
+    """`wait`: pause before the next batch, and report again. `leadSeconds`: how far ahead of the slowest task that has something to
+    read."""
 
-    hold: bool
+    wait: bool
     lead_seconds: float | None
     waits_for: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""HTTP bodies about drains. See `sluice.wire.runs` for the manners."""
+"""HTTP bodies of drains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sluice.core.drain import Phase
 from sluice.wire.agents import OperatorText, StepName
-from sluice.wire.body import NO_NUL, Body, Reply, SspOffset
+from sluice.wire.body import NO_NUL, Body, RenamedBody, RenamedReply, Reply, SspOffset
 from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -21,7 +21,7 @@ RunText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 
 
 class DrainBudgets(Body):
-    """How long each phase may take before those who block it are told as late."""
+    """How long each phase may take before the drain is reported as late."""
 
     stopping: Seconds | None = None
     flushing: Seconds | None = None
@@ -29,9 +29,9 @@ class DrainBudgets(Body):
 
 
 class DrainRequest(Body):
-    """Drain a run: process what was read, close windows, fire timers, commit, end. After `softDeadlineSeconds` from the first container on
-    it names the late, after `hardDeadlineSeconds` it fails; what is left out is as the coordinator's settings say. `requireEmpty`: refuse
-    when a flush would leave rows in some stage's state."""
+    """Drain a run: process what was read, close windows, fire timers, commit, end. Both deadlines count from the run's first container:
+    after `softDeadlineSeconds` the drain is reported as late, after `hardDeadlineSeconds` it fails. Fields left out have the values of the
+    coordinator's settings. `requireEmpty`: refuse if a flush would leave rows in the state of some stage."""
 
     run_id: RunText
     drain_mode: Literal["DEFAULT"] = "DEFAULT"
@@ -45,10 +45,10 @@ class DrainPlanRequest(Body):
     run_id: RunText
 
 
-class DrainStepRequest(Body):
-    """A stage of a task took a step of a drain. "stopped" and "committed" carry the checkpoint that they made durable; null only where
-    nothing is backed up, or no batch ever ran. `batchId` and `offsets`: the last batch, and the next offsets after it. `rowsLeft`,
-    `operatorsLeft`: what the flush could not empty."""
+class DrainStepRequest(RenamedBody):
+    """A stage of a task has taken a step of a drain. "stopped" and "committed" carry the checkpoint that they made durable; null only if
+    the run is not backed up or no batch ever ran. `batchId` and `offsets`: the last batch, and the next offsets after it. `leftoverRows`,
+    `leftoverOperators`: what the flush could not empty."""
 
     generation: GenerationNumber
     uuid: DrainText
@@ -56,8 +56,8 @@ class DrainStepRequest(Body):
     batch_id: Annotated[int, Field(ge=0, lt=2**63)] | None
     offsets: tuple[SspOffset, ...]
     checkpoint_id: CheckpointText | None = None
-    rows_left: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    operators_left: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
+    leftover_rows: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    leftover_operators: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
     note: Reason = ""
 
 
@@ -65,7 +65,7 @@ class DrainStepRequest(Body):
 
 
 class DrainStepReply(Reply):
-    """The phase after the step. CANCELLED: the container goes on as before. DRAINED, FAILED: it exits.
+    """The phase after the step. CANCELLED: the container resumes. DRAINED, FAILED: it exits.
 
     `flushed`: the stages that every task has flushed, when this step changed that or began FLUSHING; null otherwise. A stage flushes after
     those that feed it. Notices of a drain in FLUSHING carry the same list. `catchUp`: offsets up to which a stage must read these
@@ -77,8 +77,8 @@ class DrainStepReply(Reply):
 
 
 class DrainSummary(Reply):
-    """The notification, and where it stands. Deadlines are null until the run's first container is there. `drained`: where the next run
-    begins, once it is DRAINED."""
+    """A drain and its state. Deadlines are null until the run has its first container. `drained`: the offsets at which the next run begins,
+    once the phase is DRAINED."""
 
     uuid: str
     run_id: str
@@ -103,7 +103,7 @@ class DrainsReply(Reply):
 
 
 class DrainPhaseReply(Reply):
-    """A phase that the drain came to. `seconds`: how long it took, or has taken so far; `late`: longer than its budget."""
+    """A phase that the drain has reached. `seconds`: its duration so far; `late`: longer than its budget."""
 
     phase: Phase
     at: datetime
@@ -112,8 +112,8 @@ class DrainPhaseReply(Reply):
     late: bool
 
 
-class DrainStageReply(Reply):
-    """How far a stage has come. `waitsFor`: stages before it that some task has not flushed. See `DrainStepRequest`."""
+class DrainStageReply(RenamedReply):
+    """The progress of a stage. `waitsFor`: upstream stages that some task has not flushed. See `DrainStepRequest`."""
 
     stage: str
     step: StepName | None
@@ -122,15 +122,15 @@ class DrainStageReply(Reply):
     offsets: tuple[SspOffset, ...]
     pinned_checkpoint: str | None
     committed_checkpoint: str | None
-    rows_left: int | None
-    operators_left: tuple[str, ...]
+    leftover_rows: int | None
+    leftover_operators: tuple[str, ...]
     note: str
     generation: int | None
     reported_at: datetime | None
 
 
 class DrainTaskReply(Reply):
-    """`done`: stages that have taken the step that the phase waits for."""
+    """`done`: the number of stages that have taken the step that the phase waits for."""
 
     task: str
     holder: str | None
@@ -139,7 +139,7 @@ class DrainTaskReply(Reply):
 
 
 class DrainContainerReply(Reply):
-    """A slot. `executionContainerId`: its valid incarnation, null while it is empty."""
+    """A slot. `executionContainerId`: its valid incarnation, null if it has none."""
 
     processor_id: str
     execution_container_id: str | None
@@ -147,7 +147,7 @@ class DrainContainerReply(Reply):
 
 
 class DrainBlockerReply(Reply):
-    """Who is to act next: a slot without a container, a task that its container has not taken, or a stage at work."""
+    """What the drain waits for: a slot without a container, a task that its container has not acquired, or a running stage."""
 
     processor_id: str
     task: str | None
@@ -155,15 +155,16 @@ class DrainBlockerReply(Reply):
     why: str
 
 
-class DrainDetail(DrainSummary):
-    """`remaining` of `total` stages have not taken the step that the phase waits for. `late`: the soft deadline or the phase's budget has
-    passed, and `blockedBy` are those to ask. `rowsLeft`: what flushes could not empty, over all tasks."""
+class DrainDetail(RenamedReply, DrainSummary):
+    """`serverTime`: the coordinator's time of this answer. `remaining` of `total` stages have not taken the step that the phase waits for.
+    `late`: the soft deadline or the phase's budget has passed; `blockedBy` says what it waits for. `leftoverRows`: rows that flushes could
+    not empty, over all tasks."""
 
-    told_at: datetime
+    server_time: datetime
     late: bool
     total: int
     remaining: int
-    rows_left: int
+    leftover_rows: int
     phases: tuple[DrainPhaseReply, ...]
     blocked_by: tuple[DrainBlockerReply, ...]
     containers: tuple[DrainContainerReply, ...]
@@ -171,18 +172,18 @@ class DrainDetail(DrainSummary):
     catch_up: tuple[SspOffset, ...]
 
 
-class StagePlanReply(Reply):
-    """What a flush of a stage could not empty. `stateRows`: in its state now; `untold`: tasks of which nothing is known."""
+class StagePlanReply(RenamedReply):
+    """What a flush of a stage could not empty. `stateRows`: rows in its state now; `unknownTasks`: tasks that have not reported yet."""
 
     stage: str
     tasks: int
     operators: tuple[str, ...]
     state_rows: int
-    untold: tuple[str, ...]
+    unknown_tasks: tuple[str, ...]
 
 
 class DrainPlanReply(Reply):
-    """`empties`: a drain would leave no row in any state; null while that is not known of every task."""
+    """`empties`: whether a drain would leave no row in any state; null until every task has reported."""
 
     run_id: str
     job: str

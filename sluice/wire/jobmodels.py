@@ -1,4 +1,4 @@
-"""The HTTP bodies about versions of job models, in the manner of `sluice.wire.runs`."""
+"""HTTP bodies of job models and their versions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from pydantic import Field
 
 from sluice.core.expansion import Verdict
 from sluice.wire.agents import StageSnapshot
-from sluice.wire.body import NO_NUL, Body, Count, Name, Reply
-
-WHO_HEADER = "Sluice-Who"
-"""Who asks, in his own words: kept with a version of a job model."""
+from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply
 
 Why = Annotated[str, Field(max_length=1000, pattern=NO_NUL)]
 
 
 class PlanRequest(Body):
-    """`streams`: partition counts to suppose, by the job's names of its inputs. `containers`: how many to suppose."""
+    """`streams`: hypothetical partition counts, by the job's names of its inputs. `containers`: hypothetical number of slots."""
 
     job: Name
     streams: Annotated[dict[Name, Count], Field(max_length=1000)] = Field(default_factory=dict)
@@ -26,8 +23,8 @@ class PlanRequest(Body):
 
 
 class ChangeRequest(Body):
-    """`containers`: how many slots the run is to have. `grow`: look at the partition counts of its inputs now, and grow as far as
-    is safe, also to a count that was rolled back."""
+    """`containers`: the new number of slots. `grow`: check the partition counts of the inputs now and grow as far as is safe, also to a
+    count that was rolled back."""
 
     containers: Annotated[int, Field(le=100_000)] | None = None
     grow: bool = False
@@ -39,15 +36,15 @@ class RollbackRequest(Body):
 
 
 class AdoptedRequest(Body):
-    """The container runs that version: nothing of it runs otherwise than the version says. Tasks that it still waits for do not count."""
+    """The container runs `version`: no query of it runs by another version. Tasks that it still waits for do not count."""
 
     version: Annotated[int, Field(ge=1, lt=2**31)]
     epoch: Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class AdoptedReply(Reply):
-    """`version`: the newest that the container has told. `current`: the run's. `allOn`: the version that all live containers run, null
-    while they differ."""
+    """`version`: the newest that the container has reported. `current`: the run's. `allOn`: the version that all live containers run, null
+    if they differ."""
 
     version: int
     current: int
@@ -55,7 +52,7 @@ class AdoptedReply(Reply):
 
 
 class StandbyCopy(Reply):
-    """A store of a task that another slot runs: the snapshot that it would be restored from now."""
+    """A stage of a task that another slot runs, and the snapshot that it would be restored from now."""
 
     task: str
     stage: str
@@ -63,15 +60,15 @@ class StandbyCopy(Reply):
 
 
 class StandbyReply(Reply):
-    """What a container keeps copies of, by task and stage; `own`: the tasks that the job model gives its slot, with copies from before."""
+    """`copies`: the stages that a container keeps standby copies of. `own`: tasks of its own slot, whose older copies it may still have."""
 
     copies: tuple[StandbyCopy, ...]
     own: tuple[str, ...]
 
 
 class StreamVerdict(Reply):
-    """`before`: partitions by the job model; `after`: as seen or supposed, null where that cannot be found out. `baseline`: how many the
-    stream began with, null for broadcast streams."""
+    """`before`: partitions in the job model; `after`: as observed or supposed, null if unknown. `baseline`: the partition count at the
+    start of the job's history, null for broadcast streams."""
 
     name: str
     system: str
@@ -84,7 +81,7 @@ class StreamVerdict(Reply):
 
 
 class NewPartition(Reply):
-    """`task`: who reads it; null when all tasks do."""
+    """`task`: the task that reads it; null if all tasks do."""
 
     system: str
     stream: str
@@ -109,8 +106,8 @@ class SkewReply(Reply):
 
 
 class EffectReply(Reply):
-    """What a version changes. The queries of `tasksAffected` start again with more partitions; `tasksNew` begin; `tasksGone` are of another
-    deployment; `moves` go from one slot to another."""
+    """What a version changes. The queries of `tasksAffected` restart with more partitions, `tasksNew` start, `tasksGone` belonged to
+    another deployment, `moves` go from one slot to another."""
 
     partitions: tuple[NewPartition, ...]
     tasks_affected: tuple[str, ...]
@@ -135,18 +132,18 @@ class PlanReply(EffectReply):
 
 
 class ChangeReply(PlanReply):
-    """What was done: the run is at `version` now and was at `former`, which are the same when there was nothing to do."""
+    """What was done: the run was at version `former` and is now at `version`; the two are equal if there was nothing to do."""
 
     former: int
 
 
-class VersionSummary(Reply):
-    """`who` is empty where nobody said. `current`: it is in force."""
+class VersionSummary(RenamedReply):
+    """`actor`: the user that created the version, empty if unknown. `current`: whether it is in force."""
 
     version: int
     run_id: str
     at: datetime
-    who: str
+    actor: str
     why: str
     content_hash: str
     current: bool
@@ -161,7 +158,7 @@ class VersionsReply(Reply):
 
 
 class VersionDetail(VersionSummary):
-    """With the job model as Apache Samza spells it."""
+    """`model`: the job model in the format of Apache Samza."""
 
     model: dict[str, Any]
 

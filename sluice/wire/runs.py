@@ -1,4 +1,4 @@
-"""HTTP bodies of runs, what all bodies share, and the headers. Names on the wire are camelCase; unknown fields of requests are refused."""
+"""HTTP bodies of runs and jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from sluice.core.drain import Phase
 from sluice.core.expansion import Verdict
 from sluice.core.lifecycle import RunState
-from sluice.wire.body import NO_NUL, Body, Count, Name, Reply, SspOffset, Utc
+from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -103,26 +103,26 @@ class RunPlanReply(Reply):
     tasks: tuple[PlannedTask, ...]
 
 
-class StagePace(Reply):
-    """Where a stage stands in event time, and whether it waits for slower tasks."""
+class StageAlignment(RenamedReply):
+    """The event time that a stage has reached, and whether it waits for slower tasks."""
 
     event_time: datetime | None
-    held: bool
+    waiting: bool
     lead_seconds: float | None
     waits_for: tuple[str, ...]
     at: datetime
 
 
-class StageMeasures(Reply):
-    """What a stage of a task does, as its container measured it `at` that time. Kept in memory: after a restart of the coordinator there is
-    none before the next report. See `MeasuresBody`; of a task that nobody holds, `rows` and `rowsPerSecond` are 0, and `offsetsBehind` is
-    that of `StageProgress` where the coordinator knows it."""
+class StageMetricsReply(RenamedReply):
+    """Metrics of a stage of a task, as its container measured them `at` that time. Kept in memory: after a restart of the coordinator there
+    are none until the next report. See `StageMetricsBody`. If no container owns the task, `rows` and `rowsPerSecond` are 0 and `lag` is
+    that of `StageProgress`, if known."""
 
     rows: int
     rows_per_second: float
     batch_millis: int
     batch_millis_by_part: dict[str, int] = Field(default_factory=dict)
-    offsets_behind: int | None = None
+    lag: int | None = None
     state_rows: int | None = None
     state_bytes: int | None = None
     watermark: datetime | None = None
@@ -131,20 +131,21 @@ class StageMeasures(Reply):
     at: datetime
 
 
-class StageProgress(Reply):
-    """The last committed batch of a stage of a task, as its container reported it. `offsetsBehind`: the records between it and the ends of
-    the streams that the stage reads, as the coordinator saw them a few seconds ago, whether anybody holds the task or not; null when a
-    stream's system does not answer. `backedUpAt`: when the snapshot that it goes on from was reported; null without one."""
+class StageProgress(RenamedReply):
+    """The last committed batch of a stage of a task, as its container reported it. `lag`: the records between it and the ends of the
+    streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
+    stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
+    none."""
 
     stage: str
     lineage: str
     batch_id: int | None
     offsets: tuple[SspOffset, ...]
     reported_at: datetime | None
-    pace: StagePace | None = None
-    offsets_behind: int | None = None
-    measures: StageMeasures | None = None
-    backed_up_at: datetime | None = None
+    alignment: StageAlignment | None = None
+    lag: int | None = None
+    metrics: StageMetricsReply | None = None
+    snapshot_at: datetime | None = None
 
 
 class TaskReply(Reply):
@@ -156,8 +157,8 @@ class TaskReply(Reply):
 
 
 class ContainerReply(Reply):
-    """`jobModelVersion` is the one that the container runs, since `adoptedAt`. `lease_seconds_left` is told in the detail of a run, of
-    incarnations that the coordinator holds for valid."""
+    """`jobModelVersion`: the version that the container runs, since `adoptedAt`. `leaseSecondsLeft`: only in the details of a run, for
+    valid incarnations."""
 
     execution_container_id: str
     processor_id: str
@@ -175,11 +176,13 @@ class ContainerReply(Reply):
     lease_seconds_left: float | None = None
 
 
-class RunSummary(Reply):
+class RunSummary(RenamedReply):
+    """`firstRun`: the run that began the history of checkpoints that this run continues."""
+
     run_id: str
     job: str
     state: RunState
-    origin: str
+    first_run: str
     reason: str
     containers: int
     job_model_version: int
@@ -198,8 +201,8 @@ class RunReply(RunSummary):
 
 
 class DrainOfRun(Reply):
-    """The drain that a run is under, or was ended by. `pinned`: the ends of the intermediate streams when it was asked for. `catchUp`: what
-    those that read one partition in several places must have read before they flush."""
+    """The drain in progress, or the one that ended the run. `pinned`: the ends of the intermediate streams when it was requested.
+    `catchUp`: the offsets that tasks which share a partition must have read before they flush."""
 
     uuid: str
     phase: Phase
@@ -209,7 +212,7 @@ class DrainOfRun(Reply):
 
 
 class NotAdopted(Reply):
-    """A live container that runs an older version of the job model, though there has been a newer one `since` then."""
+    """A live container that still runs an older version of the job model. `since`: when it could have adopted the new one."""
 
     execution_container_id: str
     processor_id: str
@@ -217,18 +220,19 @@ class NotAdopted(Reply):
     since: datetime
 
 
-class Adoption(Reply):
-    """The run's `version` of its job model has been in force `since` then. `allOn`: the version that all live containers run, null while
-    they differ or none is alive."""
+class Adoption(RenamedReply):
+    """`version`: the job-model version in force `since` then. `allOn`: the version that all live containers run, null if they differ or
+    none is alive. `outdated`: the live containers that run an older one."""
 
     version: int
     since: datetime
     all_on: int | None
-    behind: tuple[NotAdopted, ...]
+    outdated: tuple[NotAdopted, ...]
 
 
 class WatchedStream(Reply):
-    """An input: `known` partitions by the job model, `seen` by the partition monitor at its last look, null where it could not look."""
+    """An input of the job. `known`: its partitions in the job model; `seen`: its partitions at the last check by the partition monitor,
+    null if the check failed."""
 
     name: str
     system: str
@@ -240,8 +244,8 @@ class WatchedStream(Reply):
     since: datetime
 
 
-class HeldBackSlot(Reply):
-    """A slot whose containers failed so many times one after the other that the next may not register before `until`."""
+class CrashLoopingSlot(Reply):
+    """A slot whose containers failed `failures` times in a row right after starting. It may register again at `until`."""
 
     processor_id: str
     failures: int
@@ -249,13 +253,13 @@ class HeldBackSlot(Reply):
 
 
 class RunDetail(RunReply):
-    """`told_at` is the coordinator's time of this answer: ages are counted from it, whatever the reader's clock says. `blobStores`: the
-    URLs of the blob stores by their names; state goes to all of `backupTo`, and comes from the first of `restoreFrom` that has it.
-    `garbageGraceSeconds`: how long what no snapshot refers to stays there; a commit must be shorter.
-    `failedDrains`: of the job, those that failed after something was flushed; what they wrote to intermediate streams does not count.
-    `givenAway`: slots without tasks, since a fail-over gave them to others."""
+    """`serverTime`: the coordinator's time of this answer; compute ages from it, not from the reader's clock. `blobStores`: name -> URL.
+    State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it. `garbageGraceSeconds`: how long a
+    blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job that failed after a flush began;
+    readers of intermediate streams skip what they wrote. `failedOverSlots`: slots whose tasks a fail-over has reassigned.
+    `crashLoopBackoff`: slots that may not register yet."""
 
-    told_at: datetime | None = None
+    server_time: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
     garbage_grace_seconds: float | None = None
     backup_to: tuple[str, ...] = ()
@@ -264,8 +268,8 @@ class RunDetail(RunReply):
     failed_drains: tuple[str, ...] = ()
     adoption: Adoption | None = None
     watched: tuple[WatchedStream, ...] = ()
-    given_away: tuple[str, ...] = ()
-    held_back: tuple[HeldBackSlot, ...] = ()
+    failed_over_slots: tuple[str, ...] = ()
+    crash_loop_backoff: tuple[CrashLoopingSlot, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 

@@ -1,4 +1,4 @@
-"""HTTP bodies about snapshots: reports, pins, restores, garbage. See `sluice.wire.runs` for the manners."""
+"""HTTP bodies of snapshots: reports, pins, restores, garbage collection and long-running operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sluice.wire.body import NO_NUL, Body, Name, Offset, Reply, SspOffset
+from sluice.wire.body import NO_NUL, Body, Name, Offset, RenamedReply, Reply, SspOffset
 
 CheckpointText = Annotated[str, Field(min_length=8, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -22,8 +22,8 @@ PinText = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0
 
 
 class MarkerBody(Body):
-    """A snapshot in one blob store: its index, and the index that it follows there (null for the first). `files` and `bytes` are those of
-    the directory, `uploadedFiles` and `uploadedBytes` what of it was new, `puts` the requests that it took."""
+    """A snapshot in one blob store: its index, and the index of the snapshot before it there (null for the first). `files`, `bytes`: size
+    of the directory; `uploadedFiles`, `uploadedBytes`: the part of it that was new; `puts`: requests used."""
 
     index: BlobText
     previous: BlobText | None = None
@@ -35,8 +35,8 @@ class MarkerBody(Body):
 
 
 class SnapshotRequest(Body):
-    """A snapshot of a stage's store has been uploaded: this report makes it count. `batchId`: the last batch in it, null before the
-    first. `markers` by blob store."""
+    """A snapshot of a stage's checkpoint has been uploaded; this report makes it valid. `batchId`: the last batch in it, null before the
+    first. `markers`: by blob store."""
 
     generation: GenerationNumber
     lineage: LineageText
@@ -52,7 +52,7 @@ class SnapshotAccepted(Reply):
 
 
 class LineageRequest(Body):
-    """The stage goes on from its snapshot, and what ran after that cannot be repeated exactly: `why`. `lineage` is the one until now."""
+    """The stage resumes from its snapshot, and the batches after it cannot be repeated exactly: `why`. `lineage`: the present one."""
 
     generation: GenerationNumber
     lineage: LineageText
@@ -80,7 +80,7 @@ class BackupReply(Reply):
 
 
 class MarkerReply(Reply):
-    """`kept`: nothing that it refers to has a time to live any more."""
+    """`kept`: the times to live of all blobs that it refers to have been removed."""
 
     index: str
     files: int
@@ -92,8 +92,8 @@ class MarkerReply(Reply):
 
 
 class SnapshotReply(Reply):
-    """`retainedBy`: why it is kept: "head", "last", "hourly", "daily", "pin …"; empty when it is about to go. `head`: the one
-    that its store is restored from."""
+    """`retainedBy`: the rules that retain it: "head", "last", "hourly", "daily", "pin …"; empty if it is about to be deleted. `head`: the
+    stage would be restored from this one. `chosen`: an operator has chosen it for the next restore."""
 
     job: str
     task: str
@@ -124,8 +124,8 @@ class SnapshotsReply(Reply):
 
 
 class PinRequest(Body):
-    """Keep snapshots, whatever the retention says. Without `checkpointId`: the newest of each store of `task` and `stage`, or of all the
-    job's stores. `expiresSeconds` null: until the pin is deleted. The same `pinId` again replaces the pin."""
+    """Keep snapshots regardless of the retention rules. Without `checkpointId`: the newest of `task` and `stage`, or of every stage of
+    every task of the job. `expiresSeconds` null: until the pin is deleted. A second request with the same `pinId` replaces the pin."""
 
     pin_id: PinText | None = None
     task: TaskText | None = None
@@ -158,7 +158,7 @@ class PinsReply(Reply):
 
 
 class StoreBody(Body):
-    """Whose snapshot is meant. `blobStore` null: in each that has it."""
+    """The task and stage of a snapshot. `blobStore` null: every blob store that has it."""
 
     task: TaskText
     stage: Name
@@ -166,7 +166,7 @@ class StoreBody(Body):
 
 
 class RestoreReply(Reply):
-    """`warnings`: what such a restore does not give back."""
+    """`warnings`: what this restore does not bring back."""
 
     job: str
     task: str
@@ -180,11 +180,11 @@ class RestoreReply(Reply):
 # --- garbage, and what takes long ------------------------------------------------------------------------------------
 
 
-class ErrandReply(Reply):
-    """Something that takes long. `done` of `total` `unit`; the total is null where nobody knows it before the end. `result` when it is
-    DONE, `error` when it FAILED. Kept in memory: a restart of the coordinator forgets it."""
+class OperationReply(RenamedReply):
+    """A long-running operation: `done` of `total` `unit`; the total is null if it is not known before the end. `result` once it is DONE,
+    `error` once it has FAILED. Kept in memory: lost when the coordinator restarts."""
 
-    errand: str
+    operation: str
     kind: str
     subject: str
     state: Literal["RUNNING", "DONE", "FAILED"]
@@ -198,8 +198,8 @@ class ErrandReply(Reply):
 
 
 class ExplainReply(Reply):
-    """What is known of a blob in one blob store. `verdict`: "referenced", "garbage", "condemned", "not judged" (why is in `why`), "not
-    there"."""
+    """What is known about a blob in one blob store. `verdict`: "referenced", "garbage", "condemned", "not judged" (the reason is in `why`)
+    or "not there"."""
 
     blob_store: str
     blob: str

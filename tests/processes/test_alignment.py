@@ -84,8 +84,16 @@ def routed(scene: Stage) -> int:
     return sum(scene.log.latest("middle").values())
 
 
-def held(scene: Stage) -> wire_runs.StagePace | None:
-    return next((s.pace for t in scene.detail().tasks for s in t.stages if s.stage == "route" and s.pace is not None and s.pace.held), None)
+def held(scene: Stage) -> wire_runs.StageAlignment | None:
+    return next(
+        (
+            s.alignment
+            for t in scene.detail().tasks
+            for s in t.stages
+            if s.stage == "route" and s.alignment is not None and s.alignment.waiting
+        ),
+        None,
+    )
 
 
 def test_nothing_is_lost_as_late_though_one_container_starts_half_a_minute_after_the_other_and_is_killed(scene: Stage) -> None:

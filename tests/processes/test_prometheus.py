@@ -124,10 +124,10 @@ def test_prometheus_finds_the_coordinator_and_the_container_with_whose_it_is(wat
         ]
 
     wait_for("two targets that are up", up, 120)
-    (labels,) = (each["metric"] for each in watched.ask("query", query="sluice_container_tasks_held")["result"])
+    (labels,) = (each["metric"] for each in watched.ask("query", query="sluice_container_tasks_owned")["result"])
     (incarnation,) = watched.stage.detail().incarnations
     assert labels == {
-        "__name__": "sluice_container_tasks_held",
+        "__name__": "sluice_container_tasks_owned",
         "job": "sluice-containers",
         "instance": incarnation.metrics_address,
         "sluice_job": "toy",
@@ -181,11 +181,9 @@ def test_what_the_metrics_count_is_what_the_job_did(watched: Watched) -> None:
     fed = float(sum(scene.log.latest("numbers").values()))
     wait_for("the rows of both stages", lambda: watched.values(query) == {("first",): fed, ("counted",): fed}, 120)
     assert watched.values("sum(sluice_stage_batch_duration_seconds_count)") == watched.values("sum(sluice_stage_batches_total)")
-    wait_for("nothing left to read", lambda: set(watched.values("sluice_job_offsets_behind").values()) == {0.0}, 60)
-    wait_for(
-        "measures of idle stages", lambda: all(s.measures and s.measures.rows == 0 for t in scene.detail().tasks for s in t.stages), 60
-    )
-    assert {s.measures.offsets_behind for t in scene.detail().tasks for s in t.stages if s.measures} == {0}
+    wait_for("nothing left to read", lambda: set(watched.values("sluice_job_lag_records").values()) == {0.0}, 60)
+    wait_for("measures of idle stages", lambda: all(s.metrics and s.metrics.rows == 0 for t in scene.detail().tasks for s in t.stages), 60)
+    assert {s.metrics.lag for t in scene.detail().tasks for s in t.stages if s.metrics} == {0}
 
 
 def test_a_stopped_container_leaves_no_series_and_what_is_not_read_is_still_counted(watched: Watched) -> None:
@@ -195,6 +193,6 @@ def test_a_stopped_container_leaves_no_series_and_what_is_not_read_is_still_coun
     scene.feed(50)
     wait_for("the end of its series", lambda: not watched.values('{__name__=~"sluice_stage_.+|sluice_container_.+"}'), 120)
     assert scene.http.get("/prometheus/targets").json() == []
-    wait_for("what the stage is behind", lambda: watched.values('sluice_job_offsets_behind{stage="first"}') != {}, 30)
-    wait_for("50 records", lambda: set(watched.values('sluice_job_offsets_behind{stage="first"}').values()) == {50.0}, 60)
-    assert [s.offsets_behind for t in scene.detail().tasks for s in t.stages if s.stage == "first"] == [25, 25]
+    wait_for("what the stage is behind", lambda: watched.values('sluice_job_lag_records{stage="first"}') != {}, 30)
+    wait_for("50 records", lambda: set(watched.values('sluice_job_lag_records{stage="first"}').values()) == {50.0}, 60)
+    assert [s.lag for t in scene.detail().tasks for s in t.stages if s.stage == "first"] == [25, 25]

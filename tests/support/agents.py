@@ -188,7 +188,7 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
     """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so, and no slot that fails often is held
     back. Containers beat all the time."""
     clock = FakeClock()
-    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "hold_back_seconds": 0}
+    terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "crash_loop_backoff_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
     coordinator = build(read_settings(home=home, **{**terms, **no_backups, **settings}), clock=clock)
     app = httpx.ASGITransport(coordinator.asgi)

@@ -366,14 +366,14 @@ def execution_id(slot: int, suffix: str = "0a1b2c3d") -> str:
     return f"{RUN}-container-{slot}-{suffix}"
 
 
-def measures(**changes: Any) -> wire_runs.StageMeasures:
-    told = {"rows": 5000, "rows_per_second": 1000.0, "batch_millis": 800, "offsets_behind": 100, "at": ago(seconds=2)}
-    return wire_runs.StageMeasures.model_validate(told | changes)
+def measures(**changes: Any) -> wire_runs.StageMetricsReply:
+    told = {"rows": 5000, "rows_per_second": 1000.0, "batch_millis": 800, "lag": 100, "at": ago(seconds=2)}
+    return wire_runs.StageMetricsReply.model_validate(told | changes)
 
 
 def stage(name: str, **changes: Any) -> wire_runs.StageProgress:
     """A stage that committed batch 41 two seconds ago."""
-    told = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "measures": measures()}
+    told = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "metrics": measures()}
     return wire_runs.StageProgress.model_validate(told | changes)
 
 
@@ -410,7 +410,7 @@ def detail(**changes: Any) -> wire_runs.RunDetail:
         "run_id": RUN,
         "job": "flight-delays",
         "state": "RUNNING",
-        "origin": RUN,
+        "first_run": RUN,
         "reason": "",
         "containers": 2,
         "job_model_version": 1,
@@ -422,7 +422,7 @@ def detail(**changes: Any) -> wire_runs.RunDetail:
         "started_at": ago(minutes=4, seconds=12),
         "stop_requested_at": None,
         "ended_at": None,
-        "told_at": NOON,
+        "server_time": NOON,
         "incarnations": (container(0), container(1)),
         "tasks": tuple(task(n, execution_id(n % 2)) for n in range(4)),
     }

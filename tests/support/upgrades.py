@@ -137,11 +137,11 @@ class World:
 
     def commit(self, run_id: str, batch: int, task: int, *, unflushable: list[str] | None = None) -> None:
         lineage = self.run(run_id)["tasks"][task]["stages"][0]["lineage"]
-        measures = {"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "offsetsBehind": 9, "at": "2026-03-01T12:00:00Z"}
+        measures = {"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "lag": 9, "at": "2026-03-01T12:00:00Z"}
         if unflushable is not None:
             measures["unflushable"] = unflushable
         body = {"generation": self.generations[task], "stage": "copy", "lineage": lineage, "batchId": batch, "offsets": []}
-        self.post(f"/runs/{run_id}/tasks/Partition {task}/progress", {**body, "measures": measures})
+        self.post(f"/runs/{run_id}/tasks/Partition {task}/progress", {**body, "metrics": measures})
 
     def works(self, run_id: str, container: str, batches: int = 2) -> None:
         """A container comes, and commits batches that leave nothing unflushable."""

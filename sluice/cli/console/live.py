@@ -97,7 +97,7 @@ class LiveTable:
         if last is None:
             return local_page(self._processes(), None, None, now, says, self._screen.width)
         says = "" if last.state.ended else says
-        return local_page(self._processes(), last, overview(last, now), last.told_at or now, says, self._screen.width)
+        return local_page(self._processes(), last, overview(last, now), last.server_time or now, says, self._screen.width)
 
 
 LINE_EVERY = timedelta(seconds=15)

@@ -68,7 +68,7 @@ def status_of(runs: Iterable[RunOverview]) -> StatusReply:
 def overview(run: wire_runs.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
     """`told_at` stands in for a coordinator that does not tell when it answered; a report older than `old_report` is a trouble unless its
     stage had nothing left to read."""
-    at = run.told_at or told_at
+    at = run.server_time or told_at
     live = live_containers(run)
     return RunOverview(
         job=run.job,
@@ -102,7 +102,7 @@ def _progress(run: wire_runs.RunDetail, stage: str) -> Sequence[wire_runs.StageP
 
 
 def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime) -> StageOverview:
-    measured = [each.measures for each in progress if each.measures is not None]
+    measured = [each.metrics for each in progress if each.metrics is not None]
     return StageOverview(
         stage=name,
         batches=sum(each.batch_id + 1 for each in progress if each.batch_id is not None),
@@ -117,14 +117,14 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
 
 def offsets_behind(progress: wire_runs.StageProgress) -> int | None:
     """By the coordinator's look at the streams; of a stream that it cannot see, what the container measured."""
-    if progress.offsets_behind is None and progress.measures is not None:
-        return progress.measures.offsets_behind
-    return progress.offsets_behind
+    if progress.lag is None and progress.metrics is not None:
+        return progress.metrics.lag
+    return progress.lag
 
 
 def last_heard(progress: wire_runs.StageProgress) -> datetime | None:
     """When the stage last told of a batch, or of how it does without one."""
-    told = (progress.reported_at, progress.measures.at if progress.measures else None)
+    told = (progress.reported_at, progress.metrics.at if progress.metrics else None)
     return max((each for each in told if each is not None), default=None)
 
 
@@ -136,10 +136,10 @@ def report_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
 
 def backup_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds since the stage's newest snapshot was reported; None without one."""
-    return None if progress.backed_up_at is None else max(0.0, (at - progress.backed_up_at).total_seconds())
+    return None if progress.snapshot_at is None else max(0.0, (at - progress.snapshot_at).total_seconds())
 
 
-def watermark_lag(measures: wire_runs.StageMeasures) -> float | None:
+def watermark_lag(measures: wire_runs.StageMetricsReply) -> float | None:
     """By how many seconds the watermark was behind the time of day when it was measured; None where there is no watermark yet."""
     return None if measures.watermark is None else (measures.at - measures.watermark).total_seconds()
 
@@ -185,12 +185,12 @@ def _of_its_model(run: wire_runs.RunDetail, before: datetime) -> Iterable[str]:
     for each in run.watched:
         if each.verdict is Verdict.REFUSED:
             yield f"{each.system}.{each.stream} is not followed: {each.reason}"
-    for slot in run.held_back:
+    for slot in run.crash_loop_backoff:
         yield f"slot {slot.processor_id} is held back until {slot.until:%H:%M:%S}: it has failed {slot.failures} times at once"
-    if run.given_away:
-        yield f"{len(run.given_away)} of {run.containers} slots have had no container, and their tasks are with others"
+    if run.failed_over_slots:
+        yield f"{len(run.failed_over_slots)} of {run.containers} slots have had no container, and their tasks are with others"
     if run.adoption is not None and run.adoption.since < before:
-        late = sorted(each.processor_id for each in run.adoption.behind if each.since < before)
+        late = sorted(each.processor_id for each in run.adoption.outdated if each.since < before)
         if late:
             yield f"not at version {run.adoption.version} of the job model for long: slot {', '.join(late[:NAMED])}"
 
@@ -207,5 +207,5 @@ def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, be
     told = next((each for each in task.stages if each.stage == stage), None)
     if told is None:
         return _since(run) < before
-    waits = told.pace is not None and told.pace.held
+    waits = told.alignment is not None and told.alignment.waiting
     return (last_heard(told) or _since(run)) < before and not waits and offsets_behind(told) != 0

@@ -231,7 +231,7 @@ def _progress(told: wire_runs.StageProgress | None, at: datetime) -> Sequence[st
     """Batch, rows/s, behind, took, watermark lag, age of the backup, age of the report."""
     if told is None:
         return (NONE,) * 7
-    batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.measures
+    batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.metrics
     behind, backup = count(offsets_behind(told)), duration(backup_age(told, at))
     if of is None:
         return (batch, NONE, behind, NONE, NONE, backup, age)

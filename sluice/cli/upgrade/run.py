@@ -389,8 +389,12 @@ class Checks:
     async def rows_left(self, seen: UpgradeStatus, former: RunId) -> str:
         uuid = next(each.uuid for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED)
         detail = await self._client.drain(uuid)
-        stages = sorted({each.stage for slot in detail.containers for task in slot.tasks for each in task.stages if each.rows_left})
-        return f"{count(detail.rows_left)} rows are left that a flush could not empty (in {', '.join(stages)})" if detail.rows_left else ""
+        stages = sorted({each.stage for slot in detail.containers for task in slot.tasks for each in task.stages if each.leftover_rows})
+        return (
+            f"{count(detail.leftover_rows)} rows are left that a flush could not empty (in {', '.join(stages)})"
+            if detail.leftover_rows
+            else ""
+        )
 
 
 def _left(plan: wire_drains.DrainPlanReply) -> str:
@@ -398,5 +402,9 @@ def _left(plan: wire_drains.DrainPlanReply) -> str:
     if plan.empties:
         return ""
     told = [f"stage {each.stage}: {', '.join(each.operators)}" for each in plan.stages if each.operators]
-    unknown = [f"stage {each.stage}: {len(each.untold)} of {each.tasks} tasks have not told yet" for each in plan.stages if each.untold]
+    unknown = [
+        f"stage {each.stage}: {len(each.unknown_tasks)} of {each.tasks} tasks have not told yet"
+        for each in plan.stages
+        if each.unknown_tasks
+    ]
     return f"a flush would leave rows, or it is not known ({'; '.join([*told, *unknown])})"

@@ -103,7 +103,7 @@ class Trial:
 
     def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> VersionHealth:
         """WELL and BADLY are final; BADLY is also what has not become well in time."""
-        now = run.told_at
+        now = run.server_time
         assert now is not None
         if self._began is None:
             self._began = now

@@ -254,7 +254,7 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert one.engine.queries == []
     adoption = (await there.run(run_id)).adoption
     assert adoption is not None
-    assert [each.execution_container_id for each in adoption.behind] == ["c0"]
+    assert [each.execution_container_id for each in adoption.outdated] == ["c0"]
     mover = queries[next(each for each in zero.engine.acting if each.startswith("Partition 3"))]
     await disk_of(zero).runs(mover, 0, {3: 7})  # the batch that the stop waits for
     go_on.set()

@@ -513,7 +513,7 @@ async def test_a_run_tells_of_each_stage_when_it_was_backed_up_last(there: Place
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     await disk.runs(query, 0, {0: 1, 1: 0})
-    assert [stage.backed_up_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [None]
+    assert [stage.snapshot_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [None]
     there.clock.advance(5)
     await backup_of(query).commit()
-    assert [stage.backed_up_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [there.clock.now()]
+    assert [stage.snapshot_at for task in (await there.run(run_id)).tasks for stage in task.stages] == [there.clock.now()]

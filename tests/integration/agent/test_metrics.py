@@ -70,10 +70,10 @@ async def test_a_batch_is_reported_with_its_measures(there: Place) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     await commits(queries["Partition 0/first"], 0, parts_ms={"addBatch": 45}, behind=12, state=state, watermark=AT, event_time_max=AT)
     await container.wire.after("progress")
-    measures = (await stage_of(there, run_id)).measures
+    measures = (await stage_of(there, run_id)).metrics
     assert measures is not None
     assert (measures.rows, measures.batch_millis, measures.batch_millis_by_part) == (100, 50, {"addBatch": 45})
-    assert (measures.offsets_behind, measures.state_rows, measures.state_bytes) == (12, 7, 1000)
+    assert (measures.lag, measures.state_rows, measures.state_bytes) == (12, 7, 1000)
     assert (measures.watermark, measures.event_time_max) == (AT, AT)
     assert measures.rows_per_second > 0
 
@@ -88,10 +88,10 @@ async def test_a_stage_with_nothing_to_read_goes_on_telling_and_its_rate_is_0(th
     await idles(query)
     await container.wire.after("progress", 2)
     after = await stage_of(there, run_id)
-    assert before.measures is not None
-    assert after.measures is not None
-    assert (after.measures.rows, after.measures.rows_per_second, after.measures.offsets_behind) == (0, 0, 0)
-    assert after.measures.at > before.measures.at
+    assert before.metrics is not None
+    assert after.metrics is not None
+    assert (after.metrics.rows, after.metrics.rows_per_second, after.metrics.lag) == (0, 0, 0)
+    assert after.metrics.at > before.metrics.at
     assert (after.batch_id, after.offsets, after.reported_at) == (4, before.offsets, before.reported_at)
 
 
@@ -107,9 +107,9 @@ async def test_a_container_that_goes_on_with_nothing_to_read_tells_of_the_batch_
     await second.wire.after("progress", 1)
     told = await stage_of(there, run_id)
     assert (told.batch_id, [each.offset for each in told.offsets]) == (4, [500])
-    assert told.measures is not None
-    assert told.measures.rows == 0
-    assert (await stage_of(there, run_id, stage="second")).measures is None, "it never had a batch to tell of"
+    assert told.metrics is not None
+    assert told.metrics.rows == 0
+    assert (await stage_of(there, run_id, stage="second")).metrics is None, "it never had a batch to tell of"
 
 
 # --- to Prometheus ---------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ async def test_a_container_shows_its_metrics_where_it_told_the_coordinator(there
     assert address.startswith("127.0.0.1:")
     lines = await scraped(address)
     assert 'sluice_stage_input_rows_total{stage="first",task="Partition 0"} 300.0' in lines
-    assert "sluice_container_tasks_held 2.0" in lines
+    assert "sluice_container_tasks_owned 2.0" in lines
     assert any(line.startswith("sluice_container_lease_seconds_left ") for line in lines)
 
 

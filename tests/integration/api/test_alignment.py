@@ -34,7 +34,7 @@ async def the_other_starts(caller: Caller, run_id: str) -> None:
 
 async def say(caller: Caller, run_id: str, partition: int, day: int | None, stage: str = "route", generation: int = 1) -> httpx.Response:
     body = {"generation": generation, "stage": stage, "eventTime": None if day is None else f"2013-01-{day:02}T00:00:00Z"}
-    return await caller.http.post(f"/runs/{run_id}/tasks/Partition {partition}/pace", json=body)
+    return await caller.http.post(f"/runs/{run_id}/tasks/Partition {partition}/event-time", json=body)
 
 
 async def said(caller: Caller, run_id: str, partition: int, day: int | None) -> Any:
@@ -44,27 +44,27 @@ async def said(caller: Caller, run_id: str, partition: int, day: int | None) -> 
 
 
 async def test_the_first_waits_for_one_whose_container_has_not_started(caller: Caller, run_id: str) -> None:
-    assert await said(caller, run_id, 0, None) == {"hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
+    assert await said(caller, run_id, 0, None) == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
 
 
 async def test_once_all_have_been_heard_they_begin(caller: Caller, clock: FakeClock, run_id: str) -> None:
     await said(caller, run_id, 0, None)
     await the_other_starts(caller, run_id)
     clock.advance(2)
-    assert not (await said(caller, run_id, 1, None))["hold"]
-    assert not (await said(caller, run_id, 0, None))["hold"]
+    assert not (await said(caller, run_id, 1, None))["wait"]
+    assert not (await said(caller, run_id, 0, None))["wait"]
 
 
 async def test_one_too_far_ahead_waits_until_the_other_has_come_near(caller: Caller, run_id: str) -> None:
     await the_other_starts(caller, run_id)
     await said(caller, run_id, 0, 1)
-    assert not (await said(caller, run_id, 1, 2))["hold"]
+    assert not (await said(caller, run_id, 1, 2))["wait"]
     ahead = await said(caller, run_id, 0, 9)
-    assert ahead == {"hold": True, "leadSeconds": 7 * DAY, "waitsFor": ["Partition 1"]}
-    assert not (await said(caller, run_id, 1, 7))["hold"]
-    assert (await said(caller, run_id, 0, 9))["hold"], "it goes on only when its lead is half of what is allowed"
+    assert ahead == {"wait": True, "hold": True, "leadSeconds": 7 * DAY, "waitsFor": ["Partition 1"]}
+    assert not (await said(caller, run_id, 1, 7))["wait"]
+    assert (await said(caller, run_id, 0, 9))["wait"], "it goes on only when its lead is half of what is allowed"
     await said(caller, run_id, 1, 8)
-    assert not (await said(caller, run_id, 0, 9))["hold"]
+    assert not (await said(caller, run_id, 0, 9))["wait"]
 
 
 async def test_nobody_waits_for_a_task_that_has_read_everything(caller: Caller, clock: FakeClock, run_id: str) -> None:
@@ -74,7 +74,7 @@ async def test_nobody_waits_for_a_task_that_has_read_everything(caller: Caller, 
     body = {"generation": 1, "stage": "route", "lineage": lineage, "batchId": 0, "offsets": offsets}
     assert (await caller.http.post(f"/runs/{run_id}/tasks/Partition 1/progress", json=body)).status_code == 204
     clock.advance(2)
-    assert not (await said(caller, run_id, 0, 30))["hold"]
+    assert not (await said(caller, run_id, 0, 30))["wait"]
 
 
 async def test_one_whose_container_is_gone_is_waited_for(caller: Caller, clock: FakeClock, run_id: str) -> None:
@@ -83,7 +83,7 @@ async def test_one_whose_container_is_gone_is_waited_for(caller: Caller, clock: 
         await said(caller, run_id, partition, 5)
     await caller.exited("c1")
     clock.advance(2)
-    assert await said(caller, run_id, 0, 5) == {"hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
+    assert await said(caller, run_id, 0, 5) == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": ["Partition 1"]}
 
 
 async def test_event_time_never_falls_and_is_kept_through_a_restart_of_the_stage(caller: Caller, run_id: str) -> None:
@@ -97,9 +97,13 @@ async def test_event_time_never_falls_and_is_kept_through_a_restart_of_the_stage
 async def test_a_run_shows_who_waits_for_whom(caller: Caller, run_id: str) -> None:
     await said(caller, run_id, 0, 3)
     stages = (await caller.run(run_id))["tasks"][0]["stages"]
-    pace = {stage["stage"]: stage["pace"] for stage in stages}
+    pace = {stage["stage"]: stage["alignment"] for stage in stages}
     assert pace["hourly"] is None
-    assert (pace["route"]["held"], pace["route"]["waitsFor"], pace["route"]["eventTime"]) == (True, ["Partition 1"], "2013-01-03T00:00:00Z")
+    assert (pace["route"]["waiting"], pace["route"]["waitsFor"], pace["route"]["eventTime"]) == (
+        True,
+        ["Partition 1"],
+        "2013-01-03T00:00:00Z",
+    )
 
 
 async def test_who_does_not_hold_the_task_is_told_so(caller: Caller, run_id: str) -> None:

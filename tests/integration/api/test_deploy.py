@@ -32,7 +32,7 @@ async def starts(caller: Caller, run_id: str, execution_id: str, stage: str = "h
 
 async def test_a_deployed_run_tells_all_that_was_decided(caller: Caller) -> None:
     run = await caller.deploy(chained_body(config={"a": "b"}))
-    assert (run["job"], run["state"], run["jobModelVersion"], run["origin"]) == ("flight-delays", "CREATED", 1, run["runId"])
+    assert (run["job"], run["state"], run["jobModelVersion"], run["firstRun"]) == ("flight-delays", "CREATED", 1, run["runId"])
     assert [(s["name"], s["role"], s["partitions"]) for s in run["streams"]] == [
         ("flights", "input", 2),
         ("by-carrier", "intermediate", 4),
@@ -121,7 +121,7 @@ async def test_a_run_from_the_checkpoint_continues_the_history_of_the_last(calle
     second = await caller.deploy()
     await caller.registered(second["runId"], "c2")
     again = (await caller.acquired(second["runId"], "c2"))["stages"][0]
-    assert (second["origin"], again["lineage"], again["batchId"]) == (first["runId"], lineage, 7)
+    assert (second["firstRun"], again["lineage"], again["batchId"]) == (first["runId"], lineage, 7)
     assert [s["offset"] for s in again["starts"]] == [3]
 
 
@@ -134,7 +134,7 @@ async def test_a_run_from_elsewhere_begins_a_new_history_with_empty_state(caller
     second = await caller.deploy(run_body(start="earliest"))
     await caller.registered(second["runId"], "c2")
     fresh = (await caller.acquired(second["runId"], "c2"))["stages"][0]
-    assert second["origin"] == second["runId"]
+    assert second["firstRun"] == second["runId"]
     assert fresh["lineage"] != lineage
     assert fresh["batchId"] is None
 

@@ -242,7 +242,7 @@ async def measured(caller: Caller, run: Drained, task: int, unflushable: Any) ->
     lineage = (await caller.run(run.run_id))["tasks"][task]["stages"][0]["lineage"]
     at = "2026-03-01T12:00:00Z"
     measures = {"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "stateRows": 40, "unflushable": unflushable, "at": at}
-    body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": offsets_json({}), "measures": measures}
+    body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": offsets_json({}), "metrics": measures}
     answer = await caller.http.post(f"/runs/{run.run_id}/tasks/Partition {task}/progress", json=body)
     assert answer.status_code == 204, answer.text
 
@@ -256,14 +256,14 @@ async def plan(caller: Caller, run: Drained) -> Json:
 async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None:
     run = await running(caller)
     (stage,) = (await plan(caller, run))["stages"]
-    assert (stage["untold"], stage["operators"]) == (["Partition 0", "Partition 1"], [])
+    assert (stage["unknownTasks"], stage["operators"]) == (["Partition 0", "Partition 1"], [])
     assert (await plan(caller, run))["empties"] is None
     await measured(caller, run, 0, [])
     await measured(caller, run, 1, ["Aggregate without a watermark"])
     told = await plan(caller, run)
     assert told["empties"] is False
-    expected = {"stage": "hourly", "tasks": 2, "operators": ["Aggregate without a watermark"], "stateRows": 80, "untold": []}
-    assert told["stages"] == [expected]
+    expected = {"stage": "hourly", "tasks": 2, "operators": ["Aggregate without a watermark"], "stateRows": 80, "unknownTasks": []}
+    assert told["stages"] == [expected | {"untold": []}], "with the deprecated name"
     assert await run.kinds() == []
 
 

@@ -49,9 +49,9 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     await run.asked()
     await run.all_take("stopped", ["route", "hourly"])
     await run.phase_after("flushing", 0, "route", note="round 2 of timers")
-    await run.phase_after("flushed", 1, "route", rowsLeft=3, operatorsLeft=["flatMapGroupsWithState"])
+    await run.phase_after("flushed", 1, "route", leftoverRows=3, leftoverOperators=["flatMapGroupsWithState"])
     told = await run.told()
-    assert (told["phase"], told["total"], told["remaining"], told["rowsLeft"]) == ("FLUSHING", 4, 3, 3)
+    assert (told["phase"], told["total"], told["remaining"], told["leftoverRows"]) == ("FLUSHING", 4, 3, 3)
     assert told["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
     (slot,) = told["containers"]
     assert (slot["processorId"], slot["executionContainerId"]) == ("0", "c1")
@@ -61,7 +61,7 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     assert (stages["hourly"]["step"], stages["hourly"]["waitsFor"]) == ("stopped", ["route"])
     assert (first["done"], second["done"], second["holder"]) == (0, 1, "c1")
     left = next(each for each in second["stages"] if each["stage"] == "route")
-    assert (left["rowsLeft"], left["operatorsLeft"], left["generation"]) == (3, ["flatMapGroupsWithState"], 1)
+    assert (left["leftoverRows"], left["leftoverOperators"], left["generation"]) == (3, ["flatMapGroupsWithState"], 1)
 
 
 async def test_when_the_last_task_has_flushed_a_stage_its_followers_are_told(caller: Caller) -> None:
@@ -391,7 +391,7 @@ async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(calle
     after, starts = await starts_of_next(caller)
     assert starts == {("flights", 0): 70, ("flights", 1): 71}
     detail = await caller.run(after.run_id)
-    assert (detail["origin"], detail["drain"]) == (after.run_id, None)
+    assert (detail["firstRun"], detail["drain"]) == (after.run_id, None)
     assert lineage not in {stage["lineage"] for task in detail["tasks"] for stage in task["stages"]}
 
 
@@ -442,7 +442,7 @@ async def test_an_older_drain_can_be_started_from_again(caller: Caller) -> None:
     await caller.exited("d1")
     again, starts = await starts_of_next(caller, "e1", start="drained")
     assert starts == {("flights", 0): 70, ("flights", 1): 71}
-    assert (await caller.run(again.run_id))["origin"] == again.run_id
+    assert (await caller.run(again.run_id))["firstRun"] == again.run_id
 
 
 async def test_a_job_that_was_never_drained_has_no_drained_start(caller: Caller) -> None:
@@ -456,7 +456,7 @@ async def test_the_run_after_the_next_goes_on_where_that_was_left(caller: Caller
     after, _ = await starts_of_next(caller)
     await caller.exited("d1")
     third = await deployed(caller)
-    assert (await caller.run(third.run_id))["origin"] == after.run_id
+    assert (await caller.run(third.run_id))["firstRun"] == after.run_id
 
 
 async def test_readers_of_one_partition_are_told_how_far_to_catch_up(caller: Caller) -> None:

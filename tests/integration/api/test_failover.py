@@ -75,16 +75,16 @@ async def test_a_slot_without_a_container_has_its_tasks_spread_and_gets_them_bac
     after = await slots_of(caller)
     assert (sorted(after), [len(tasks) for tasks in after.values()]) == (["0", "2"], [3, 3])
     run = await caller.run(run_id)
-    assert (run["givenAway"], run["containers"]) == (["1"], 3)
+    assert (run["failedOverSlots"], run["containers"]) == (["1"], 3)
     newest = (await history(caller))[0]
-    assert (newest["who"], newest["why"]) == ("fail-over", "slot 1 has had no container for 60 s")
+    assert (newest["actor"], newest["why"]) == ("fail-over", "slot 1 has had no container for 60 s")
     assert [each["detail"]["version"] for each in await caller.notices(run_id)] == [2]
     for slot in ("0", "2"):
         (gained,) = set(after[slot]) - set(before[slot])
         assert (await caller.acquired(run_id, f"c{slot}", task=gained))["generation"] == 2
     await caller.registered(run_id, "c1b", "1")
     await turn(caller)
-    assert (await caller.run(run_id))["givenAway"] == ["1"]
+    assert (await caller.run(run_id))["failedOverSlots"] == ["1"]
     await beat(caller, clock, 30, "c0", "c2")
     await turn(caller)
     assert await slots_of(caller) == before
@@ -184,7 +184,7 @@ async def test_growth_leaves_a_slot_without_tasks_as_it_is(caller: Caller, clock
     caller.log.grow("flights", 12)
     await versioning(caller).watch.run_once()
     run = await caller.run(run_id)
-    assert (run["givenAway"], run["streams"][0]["partitions"]) == (["1"], 12)
+    assert (run["failedOverSlots"], run["streams"][0]["partitions"]) == (["1"], 12)
 
 
 async def test_a_time_that_is_none_is_refused_at_the_deployment(caller: Caller) -> None:
@@ -268,10 +268,10 @@ async def test_a_slot_that_fails_again_and_again_is_held_back_longer_and_longer_
     answer = await caller.register(run_id, "c4", "0")
     assert (problem_slug(answer), answer.headers["retry-after"]) == ((503, "held-back"), "5")
     assert "slot 0 has failed 4 times at once" in answer.json()["detail"]
-    assert (await caller.run(run_id))["heldBack"] == [{"processorId": "0", "failures": 4, "until": "2026-03-01T12:00:05Z"}]
+    assert (await caller.run(run_id))["crashLoopBackoff"] == [{"processorId": "0", "failures": 4, "until": "2026-03-01T12:00:05Z"}]
     await caller.registered(run_id, "other", "1")
     clock.advance(5)
-    assert (await caller.run(run_id))["heldBack"] == []
+    assert (await caller.run(run_id))["crashLoopBackoff"] == []
     await caller.registered(run_id, "c4", "0")
     await caller.registered(run_id, "c4", "0")
     await caller.exited("c4", 1)

@@ -77,7 +77,7 @@ async def test_a_doubled_stream_gives_each_task_another_partition_and_its_contai
     assert (await caller.beat("c1", 1)).headers["sluice-job-model-version"] == "2"
     after = await caller.http.get("/jobModel?job=flight-delays", headers={"If-None-Match": before.headers["etag"]})
     assert (after.status_code, after.headers["sluice-job-model-version"]) == (200, "2")
-    assert [(each["version"], each["who"], each["current"]) for each in await history(caller)] == [
+    assert [(each["version"], each["actor"], each["current"]) for each in await history(caller)] == [
         (2, "partition monitor", True),
         (1, "", False),
     ]
@@ -117,11 +117,11 @@ async def test_what_is_left_to_read_of_new_partitions_is_counted_from_their_begi
     caller.log.trim("flights", {2: 2})
     await look(caller)
     await survey.run_once()
-    assert [task["stages"][0]["offsetsBehind"] for task in (await caller.run(run_id))["tasks"]] == [5, 0]
+    assert [task["stages"][0]["lag"] for task in (await caller.run(run_id))["tasks"]] == [5, 0]
     metrics = (await caller.http.get("/metrics")).text
     assert 'sluice_job_model_version{sluice_job="flight-delays"} 2.0' in metrics
-    assert 'sluice_job_containers_behind{sluice_job="flight-delays"} 1.0' in metrics
-    assert 'sluice_job_slots_given_away{sluice_job="flight-delays"} 0.0' in metrics
+    assert 'sluice_job_containers_outdated{sluice_job="flight-delays"} 1.0' in metrics
+    assert 'sluice_job_slots_failed_over{sluice_job="flight-delays"} 0.0' in metrics
 
 
 async def test_a_chain_of_growths_keeps_every_partition_where_it_was(caller: Caller, run_id: str) -> None:
@@ -279,7 +279,7 @@ async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home:
         assert (watched(told)["reason"], watched(told, "weather")["verdict"]) == ("log.flights: the cluster is away", "SAFE")
         clock.advance(100)
         metrics = (await caller.http.get("/metrics")).text
-        assert 'sluice_stream_unseen_seconds{sluice_job="flight-delays",stream="flights",system="log"} 100.0' in metrics
+        assert 'sluice_stream_count_age_seconds{sluice_job="flight-delays",stream="flights",system="log"} 100.0' in metrics
 
 
 async def test_intermediate_streams_are_not_watched(caller: Caller) -> None:
@@ -335,7 +335,7 @@ async def test_an_operator_need_not_wait_for_the_monitor(caller: Caller, run_id:
     told = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
     assert (told["former"], told["version"], told["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
     newest = (await history(caller))[0]
-    assert (newest["who"], newest["why"]) == ("ops", "log.flights grew from 2 to 4 partitions; now")
+    assert (newest["actor"], newest["why"]) == ("ops", "log.flights grew from 2 to 4 partitions; now")
     told = await patched(caller, run_id, {"grow": True})
     assert (told["former"], told["version"], told["verdict"]) == (2, 2, "UNCHANGED")
 
@@ -357,13 +357,15 @@ async def test_containers_tell_which_version_they_run_and_the_run_tells_when_it_
     clock.advance(5)
     run = await caller.run(run_id)
     assert run["adoption"]["allOn"] is None
-    assert run["adoption"]["behind"] == [{"executionContainerId": "c/1", "processorId": "1", "version": 1, "since": "2026-03-01T12:00:10Z"}]
+    assert run["adoption"]["outdated"] == [
+        {"executionContainerId": "c/1", "processorId": "1", "version": 1, "since": "2026-03-01T12:00:10Z"}
+    ]
     assert [(each["jobModelVersion"], each["adoptedAt"]) for each in run["incarnations"]] == [
         (2, "2026-03-01T12:00:10Z"),
         (1, "2026-03-01T12:00:00Z"),
     ]
     assert (await adopted(caller, run_id, "c/1", 2))["allOn"] == 2
-    assert (await caller.run(run_id))["adoption"]["behind"] == []
+    assert (await caller.run(run_id))["adoption"]["outdated"] == []
     assert (await adopted(caller, run_id, "c/1", 1))["version"] == 2
 
 

@@ -57,13 +57,10 @@ async def test_a_new_model_has_a_new_etag(caller: Caller) -> None:
     assert etags[0] != etags[1]
 
 
-async def test_head_answers_as_get_without_the_body(caller: Caller) -> None:
-    await caller.deploy()
-    for path in (MODEL, "/jobs", "/livez", "/readyz", "/metrics"):
+async def test_load_balancers_may_probe_with_head(caller: Caller) -> None:
+    for path in ("/livez", "/readyz", "/metrics"):
         whole, head = await caller.http.get(path), await caller.http.head(path)
-        assert (head.status_code, head.content, head.headers["content-type"]) == (200, b"", whole.headers["content-type"])
-    assert (await caller.http.head(MODEL)).headers["etag"] == (await caller.http.get(MODEL)).headers["etag"]
-    assert (await caller.http.head("/jobModel?job=lost")).status_code == 404
+        assert (head.status_code, head.headers["content-type"]) == (200, whole.headers["content-type"])
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

@@ -93,7 +93,7 @@ async def test_a_pin_that_makes_no_sense_is_refused(caller: Caller, body: Json, 
 async def test_what_is_asked_about_a_job_that_is_not_there_is_unknown(caller: Caller) -> None:
     for path in ("/jobs/nobody/snapshots", "/jobs/nobody/pins"):
         assert problem_slug(await caller.http.get(path)) == (404, "unknown-job")
-    assert problem_slug(await caller.http.get("/errands/nothing")) == (404, "unknown-errand")
+    assert problem_slug(await caller.http.get("/operations/nothing")) == (404, "unknown-errand")
     assert problem_slug(await caller.http.get("/gc/explain", params={"blob": "../x"})) == (422, "bad-name")
 
 

@@ -79,7 +79,7 @@ async def test_the_detail_of_a_run_tells_when_and_how_much_of_each_lease_is_left
     await caller.registered(run_id, "c2", "1")
     clock.advance(5.25)
     told = await caller.run(run_id)
-    assert datetime.fromisoformat(told["toldAt"]) == clock.now()
+    assert datetime.fromisoformat(told["serverTime"]) == clock.now()
     assert {each["executionContainerId"]: each["leaseSecondsLeft"] for each in told["incarnations"]} == {"c1": 14.75, "c2": 24.75}
 
 

@@ -265,7 +265,7 @@ async def test_the_next_run_with_another_number_of_containers_moves_as_little_as
 
 
 async def test_the_history_tells_who_made_each_version_when_and_why(caller: Caller, clock: FakeClock) -> None:
-    deployed = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Who": "ann"})
+    deployed = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Actor": "ann"})
     run_id = deployed.json()["runId"]
     clock.advance(60)
     caller.log.grow("flights", 4)
@@ -273,7 +273,7 @@ async def test_the_history_tells_who_made_each_version_when_and_why(caller: Call
     clock.advance(60)
     await patched(caller, run_id, {"containers": 2}, Sluice_Who="bob")
     found = await history(caller)
-    assert [(each["version"], each["who"], each["why"], each["at"], each["current"]) for each in found] == [
+    assert [(each["version"], each["actor"], each["why"], each["at"], each["current"]) for each in found] == [
         (3, "bob", "scaled from 1 to 2 containers", "2026-03-01T12:02:00Z", True),
         (2, "partition monitor", "log.flights grew from 2 to 4 partitions", "2026-03-01T12:01:00Z", False),
         (1, "ann", f"run {run_id} was deployed", "2026-03-01T12:00:00Z", False),
@@ -313,7 +313,7 @@ async def test_growth_that_nobody_has_adopted_can_be_taken_back_and_does_not_com
     assert (await caller.run(run_id))["streams"][0]["partitions"] == 4
     assert [each["detail"]["version"] for each in await caller.notices(run_id)] == [2, 3]
     newest, second, first = await history(caller)
-    assert (newest["who"], newest["why"]) == ("ops", "rolled back to version 1; too soon")
+    assert (newest["actor"], newest["why"]) == ("ops", "rolled back to version 1; too soon")
     assert newest["contentHash"] == first["contentHash"] != second["contentHash"]
     await look(caller)
     run = await caller.run(run_id)

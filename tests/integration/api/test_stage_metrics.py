@@ -22,7 +22,7 @@ MEASURES: Json = {
     "rowsPerSecond": 250.5,
     "batchMillis": 1996,
     "batchMillisByPart": {"addBatch": 1800, "walCommit": 20},
-    "offsetsBehind": 0,
+    "lag": 0,
     "stateRows": 12,
     "stateBytes": 4096,
     "watermark": "2026-03-01T11:00:00Z",
@@ -30,6 +30,8 @@ MEASURES: Json = {
     "unflushable": ["Aggregate"],
     "at": NOON,
 }
+SHOWN: Json = MEASURES | {"offsetsBehind": 0}
+"""With the deprecated name of the lag."""
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ async def tell(
         "lineage": lineage or await lineage_of(caller, run_id),
         "batchId": batch,
         "offsets": [{"system": "log", "stream": "flights", "partition": 0, "offset": offset}] if offset else [],
-        "measures": measures,
+        "metrics": measures,
     }
     return await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", json=body)
 
@@ -88,14 +90,14 @@ async def test_measures_are_shown_with_their_stage(caller: Caller, run_id: str) 
     assert (await tell(caller, run_id, 3, MEASURES)).status_code == 204
     stage = await stage_of(caller, run_id)
     assert stage["batchId"] == 3
-    assert stage["measures"] == MEASURES
-    assert (await stage_of(caller, run_id, "Partition 1"))["measures"] is None
+    assert stage["metrics"] == SHOWN
+    assert (await stage_of(caller, run_id, "Partition 1"))["metrics"] is None
 
 
 async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run_id: str) -> None:
     assert (await tell(caller, run_id, 3, None)).status_code == 204
     stage = await stage_of(caller, run_id)
-    assert (stage["batchId"], stage["measures"]) == (3, None)
+    assert (stage["batchId"], stage["metrics"]) == (3, None)
 
 
 async def test_the_same_batch_again_tells_newer_measures_and_writes_nothing(caller: Caller, clock: FakeClock, run_id: str) -> None:
@@ -104,29 +106,29 @@ async def test_the_same_batch_again_tells_newer_measures_and_writes_nothing(call
     clock.advance(10)
     assert (await tell(caller, run_id, 3, MEASURES | {"rows": 0, "rowsPerSecond": 0, "at": "2026-03-01T12:00:10Z"})).status_code == 204
     after = await stage_of(caller, run_id)
-    assert (after["measures"]["rows"], after["measures"]["rowsPerSecond"]) == (0, 0)
-    assert after["measures"]["at"] == "2026-03-01T12:00:10Z"
-    assert {**after, "measures": None} == {**before, "measures": None}
+    assert (after["metrics"]["rows"], after["metrics"]["rowsPerSecond"]) == (0, 0)
+    assert after["metrics"]["at"] == "2026-03-01T12:00:10Z"
+    assert {**after, "metrics": None, "measures": None} == {**before, "metrics": None, "measures": None}
 
 
 async def test_measures_of_an_older_batch_or_another_history_are_not_kept(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await tell(caller, run_id, 2, MEASURES | {"rows": 1})
     await tell(caller, run_id, 4, MEASURES | {"rows": 2}, lineage="given up")
-    assert (await stage_of(caller, run_id))["measures"] == MEASURES
+    assert (await stage_of(caller, run_id))["metrics"] == SHOWN
 
 
 async def test_a_former_holder_is_refused_with_the_batch_that_it_told_before(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await caller.exited("c1")
     assert problem_slug(await tell(caller, run_id, 3, MEASURES | {"rows": 1})) == (409, "lease-lost")
-    assert (await stage_of(caller, run_id))["measures"]["batchMillis"] == 1996
+    assert (await stage_of(caller, run_id))["metrics"]["batchMillis"] == 1996
 
 
 async def test_a_task_that_nobody_holds_reads_nothing(caller: Caller, run_id: str) -> None:
     await tell(caller, run_id, 3, MEASURES)
     await caller.exited("c1")
-    measures = (await stage_of(caller, run_id))["measures"]
+    measures = (await stage_of(caller, run_id))["metrics"]
     assert (measures["rows"], measures["rowsPerSecond"], measures["stateRows"]) == (0, 0, 12)
 
 
@@ -136,7 +138,7 @@ async def test_the_next_holder_s_measures_take_the_place_of_the_former_s(caller:
     await caller.registered(run_id, "c2")
     await caller.acquired(run_id, "c2", epoch=2)
     assert (await tell(caller, run_id, 3, MEASURES | {"rows": 9}, generation=2)).status_code == 204
-    assert (await stage_of(caller, run_id))["measures"]["rows"] == 9
+    assert (await stage_of(caller, run_id))["metrics"]["rows"] == 9
 
 
 async def test_measures_do_not_outlast_the_coordinator_and_come_back_with_the_next_report(home: Path, clock: FakeClock) -> None:
@@ -148,9 +150,9 @@ async def test_measures_do_not_outlast_the_coordinator_and_come_back_with_the_ne
         await tell(first, run_id, 3, MEASURES)
     async with calling(home, clock) as second:
         stage = await stage_of(second, run_id)
-        assert (stage["batchId"], stage["measures"]) == (3, None)
+        assert (stage["batchId"], stage["metrics"]) == (3, None)
         await tell(second, run_id, 3, MEASURES)
-        assert (await stage_of(second, run_id))["measures"] == MEASURES
+        assert (await stage_of(second, run_id))["metrics"] == SHOWN
 
 
 async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, run_id: str) -> None:
@@ -158,7 +160,7 @@ async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, ru
     await caller.exited("c1")
     await caller.stop(run_id)
     await survey(caller)
-    assert (await stage_of(caller, run_id))["measures"] is None
+    assert (await stage_of(caller, run_id))["metrics"] is None
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, ru
 )
 async def test_measures_that_cannot_be_are_refused(caller: Caller, run_id: str, wrong: str) -> None:
     fields = '"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "at": "2026-03-01T12:00:00Z"'
-    told = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "measures": {{{fields}, {wrong}}}}}'
+    told = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "metrics": {{{fields}, {wrong}}}}}'
     headers = {"Content-Type": "application/json"}
     answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", content=told, headers=headers)
     assert problem_slug(answer) == (422, "invalid-request")
@@ -199,19 +201,19 @@ async def test_how_far_a_stage_is_behind_is_counted_from_its_last_batch(caller: 
     await tell(caller, run_id, 3, MEASURES, offset=40)
     await survey(caller)
     stage = await stage_of(caller, run_id)
-    assert (stage["offsetsBehind"], stage["measures"]["offsetsBehind"]) == (60, 60)
+    assert (stage["lag"], stage["metrics"]["lag"]) == (60, 60)
 
 
 async def test_it_is_known_of_tasks_that_nobody_holds_and_that_never_reported(caller: Caller) -> None:
     run_id = (await caller.deploy())["runId"]
     feed(caller, 100)
     await survey(caller)
-    behind = (await series(caller))['sluice_job_offsets_behind{sluice_job="flight-delays",stage="hourly"}']
+    behind = (await series(caller))['sluice_job_lag_records{sluice_job="flight-delays",stage="hourly"}']
     await caller.registered(run_id, "c1")
     await caller.acquired(run_id, "c1")
     await caller.exited("c1")
     stage = await stage_of(caller, run_id)
-    assert (behind, stage["offsetsBehind"], stage["measures"]) == (100, 100, None)
+    assert (behind, stage["lag"], stage["metrics"]) == (100, 100, None)
 
 
 async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path, clock: FakeClock) -> None:
@@ -224,10 +226,10 @@ async def test_it_is_known_at_once_after_a_restart_of_the_coordinator(home: Path
         feed(first, 100)
     async with calling(home, clock) as second:
         await survey(second)
-        assert (await stage_of(second, run_id))["offsetsBehind"] == 60
+        assert (await stage_of(second, run_id))["lag"] == 60
         await tell(second, run_id, 3, MEASURES)
         await survey(second)
-        assert (await stage_of(second, run_id))["offsetsBehind"] == 60
+        assert (await stage_of(second, run_id))["lag"] == 60
 
 
 async def test_a_run_that_goes_on_is_behind_from_where_the_former_one_ended(caller: Caller, run_id: str) -> None:
@@ -237,7 +239,7 @@ async def test_a_run_that_goes_on_is_behind_from_where_the_former_one_ended(call
     await tell(caller, run_id, 3, MEASURES, offset=40)
     await caller.exited("c1")
     await survey(caller)
-    assert (await stage_of(caller, next_run))["offsetsBehind"] == 60
+    assert (await stage_of(caller, next_run))["lag"] == 60
 
 
 async def test_each_stage_is_behind_in_what_it_reads(caller: Caller) -> None:
@@ -246,7 +248,7 @@ async def test_each_stage_is_behind_in_what_it_reads(caller: Caller) -> None:
     feed(caller, 7, stream="by-carrier")
     await survey(caller)
     found = await series(caller)
-    assert {stage: found[f'sluice_job_offsets_behind{{sluice_job="flight-delays",stage="{stage}"}}'] for stage in ("route", "hourly")} == {
+    assert {stage: found[f'sluice_job_lag_records{{sluice_job="flight-delays",stage="{stage}"}}'] for stage in ("route", "hourly")} == {
         "route": 100,
         "hourly": 7,
     }
@@ -257,13 +259,13 @@ async def test_a_stream_whose_system_does_not_answer_leaves_it_open(caller: Call
         async def latest(self, stream: str) -> Offsets:
             raise StreamUnavailable("gone")
 
-    await tell(caller, run_id, 3, MEASURES | {"offsetsBehind": 70})
+    await tell(caller, run_id, 3, MEASURES | {"lag": 70})
     systems: dict[str, Any] = caller.coordinator.api.state.parts.systems
     systems["log"] = Gone(caller.log.directory)
     await survey(caller)
     stage = await stage_of(caller, run_id)
-    assert (stage["offsetsBehind"], stage["measures"]["offsetsBehind"]) == (None, 70)
-    assert not [name for name in await series(caller) if name.startswith("sluice_job_offsets_behind")]
+    assert (stage["lag"], stage["metrics"]["lag"]) == (None, 70)
+    assert not [name for name in await series(caller) if name.startswith("sluice_job_lag_records")]
 
 
 async def test_what_is_older_than_a_minute_is_not_told(caller: Caller, clock: FakeClock, run_id: str) -> None:
@@ -290,13 +292,13 @@ async def test_a_job_is_counted_by_state_slots_containers_and_tasks(caller: Call
     assert found[f"sluice_job_slots{{{job}}}"] == 1
     containers = [f'sluice_job_containers{{{job},state="{state}"}}' for state in ("LIVE", "EXITED", "LOST", "REPLACED")]
     assert [found[name] for name in containers] == [1, 0, 0, 1]
-    assert (found[f"sluice_job_tasks_held{{{job}}}"], found[f"sluice_job_tasks_unheld{{{job}}}"]) == (2, 0)
+    assert (found[f"sluice_job_tasks_owned{{{job}}}"], found[f"sluice_job_tasks_unowned{{{job}}}"]) == (2, 0)
 
 
 async def test_tasks_that_nobody_holds_are_counted_unless_the_run_is_stopping(caller: Caller, run_id: str) -> None:
     await caller.release(run_id, 1)
     await survey(caller)
-    unheld = 'sluice_job_tasks_unheld{sluice_job="flight-delays"}'
+    unheld = 'sluice_job_tasks_unowned{sluice_job="flight-delays"}'
     assert (await series(caller))[unheld] == 1
     await caller.stop(run_id)
     await survey(caller)

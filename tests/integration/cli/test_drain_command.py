@@ -77,7 +77,7 @@ class Job:
             "unflushable": unflushable,
             "at": "2026-03-01T12:00:00Z",
         }
-        body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": [], "measures": measures}
+        body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": [], "metrics": measures}
         self.post(f"/runs/{self.run_id}/tasks/Partition {task}/progress", body)
 
 
@@ -107,7 +107,7 @@ def test_a_drain_that_is_over_is_told_in_a_clear_last_line(job: Job) -> None:
 def test_rows_that_a_flush_could_not_empty_are_never_silent(job: Job) -> None:
     job.sluice()
     job.all_take("stopped")
-    job.all_take("flushed", "committed", rowsLeft=1200, operatorsLeft=["Aggregate"])
+    job.all_take("flushed", "committed", leftoverRows=1200, leftoverOperators=["Aggregate"])
     first = job.sluice("--wait").stdout.splitlines()[0]
     assert first == "the flush left 2,400 rows in state (stage hourly: Aggregate)"
 

@@ -103,7 +103,7 @@ def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None
     assert isinstance(job.error("scale", "lost", "2"), UnknownJob)
     assert "nothing to change" in job.sluice("scale", "flight-delays", "3")
     (newest, first) = json.loads(job.sluice("models", "ls", "--json"))["models"]
-    assert (newest["who"], newest["why"]) == (whoever(), "scaled from 2 to 3 containers; more to do")
+    assert (newest["actor"], newest["why"]) == (whoever(), "scaled from 2 to 3 containers; more to do")
     listed = job.sluice("models", "ls", "flight-delays").splitlines()
     assert listed[0].split() == ["VERSION", "IN", "FORCE", "MADE", "BY", "RUN", "CONTENT", "WHY"]
     assert listed[1].split()[:2] == ["2", "yes"]

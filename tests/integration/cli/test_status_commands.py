@@ -60,7 +60,7 @@ class Coordinator:
             path = f"/runs/{run_id}/tasks/{quote(task)}"
             held = self.post(f"{path}/acquire", {"executionContainerId": f"{run_id}-c", "epoch": epoch})
             measures = {"rows": 5, "rowsPerSecond": 2.5, "batchMillis": 800, "at": datetime.now(UTC).isoformat()}
-            stage = {"stage": "hourly", "lineage": held["stages"][0]["lineage"], "batchId": 6, "offsets": [], "measures": measures}
+            stage = {"stage": "hourly", "lineage": held["stages"][0]["lineage"], "batchId": 6, "offsets": [], "metrics": measures}
             self.post(f"{path}/progress", {"generation": held["generation"], **stage})
         return run_id
 
@@ -194,7 +194,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
         [],
     )
     assert job["stages"][0].keys() == {
-        *("stage", "batches", "rowsPerSecond", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
+        *("stage", "batches", "rowsPerSecond", "lag", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
         "backupAgeSeconds",
     }
 

@@ -140,7 +140,7 @@ def test_rows_that_a_flush_would_leave_are_refused_unless_they_may_be_left(there
     assert there.run()["state"] == "RUNNING"
     command = there.upgrade(new, "--allow-leftover-state")
     command.until("is being drained")
-    there.drains(there.run_id, "c1", rowsLeft=20, operatorsLeft=["Aggregate"])
+    there.drains(there.run_id, "c1", leftoverRows=20, leftoverOperators=["Aggregate"])
     assert command.until("40 rows are left") == "sluice: 40 rows are left that a flush could not empty (in copy)"
     there.works(deployed(command), "c2")
     assert command.ends()[0] == 0
@@ -192,7 +192,7 @@ def test_a_drain_that_fails_after_its_flush_began_tells_how_to_go_on(there: Worl
 def test_rows_that_are_left_all_the_same_stop_the_upgrade_and_the_same_command_may_go_on_without_them(there: World, new: Path) -> None:
     command = there.upgrade(new)
     command.until("is being drained")
-    there.drains(there.run_id, "c1", rowsLeft=20, operatorsLeft=["Aggregate"])
+    there.drains(there.run_id, "c1", leftoverRows=20, leftoverOperators=["Aggregate"])
     code, last = command.ends()
     assert code == 2
     assert "but 40 rows are left that a flush could not empty (in copy): nothing is deployed" in last

@@ -34,19 +34,19 @@ APRIL = datetime(2013, 4, 1, tzinfo=UTC)
 class SaysAsTold:
     """A coordinator that answers what a test puts there, and remembers what it was told."""
 
-    hold: bool = True
+    wait: bool = True
     trouble: Exception | None = None
     told: list[datetime | None] = field(default_factory=list)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def pace(
+    async def report_event_time(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
-    ) -> wire_agents.PaceReply:
+    ) -> wire_agents.EventTimeReply:
         self.told.append(event_time)
         self.asked.set()
         if self.trouble is not None:
             raise self.trouble
-        return wire_agents.PaceReply(hold=self.hold, lead_seconds=None, waits_for=("Partition 1",) if self.hold else ())
+        return wire_agents.EventTimeReply(wait=self.wait, lead_seconds=None, waits_for=("Partition 1",) if self.wait else ())
 
     async def next(self) -> None:
         """Until it is asked once more."""
@@ -69,7 +69,7 @@ def passes(pacer: Aligner, batch: int) -> asyncio.Task[None]:
 
 
 async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, says: SaysAsTold) -> None:
-    says.hold = False
+    says.wait = False
     first = passes(pacer, 0)
     await asyncio.sleep(0)
     assert not first.done()
@@ -84,28 +84,28 @@ async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Aligne
     await says.next()
     await says.next()
     assert not first.done()
-    says.hold = False
+    says.wait = False
     await soon(first)
     run.cancel()
 
 
 async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Aligner, says: SaysAsTold) -> None:
-    says.hold = False
+    says.wait = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 0))
     second = passes(pacer, 1)
-    says.hold = True
+    says.wait = True
     pacer.committed(0, MARCH)
     await says.next()
     assert not second.done()
     assert says.told[-1] == MARCH
-    says.hold = False
+    says.wait = False
     await soon(second)
     run.cancel()
 
 
 async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Aligner, says: SaysAsTold) -> None:
-    says.hold = False
+    says.wait = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 7))
     await soon(passes(pacer, 7))
@@ -113,7 +113,7 @@ async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(
 
 
 async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Aligner, says: SaysAsTold) -> None:
-    says.hold = False
+    says.wait = False
     pacer.committed(0, APRIL)
     pacer.committed(1, MARCH)
     pacer.committed(2, None)
@@ -128,7 +128,7 @@ async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Aligner
     first = passes(pacer, 0)
     await says.next()
     says.trouble = CoordinatorUnreachable("away")
-    says.hold = False
+    says.wait = False
     await says.next()
     assert not first.done()
     says.trouble = None

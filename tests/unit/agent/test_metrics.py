@@ -46,13 +46,13 @@ def meters(clock: FakeClock) -> Meters:
     return made
 
 
-def committed(meters: Meters, batch: Batch) -> wire_agents.MeasuresBody:
+def committed(meters: Meters, batch: Batch) -> wire_agents.StageMetricsBody:
     told = meters.committed(batch)
     assert told is not None
     return told
 
 
-def idle(meters: Meters) -> wire_agents.MeasuresBody:
+def idle(meters: Meters) -> wire_agents.StageMetricsBody:
     told = meters.idle(START.query)
     assert told is not None
     return told
@@ -65,12 +65,12 @@ def test_a_batch_is_told_with_all_that_was_measured(meters: Meters) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     at = NOON - timedelta(hours=1)
     told = committed(meters, batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
-    assert told == wire_agents.MeasuresBody(
+    assert told == wire_agents.StageMetricsBody(
         rows=100,
         rows_per_second=100.0,
         batch_millis=500,
         batch_millis_by_part={"addBatch": 450},
-        offsets_behind=12,
+        lag=12,
         state_rows=7,
         state_bytes=1000,
         watermark=at,
@@ -105,7 +105,7 @@ def test_an_idle_stage_reads_nothing_and_is_not_behind(meters: Meters, clock: Fa
     committed(meters, batch(0, behind=5, event_time_max=NOON))
     clock.advance(10)
     told = idle(meters)
-    assert (told.rows, told.rows_per_second, told.offsets_behind) == (0, 0, 0)
+    assert (told.rows, told.rows_per_second, told.lag) == (0, 0, 0)
     assert (told.batch_millis, told.event_time_max, told.at) == (500, NOON, NOON + timedelta(seconds=10))
 
 
@@ -115,7 +115,7 @@ def test_the_newest_event_time_outlasts_batches_that_have_none(meters: Meters) -
 
 
 def test_a_source_that_does_not_tell_how_much_there_is_leaves_it_open(meters: Meters) -> None:
-    assert committed(meters, batch(0)).offsets_behind is None
+    assert committed(meters, batch(0)).lag is None
 
 
 def test_nothing_is_told_of_a_stage_that_is_not_run(meters: Meters) -> None:
@@ -165,13 +165,13 @@ def test_how_a_stage_stands_is_as_after_its_last_batch(meters: Meters, clock: Fa
     committed(meters, batch(0, behind=12, state=state, watermark=NOON - timedelta(minutes=10), event_time_max=NOON - timedelta(minutes=1)))
     clock.advance(60)
     found = scraped(meters, clock)
-    assert found[f"sluice_stage_offsets_behind{{{LABELS}}}"] == 12
+    assert found[f"sluice_stage_lag_records{{{LABELS}}}"] == 12
     assert found[f"sluice_stage_state_rows{{{LABELS}}}"] == 7
     assert found[f"sluice_stage_state_bytes{{{LABELS}}}"] == 1000
     assert found[f"sluice_stage_state_disk_bytes{{{LABELS}}}"] == 50
     assert found[f"sluice_stage_watermark_lag_seconds{{{LABELS}}}"] == 660
     assert found[f"sluice_stage_watermark_delay_seconds{{{LABELS}}}"] == 540
-    assert found[f"sluice_stage_last_heard_timestamp_seconds{{{LABELS}}}"] == NOON.timestamp()
+    assert found[f"sluice_stage_last_progress_timestamp_seconds{{{LABELS}}}"] == NOON.timestamp()
 
 
 def test_what_a_stage_has_not_has_no_series(meters: Meters, clock: FakeClock) -> None:
@@ -192,7 +192,7 @@ def test_a_stage_that_is_run_no_more_has_no_series(meters: Meters, clock: FakeCl
 def test_the_container_tells_its_lease_its_tasks_and_its_trigger(meters: Meters, clock: FakeClock) -> None:
     found = scraped(meters, clock)
     assert found["sluice_container_lease_seconds_left{}"] == 33
-    assert found["sluice_container_tasks_held{}"] == 2
+    assert found["sluice_container_tasks_owned{}"] == 2
     assert found["sluice_container_trigger_seconds{}"] == 1
 
 

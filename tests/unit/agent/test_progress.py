@@ -90,7 +90,7 @@ async def test_a_report_says_whose_batch_it_was_and_where_it_ended(there: Script
                 "lineage": "l",
                 "batchId": 7,
                 "offsets": [{"system": "log", "stream": "in", "partition": 0, "offset": 70}],
-                "measures": None,
+                "metrics": None,
             },
         )
     ]

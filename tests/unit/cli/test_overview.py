@@ -29,9 +29,9 @@ def test_a_healthy_run_has_no_troubles_and_tells_its_numbers() -> None:
 
 
 def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> None:
-    slow = stage("route", measures=measures(rows_per_second=0.5, batch_millis=9000, offsets_behind=7, watermark=ago(hours=1)))
-    stale = stage("route", reported_at=ago(minutes=3), measures=None, backed_up_at=ago(minutes=4))
-    fast = stage("route", measures=measures(watermark=ago(minutes=1)))
+    slow = stage("route", metrics=measures(rows_per_second=0.5, batch_millis=9000, lag=7, watermark=ago(hours=1)))
+    stale = stage("route", reported_at=ago(minutes=3), metrics=None, snapshot_at=ago(minutes=4))
+    fast = stage("route", metrics=measures(watermark=ago(minutes=1)))
     seen = overview(detail(tasks=tuple(task(n, HOLDER, each) for n, each in enumerate((slow, stale, fast)))), NOON)
     route, hourly = seen.stages
     assert (route.stage, route.rows_per_second, route.offsets_behind, route.batch_millis, route.batches) == (
@@ -54,7 +54,7 @@ def test_a_stage_that_tells_of_itself_without_a_batch_is_not_old() -> None:
 
 def test_ages_are_counted_by_the_coordinators_clock_and_else_by_ours() -> None:
     assert overview(detail(), NOON + timedelta(hours=1)).stages[0].report_age_seconds == 2
-    assert overview(detail(told_at=None), NOON + timedelta(seconds=1)).stages[0].report_age_seconds == 3
+    assert overview(detail(server_time=None), NOON + timedelta(seconds=1)).stages[0].report_age_seconds == 3
 
 
 @pytest.mark.parametrize(
@@ -97,40 +97,40 @@ def test_a_run_that_ended_in_order_or_is_stopping_has_no_troubles(changes: dict[
 
 
 def test_a_stage_with_arrears_that_has_not_reported_for_long_is_a_trouble() -> None:
-    late = only_stage(reported_at=ago(minutes=6), measures=measures(at=ago(minutes=6)))
+    late = only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6)))
     assert troubles(**late) == ["1 task without a report of stage route for more than 300 s: Partition 0"]
 
 
 def test_how_long_is_for_the_asker_to_say() -> None:
-    late = detail(**only_stage(reported_at=ago(minutes=6), measures=measures(at=ago(minutes=6))))
+    late = detail(**only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6))))
     assert overview(late, NOON, timedelta(minutes=10)).troubles == ()
     assert overview(detail(), NOON, timedelta(seconds=1)).troubles != ()
 
 
 def test_a_stage_with_nothing_left_to_read_may_be_silent() -> None:
-    assert troubles(**only_stage(reported_at=ago(hours=6), measures=measures(offsets_behind=0, at=ago(hours=6)))) == []
+    assert troubles(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=0, at=ago(hours=6)))) == []
 
 
 def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container_saw() -> None:
-    hanging = only_stage(reported_at=ago(hours=6), offsets_behind=9, measures=measures(offsets_behind=0, at=ago(hours=6)))
+    hanging = only_stage(reported_at=ago(hours=6), lag=9, metrics=measures(lag=0, at=ago(hours=6)))
     assert len(troubles(**hanging)) == 1
     assert overview(detail(**hanging), NOON).stages[0].offsets_behind == 9
-    idle = only_stage(batch_id=None, reported_at=None, measures=None, offsets_behind=0)
+    idle = only_stage(batch_id=None, reported_at=None, metrics=None, lag=0)
     assert troubles(**idle, started_at=ago(hours=6)) == []
 
 
 def test_a_stage_whose_arrears_nobody_knows_may_not() -> None:
-    assert len(troubles(**only_stage(reported_at=ago(hours=6), measures=measures(offsets_behind=None, at=ago(hours=6))))) == 1
-    assert len(troubles(**only_stage(reported_at=ago(hours=6), measures=None))) == 1
+    assert len(troubles(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=None, at=ago(hours=6))))) == 1
+    assert len(troubles(**only_stage(reported_at=ago(hours=6), metrics=None))) == 1
 
 
 def test_a_stage_that_waits_for_slower_tasks_may_be_silent() -> None:
-    pace = {"event_time": NOON, "held": True, "lead_seconds": 90.0, "waits_for": ("Partition 1",), "at": ago(hours=6)}
-    assert troubles(**only_stage(reported_at=ago(hours=6), measures=None, pace=pace)) == []
+    pace = {"event_time": NOON, "waiting": True, "lead_seconds": 90.0, "waits_for": ("Partition 1",), "at": ago(hours=6)}
+    assert troubles(**only_stage(reported_at=ago(hours=6), metrics=None, alignment=pace)) == []
 
 
 def test_a_stage_that_never_reported_is_a_trouble_when_the_run_is_no_longer_young() -> None:
-    silent = only_stage(batch_id=None, reported_at=None, measures=None)
+    silent = only_stage(batch_id=None, reported_at=None, metrics=None)
     assert troubles(**silent) == []
     assert len(troubles(**silent, started_at=ago(minutes=6))) == 1
     unknown: dict[str, Any] = {"tasks": (task(0, HOLDER, stage("route")),), "started_at": ago(minutes=6)}
@@ -166,11 +166,11 @@ def test_a_stream_whose_growth_is_refused_is_a_trouble_and_one_that_the_run_went
 
 def test_a_slot_that_is_held_back_is_a_trouble() -> None:
     held = {"processor_id": "1", "failures": 4, "until": NOON + timedelta(seconds=5)}
-    assert troubles(held_back=(held,)) == ["slot 1 is held back until 12:00:05: it has failed 4 times at once"]
+    assert troubles(crash_loop_backoff=(held,)) == ["slot 1 is held back until 12:00:05: it has failed 4 times at once"]
 
 
 def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
-    assert troubles(given_away=("1",)) == ["1 of 2 slots have had no container, and their tasks are with others"]
+    assert troubles(failed_over_slots=("1",)) == ["1 of 2 slots have had no container, and their tasks are with others"]
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
 )
 def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
     behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
-    assert troubles(adoption={"version": 3, "since": since, "all_on": None, "behind": (behind,)}) == told
+    assert troubles(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told

@@ -134,11 +134,9 @@ def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> 
 
 
 def test_a_task_tells_its_stages_each_on_a_line() -> None:
-    told = measures(rows_per_second=12.0, offsets_behind=3, batch_millis=1500, watermark=ago(minutes=3))
-    held = task(
-        0, execution_id(0), stage("route", measures=told, backed_up_at=ago(minutes=1)), stage("hourly", measures=None), generation=4
-    )
-    free = task(1, None, stage("route", batch_id=None, reported_at=None, measures=None), generation=None)
+    told = measures(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
+    held = task(0, execution_id(0), stage("route", metrics=told, snapshot_at=ago(minutes=1)), stage("hourly", metrics=None), generation=4)
+    free = task(1, None, stage("route", batch_id=None, reported_at=None, metrics=None), generation=None)
     lines = [line.split() for line in plain(tasks_table(detail(tasks=(held, free)), NOON, None)).splitlines()[1:]]
     assert lines[0] == ["Partition", "0", "0", execution_id(0), "4", "route", "41", "12", "3", "1.5s", "2m58s", "1m00s", "2s"]
     assert lines[1] == ["Partition", "0", "0", execution_id(0), "4", "hourly", "41", "-", "-", "-", "-", "-", "2s"]

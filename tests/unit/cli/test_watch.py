@@ -19,7 +19,7 @@ def of_stages(*stages: wire_runs.StageProgress, **changes: Any) -> wire_runs.Run
 
 
 def at(batch: int | None, behind: int | None = 100) -> wire_runs.StageProgress:
-    return stage("hourly", batch_id=batch, offsets_behind=behind, measures=None)
+    return stage("hourly", batch_id=batch, lag=behind, metrics=None)
 
 
 def test_batches_enough_of_every_stage_are_well() -> None:
@@ -40,7 +40,7 @@ def test_a_stage_whose_first_batch_left_nothing_to_read_speaks_for_itself_after_
 
 
 def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -> None:
-    idle = stage("hourly", batch_id=0, measures=measures(offsets_behind=0))
+    idle = stage("hourly", batch_id=0, metrics=measures(lag=0))
     assert look(of_stages(idle), 2).how is HealthState.SETTLING
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 
 def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> HealthState:
     """The run was deployed at noon less five minutes."""
-    return trial.seen(of_stages(*stages, told_at=ago(minutes=5) + timedelta(seconds=after), **changes)).how
+    return trial.seen(of_stages(*stages, server_time=ago(minutes=5) + timedelta(seconds=after), **changes)).how
 
 
 def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_otherwise() -> None:
@@ -115,7 +115,7 @@ def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
     trial = Trial(2, WITHIN)
     assert seen(trial, at(None), after=1) is HealthState.NOT_YET
     assert seen(trial, at(None), after=599) is HealthState.NOT_YET
-    late = trial.seen(of_stages(at(None), told_at=ago(minutes=5) + WITHIN))
+    late = trial.seen(of_stages(at(None), server_time=ago(minutes=5) + WITHIN))
     assert late.how is HealthState.BADLY
     assert late.told.startswith("not within 600 s: ")
     assert not trial.too_late

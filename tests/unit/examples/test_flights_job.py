@@ -41,7 +41,16 @@ def detail(*tasks: TaskReply) -> RunDetail:
         for name, role, stream in [("flights", "input", "air"), ("flights-by-carrier", "intermediate", "flights-by-carrier")]
     )
     stages = (StageBody(name="route", reads=("flights",)), StageBody(name="hourly", reads=("flights-by-carrier",)))
-    plain = {"run_id": "r", "job": "j", "origin": "r", "reason": "", "containers": 2, "job_model_version": 1, "config": {}, "systems": {}}
+    plain = {
+        "run_id": "r",
+        "job": "j",
+        "first_run": "r",
+        "reason": "",
+        "containers": 2,
+        "job_model_version": 1,
+        "config": {},
+        "systems": {},
+    }
     times = {"created_at": NOW, "started_at": NOW, "stop_requested_at": None, "ended_at": None}
     fields = plain | times | {"state": RunState.RUNNING, "streams": streams, "stages": stages, "incarnations": (), "tasks": tasks}
     return RunDetail.model_validate(fields)
