@@ -1,0 +1,210 @@
+"""Deprecated names of the wire, the settings and the metrics work as the new ones do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from pydantic import BaseModel
+
+from coordinator.api import new_api
+from coordinator.settings import Settings, read_settings
+from sluice.client import CoordinatorClient, Refused
+from sluice.core.deprecations import DEPRECATIONS, Deprecation, Kind, in_request, of_kind
+from sluice.core.ids import Generation, RunId, TaskName
+from sluice.metrics import with_old_names
+from sluice.wire import agents, body, drains, jobmodels, runs, snapshots
+from sluice.wire.body import OLD_NAMES, RenamedBody, RenamedReply
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BODIES: dict[str, type[BaseModel]] = {
+    name: found
+    for module in (agents, body, drains, jobmodels, runs, snapshots)
+    for name, found in vars(module).items()
+    if isinstance(found, type) and issubclass(found, BaseModel)
+}
+METRICS = agents.StageMetricsBody(rows=1, rows_per_second=1, batch_millis=1, lag=7, at=NOON)
+PROGRESS = agents.ProgressRequest(generation=1, stage="s", lineage="l", batch_id=0, offsets=(), metrics=METRICS)
+DOCUMENT = new_api().openapi()
+
+
+@pytest.fixture
+def used() -> Iterator[list[Deprecation]]:
+    """The deprecated names that the test uses."""
+    names: list[Deprecation] = []
+    token = in_request.set(names)
+    yield names
+    in_request.reset(token)
+
+
+def aliases(model: type[BaseModel]) -> set[str | None]:
+    return {field.alias for field in model.model_fields.values()}
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [each for each in DEPRECATIONS if each.kind is Kind.FIELD], ids=lambda each: f"{each.where}.{each.old}")
+def test_a_renamed_field_is_one_of_its_body(entry: Deprecation) -> None:
+    model = BODIES[entry.where]
+    assert issubclass(model, RenamedBody | RenamedReply)
+    assert entry.new in aliases(model)
+    assert entry.old not in aliases(model)
+
+
+def test_the_openapi_document_marks_what_is_deprecated() -> None:
+    for entry in of_kind(Kind.ROUTE):
+        (method, path), (_, new_path) = entry.old.split(), str(entry.new).split()
+        assert DOCUMENT["paths"][path][method.lower()]["deprecated"]
+        assert "deprecated" not in DOCUMENT["paths"][new_path][method.lower()]
+    deploy = {each["name"]: each for each in DOCUMENT["paths"]["/runs"]["post"]["parameters"]}
+    assert (deploy["Sluice-Who"].get("deprecated"), deploy["Sluice-Actor"].get("deprecated")) == (True, None)
+    for entry in (each for each in DEPRECATIONS if each.kind is Kind.FIELD):
+        fields = DOCUMENT["components"]["schemas"][entry.where]["properties"]
+        assert (fields[entry.old].get("deprecated"), fields[str(entry.new)].get("deprecated")) == (True, None)
+
+
+def test_a_renamed_setting_is_one() -> None:
+    assert {each.new for each in of_kind(Kind.SETTING)} <= Settings.model_fields.keys()
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_may_use_the_old_names(used: list[Deprecation]) -> None:
+    written = json.loads(PROGRESS.model_dump_json(by_alias=True, context=OLD_NAMES))
+    assert (written["measures"]["offsetsBehind"], "metrics" in written, "lag" in written["measures"]) == (7, False, False)
+    assert agents.ProgressRequest.model_validate(written) == PROGRESS
+    assert [each.old for each in used] == ["measures", "offsetsBehind"]
+
+
+def test_a_request_with_the_new_names_uses_no_old_one(used: list[Deprecation]) -> None:
+    written = json.loads(PROGRESS.model_dump_json(by_alias=True))
+    assert (written["metrics"]["lag"], "measures" in written) == (7, False)
+    assert agents.ProgressRequest.model_validate(written) == PROGRESS
+    assert used == []
+
+
+def test_of_a_request_with_both_names_the_old_one_is_ignored(used: list[Deprecation]) -> None:
+    both = METRICS.model_dump(mode="json", by_alias=True) | {"offsetsBehind": 99}
+    assert agents.StageMetricsBody.model_validate(both) == METRICS
+    assert used == []
+
+
+def test_an_answer_carries_both_names_and_is_read_with_either(used: list[Deprecation]) -> None:
+    reply = agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
+    written = json.loads(reply.model_dump_json(by_alias=True))
+    assert written == {"wait": True, "hold": True, "leadSeconds": None, "waitsFor": []}
+    for dropped in ("wait", "hold"):
+        assert agents.EventTimeReply.model_validate({name: value for name, value in written.items() if name != dropped}) == reply
+    assert used == [], "an old coordinator's answer is not a use"
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_a_variable_with_the_old_name_is_read(monkeypatch: pytest.MonkeyPatch, used: list[Deprecation]) -> None:
+    monkeypatch.setenv("SLUICE_HOLD_BACK_SECONDS", "7")
+    assert read_settings().crash_loop_backoff_seconds == 7
+    assert {each.old for each in used} == {"hold_back_seconds"}
+
+
+def test_the_new_variable_wins_over_the_old_one_and_both_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text("hold_back_seconds = 1\nlog_keep_seconds = 2\n")
+    monkeypatch.setenv("SLUICE_CONFIG", str(file))
+    found = read_settings()
+    assert (found.crash_loop_backoff_seconds, found.log_retention_seconds) == (1, 2)
+    monkeypatch.setenv("SLUICE_HOLD_BACK_SECONDS", "3")
+    assert read_settings().crash_loop_backoff_seconds == 3
+    monkeypatch.setenv("SLUICE_CRASH_LOOP_BACKOFF_SECONDS", "4")
+    assert read_settings().crash_loop_backoff_seconds == 4
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_metric_is_exposed_under_both_names() -> None:
+    runs_of_chores = CounterMetricFamily("sluice_chore_runs", "Runs.", labels=["chore"])
+    runs_of_chores.add_metric(["gc"], 3)
+    other = GaugeMetricFamily("sluice_lease_seconds", "Lease.", 40)
+    found = list(with_old_names([runs_of_chores, other]))
+    assert [each.name for each in found] == ["sluice_chore_runs", "sluice_chore_turns", "sluice_lease_seconds"]
+    assert [(each.samples[0].name, each.samples[0].labels, each.samples[0].value) for each in found[:2]] == [
+        ("sluice_chore_runs_total", {"chore": "gc"}, 3),
+        ("sluice_chore_turns_total", {"chore": "gc"}, 3),
+    ]
+
+
+# --- the client and a coordinator of the release before --------------------------------------------------------------
+
+
+class OldCoordinator:
+    """Answers as release 0.1 does: unknown fields and routes are refused. After `upgrade` it knows both names."""
+
+    def __init__(self) -> None:
+        self.upgraded = False
+        self.requests: list[tuple[str, Any]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        path = request.url.path
+        self.requests.append((path.rsplit("/", 1)[1], sent))
+        old = path.endswith("/pace") or "measures" in sent
+        new = path.endswith("/event-time") or "metrics" in sent
+        if new and not self.upgraded:
+            status, slug = (404, "http-404") if path.endswith("/event-time") else (422, "invalid-request")
+            problem = {"type": f"urn:sluice:{slug}", "title": slug, "status": status, "detail": slug}
+            return httpx.Response(status, json=problem)
+        headers = {"Deprecation": "@1"} if old and self.upgraded else {}
+        if path.endswith(("/pace", "/event-time")):
+            return httpx.Response(200, json={"hold": True, "leadSeconds": None, "waitsFor": []}, headers=headers)
+        return httpx.Response(204, headers=headers)
+
+    @property
+    def names(self) -> list[str]:
+        return [path if path != "progress" else "measures" if "measures" in sent else "metrics" for path, sent in self.requests]
+
+
+async def progress(client: CoordinatorClient) -> None:
+    await client.progress(RunId("r"), TaskName("Partition 0"), PROGRESS)
+
+
+async def test_a_coordinator_of_the_release_before_is_spoken_to_with_the_old_names() -> None:
+    coordinator = OldCoordinator()
+    client = CoordinatorClient("http://c", httpx.MockTransport(coordinator))
+    await progress(client)
+    assert (await client.report_event_time(RunId("r"), TaskName("Partition 0"), Generation(1), "s", NOON)).wait
+    await progress(client)
+    assert coordinator.names == ["metrics", "measures", "pace", "measures"], "after the first refusal it keeps to the old names"
+
+
+async def test_the_client_returns_to_the_new_names_once_the_coordinator_knows_them() -> None:
+    coordinator = OldCoordinator()
+    client = CoordinatorClient("http://c", httpx.MockTransport(coordinator))
+    await progress(client)
+    coordinator.upgraded = True
+    await progress(client)
+    await progress(client)
+    assert coordinator.names == ["metrics", "measures", "measures", "metrics"]
+
+
+async def test_a_request_that_is_refused_under_both_names_is_refused() -> None:
+    problem = {"type": "urn:sluice:invalid-request", "title": "t", "status": 422, "detail": "no such thing"}
+    requests: list[httpx.Request] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(422, json=problem)
+
+    client = CoordinatorClient("http://c", httpx.MockTransport(refuse))
+    for _ in range(2):
+        with pytest.raises(Refused, match="no such thing"):
+            await progress(client)
+    assert [b"metrics" in each.content for each in requests] == [True, False, True, False]
