@@ -128,8 +128,8 @@ def test_the_setting_is_a_list_in_json_or_toml(tmp_path: Path, monkeypatch: pyte
     ("value", "told"),
     [
         ("a:B", "a JSON list is needed"),
-        ('["a"]', "'a' allows nothing: name a class as module:Class"),
-        ('["*"]', "'*' allows nothing"),
+        ('["a"]', "'a' names no grouper: write module:Class"),
+        ('["*"]', "'*' names no grouper"),
         ("7", "groupers"),
     ],
 )
