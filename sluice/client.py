@@ -57,10 +57,10 @@ IDLE_CONNECTION = timedelta(seconds=5)
 
 def actor_headers() -> dict[str, str]:
     """The headers that name the user of this process, under the new name and the old one."""
-    return dict.fromkeys((wire_body.ACTOR_HEADER, wire_body.OLD_ACTOR_HEADER), _user())
+    return dict.fromkeys((wire_body.ACTOR_HEADER, wire_body.OLD_ACTOR_HEADER), user_name())
 
 
-def _user() -> str:
+def user_name() -> str:
     """The user of this process, in printable ASCII; "" if unknown."""
     try:
         return re.sub(r"[^\x20-\x7e]", "?", getpass.getuser())[:200].strip()

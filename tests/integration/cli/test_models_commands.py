@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sluice.cli import models
-from sluice.client import Refused, whoever
+from sluice.client import Refused, user_name
 from sluice.core.errors import BadSettings, UnknownJob
 from sluice.streams.log import Log
 from tests.support.api import run_body
@@ -103,7 +103,7 @@ def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None
     assert isinstance(job.error("scale", "lost", "2"), UnknownJob)
     assert "nothing to change" in job.sluice("scale", "flight-delays", "3")
     (newest, first) = json.loads(job.sluice("models", "ls", "--json"))["models"]
-    assert (newest["actor"], newest["why"]) == (whoever(), "scaled from 2 to 3 containers; more to do")
+    assert (newest["actor"], newest["why"]) == (user_name(), "scaled from 2 to 3 containers; more to do")
     listed = job.sluice("models", "ls", "flight-delays").splitlines()
     assert listed[0].split() == ["VERSION", "IN", "FORCE", "MADE", "BY", "RUN", "CONTENT", "WHY"]
     assert listed[1].split()[:2] == ["2", "yes"]

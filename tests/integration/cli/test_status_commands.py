@@ -194,7 +194,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
         [],
     )
     assert job["stages"][0].keys() == {
-        *("stage", "batches", "rowsPerSecond", "lag", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
+        *("stage", "batches", "rowsPerSecond", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
         "backupAgeSeconds",
     }
 
