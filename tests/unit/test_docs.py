@@ -1,4 +1,4 @@
-"""The documentation refers to files and headings that exist."""
+"""The documentation refers to files and headings that exist, and the walks of docs/architecture.md stay short."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w./-])(?:sluice|coordinator|containers|bench|examples|tests|migrations|deploy|scripts|docs)/[\w./-]*\w")
 OLD_MODULE = re.compile(r"^\| `\S+` \| `.*` \|$")
 """A row of decision 1's map from the old modules to the new ones, which tests/unit/test_packages.py checks."""
+
+WALKS = {"Heartbeat": 5, "Drain": 16, "Commit": 12, "Restore": 12, "Growth": 16}
+"""The most files that each walk may meet."""
 
 
 def text_of(page: Path) -> str:
@@ -47,3 +50,24 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_exist(page: Path) -
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     text = re.sub(r"\b[a-z]+://\S+", "", text_of(page))
     assert [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+def walks() -> dict[str, str]:
+    """The sequence diagram under each heading of docs/architecture.md that has one."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    return dict(re.findall(r"^### ([^\n]+)\n(?:(?!^#).)*?^```mermaid\nsequenceDiagram\n(.*?)^```$", text, re.M | re.S))
+
+
+def test_the_walks_are_those_whose_length_is_bounded() -> None:
+    assert walks().keys() == WALKS.keys()
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_names_its_files_in_the_order_in_which_they_come(name: str) -> None:
+    diagram = walks()[name]
+    named = dict(re.findall(r"^ *(?:participant|actor) (\w+) as (.+)$", diagram, re.M))
+    files = [each for each in named.values() if each.endswith(".py")]
+    assert [each for each in files if not (ROOT / each).is_file()] == []
+    assert len(files) == len(set(files)) <= WALKS[name]
+    met = [end for ends in re.findall(r"^ *(\w+) *-{1,2}>>\+? *-?(\w+):", diagram, re.M) for end in ends]
+    assert list(dict.fromkeys(met)) == list(named)
