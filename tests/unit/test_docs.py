@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.deprecations import DEPRECATIONS, Kind
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page.relative_to(ROOT)
@@ -50,6 +52,17 @@ def test_the_links_of_a_page_lead_to_files_and_headings_that_exist(page: Path) -
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     text = re.sub(r"\b[a-z]+://\S+", "", text_of(page))
     assert [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "deprecated-names.md")], ids=str)
+def test_a_page_uses_no_deprecated_name(page: Path) -> None:
+    named = {
+        each.old.rpartition(" ")[2] if each.kind is Kind.ROUTE else each.old
+        for each in DEPRECATIONS
+        if each.kind in (Kind.ROUTE, Kind.HEADER, Kind.SETTING, Kind.METRIC, Kind.COMMAND, Kind.URL)
+    }
+    text = text_of(page)
+    assert [name for name in sorted(named) if re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", text)] == []
 
 
 def walks() -> dict[str, str]:
