@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from sluice.core.snapshot import Snapshot
 from sluice.job import DeclaredStage
 
 STARTING = os.cpu_count() or 1
@@ -21,14 +22,14 @@ STARTING = os.cpu_count() or 1
 
 
 class BatchHooks(Protocol):
-    """What stands around each batch of a stage that writes through its task. Called on Spark's threads; both may block, and raise."""
+    """Called for each batch of a stage that writes through its task, on Spark's threads. Both methods may block, and raise."""
 
-    def begins(self, batch: int) -> None:
-        """The batch was planned and begins to be computed."""
+    def before_batch(self, batch: int) -> None:
+        """The batch is planned, and is about to be computed."""
         ...
 
-    def writes(self, batch: int) -> None:
-        """The batch is about to write: from here on others may see of it."""
+    def before_write(self, batch: int) -> None:
+        """The batch is about to write: from here on its output may be visible."""
         ...
 
 
@@ -53,6 +54,8 @@ class StageStart:
     written under it. "" while it runs."""
     failed_drains: Sequence[str] = ()
     """What these wrote to intermediate streams does not count."""
+    snapshot: Snapshot | None = None
+    """What its checkpoint is restored from when this disk has none that is as new."""
 
     @property
     def query(self) -> str:

@@ -1,7 +1,7 @@
 """The agent: one event loop on a thread of its own inside the driver, from registration to exit code.
 
-Order of a life: ask for the run, register (from here on the heart beats), open Spark, run the slot's tasks (`containers/agent/slot.py`),
-and then wait for whatever ends it: a stop (SIGTERM, a notice), the verdict of the heart, or a failure that restarts could not mend.
+It reads the run, registers (heartbeats are sent from then on), opens Spark and runs the slot's tasks (`containers/agent/slot.py`), until
+there is a reason to exit: a stop (SIGTERM or a notice), the end of the lease, or a failure that restarts could not mend.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from prometheus_client.metrics_core import Metric
+from pydantic import ValidationError
 
 from containers.agent.alignment import Aligner
-from containers.agent.drain import DrainNews
-from containers.agent.heartbeat import LeaseKeeper, LeaseRanOut, Replaced, RunOver
+from containers.agent.drain import DrainParticipant
+from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason
-from containers.agent.metrics import ContainerCollector, Exposition, Meters, backup_metrics, expose
-from containers.agent.progress import Reports
+from containers.agent.metrics import ContainerCollector, Meter, MetricsServer, backup_metrics, serve_metrics
+from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
-from containers.agent.stage import RestartPolicy
+from containers.agent.stage import RestartPolicy, StageContext
 from containers.agent.task import TaskContext
 from containers.engine import Engine, StageStart
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
 from containers.state.context import StateContext
-from containers.state.recovery import Snapshot
 from containers.state.standby import Standby
 from sluice.blobs.port import BlobStore
 from sluice.client import CoordinatorClient, Refused
@@ -37,23 +37,27 @@ from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun
 from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
-from sluice.core.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.job import Job
 from sluice.wire import agents as wire_agents
+from sluice.wire import body as wire_body
+from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
 
-EXPOSE_WITHIN = timedelta(seconds=10)
-"""The machine's name is looked up on the way."""
+SERVE_METRICS_WITHIN = timedelta(seconds=10)
+"""How long the start of the metrics server may take: it looks up the machine's name."""
 
-POLL = timedelta(seconds=20)
-"""How long one poll for notices is held."""
+LONG_POLL = timedelta(seconds=20)
+"""The longest duration of a poll for notices."""
+
+REPORT_EXIT_WITHIN = timedelta(seconds=5)
 
 
 class Agent:
-    """One incarnation of a slot. `make_engine` builds the engine once the run is known; `on_renewed` tells the watchdog of the lease."""
+    """One incarnation of a slot. `make_engine` builds the engine once the run is known; `on_renewed` passes the end of the lease to the
+    watchdog; `on_lease_lost` ends the process."""
 
     def __init__(
         self,
@@ -72,179 +76,223 @@ class Agent:
         self._clock = clock
         self._make_engine = make_engine
         self._on_renewed = on_renewed
-        self._life = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
-        self._queries: Queries | None = None
-        self._slot: Slot | None = None
-        self._reports = Reports(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
-        self._meters = Meters(settings.trigger, clock)
+        self._lifecycle = ContainerLifecycle(clock, timedelta(seconds=settings.connect_timeout_seconds), on_lease_lost)
+        self._reporter = ProgressReporter(coordinator, settings.run, timedelta(seconds=settings.report_seconds))
         self._backups = StateContext(job, settings, coordinator, clock, open_blobs)
         self._standby = Standby(self._backups, settings.id, timedelta(seconds=settings.standby_seconds))
-        self._snapshots: dict[str, Snapshot] = {}
-        self._drains = DrainNews(self._life, coordinator, settings.run, self._backups, self._pause_queries, self._after_drain)
-        self._heart: LeaseKeeper | None = None
-        self._exposition: Exposition | None = None
-
-    # --- what may end it -------------------------------------------------------------------------------------------
+        self._drains = DrainParticipant(
+            job, coordinator, settings.run, self._backups, self._lifecycle, self._pause_queries, self._after_drain
+        )
+        self._queries: Queries | None = None
+        self._slot: Slot | None = None
+        self._lease: LeaseKeeper | None = None
+        self._metrics_server: MetricsServer | None = None
 
     def stop_requested(self) -> None:
-        """SIGTERM: stop between batches; a second one does not wait for batches."""
-        if self._life.over:
-            log.warning("told to stop again: running batches are interrupted")
+        """SIGTERM: stop between two batches. The second one interrupts running batches."""
+        if self._lifecycle.exiting:
+            log.warning("second stop request: running batches are interrupted")
             if self._queries is not None:
                 self._queries.hurry()
-        self._life.end(ExitReason(EXIT_OK, "told to stop"))
-
-    # --- the life --------------------------------------------------------------------------------------------------
+        self._lifecycle.exit(ExitReason(EXIT_OK, "stop requested"))
 
     async def run(self) -> ExitReason:
-        """Until the end; the caller exits with its code."""
-        tell = False
+        """Run until there is a reason to exit; the caller exits with its code."""
+        report_exit = False
         try:
-            run = await self._life.reach(lambda: self._coordinator.run(self._settings.run))
+            run = await self._lifecycle.connect(lambda: self._coordinator.run(self._settings.run))
             if run.state.ended:
-                return ExitReason(EXIT_OK, f"the run is over: {run.state}")
+                return ExitReason(EXIT_OK, f"the run has ended: {run.state}")
             check_job(self._job, run)
-            await self._expose()
+            await self._serve_metrics()
             registered = await self._register(run)
-            tell = True
+            report_exit = True
             self._drains.begin(run.drain)
             await self._work(run, registered)
-            ending = await self._life.ending
-            tell = await self._wind_down()
+            reason = await self._lifecycle.exit_reason
+            report_exit = await self._shut_down()
         except LeaseLost as lost:
-            ending = ExitReason(EXIT_LEASE_LOST, str(lost))
+            reason = ExitReason(EXIT_LEASE_LOST, str(lost))
         except SluiceError as error:
             stale = isinstance(error, StaleRun)
-            self._life.end(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(EXIT_FAILED, f"{error.title()} {error}"))
-            ending = self._life.ending.result()
+            self._lifecycle.exit(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(EXIT_FAILED, f"{error.title()} {error}"))
+            reason = self._lifecycle.exit_reason.result()
         except Exception as error:
             log.error("the agent failed", exc_info=error)
-            ending = ExitReason(EXIT_FAILED, f"{type(error).__name__}: {error}")
+            reason = ExitReason(EXIT_FAILED, f"{type(error).__name__}: {error}")
         finally:
-            await self._life.end_background()
+            await self._lifecycle.cancel_background()
             await self._backups.close()
-            if self._exposition is not None:
-                self._exposition.close()
-        if tell:
-            await self._say_goodbye(ending)
-        return ending
+            if self._metrics_server is not None:
+                self._metrics_server.close()
+        if report_exit:
+            await self._report_exit(reason)
+        return reason
 
-    async def _expose(self) -> None:
-        """Show metrics. Without them the container works just as well."""
+    # --- metrics ---------------------------------------------------------------------------------------------------
+
+    async def _serve_metrics(self) -> None:
+        """A container whose metrics cannot be served runs without them."""
         host, port, name = self._settings.metrics_host, self._settings.metrics_port, self._settings.host
         collector = ContainerCollector(
-            self._meters, self._settings.trigger, self._lease_left, lambda: len(self._held), self._clock, self._backup_metrics
+            self._meters, self._settings.trigger, self._lease_left, lambda: len(self._owned), self._clock, self._backup_metrics
         )
         try:
-            async with asyncio.timeout(EXPOSE_WITHIN.total_seconds()):
-                self._exposition = await asyncio.to_thread(expose, collector, host, port, name)
+            async with asyncio.timeout(SERVE_METRICS_WITHIN.total_seconds()):
+                self._metrics_server = await asyncio.to_thread(serve_metrics, collector, host, port, name)
         except (OSError, TimeoutError, UnicodeError) as error:
             log.warning(
-                "no metrics are shown: %s, port %d: %s (SLUICE_METRICS_HOST, SLUICE_METRICS_PORT)", host, port, error or "no answer"
+                "metrics are not served: %s, port %d: %s (SLUICE_METRICS_HOST, SLUICE_METRICS_PORT)", host, port, error or "no answer"
             )
             return
-        log.info("metrics on %s", self._exposition.address or f"port {self._exposition.port}")
+        log.info("metrics on %s", self._metrics_server.address or f"port {self._metrics_server.port}")
+
+    def _meters(self) -> Sequence[Meter]:
+        return self._queries.meters() if self._queries is not None else ()
 
     def _backup_metrics(self) -> Iterable[Metric]:
         return backup_metrics(self._backups.meters, self._backups.requests, self._standby.meters)
 
     def _lease_left(self) -> timedelta | None:
-        return self._heart.left if self._heart else None
+        return self._lease.left if self._lease else None
 
     @property
-    def _held(self) -> Mapping[TaskName, Generation]:
-        return self._slot.held if self._slot is not None else {}
+    def _owned(self) -> Mapping[TaskName, Generation]:
+        return self._slot.owned if self._slot is not None else {}
+
+    # --- registration, lease, notices ------------------------------------------------------------------------------
 
     async def _register(self, run: wire_runs.RunDetail) -> wire_agents.RegisterReply:
         request = wire_agents.RegisterRequest(
             processor_id=self._settings.processor_id,
             execution_container_id=self._settings.id,
             host=self._settings.host,
-            metrics_address=self._exposition.address if self._exposition else None,
+            metrics_address=self._metrics_server.address if self._metrics_server else None,
         )
         sent = self._clock.elapsed()
 
-        async def ask() -> wire_agents.RegisterReply:
+        async def register() -> wire_agents.RegisterReply:
             nonlocal sent
             sent = self._clock.elapsed()
             return await self._coordinator.register(self._settings.run, request)
 
-        reply = await self._life.reach(ask)
+        reply = await self._lifecycle.connect(register)
         epoch = Epoch(reply.epoch)
-        trust = Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds))
-        self._heart = heart = LeaseKeeper(
+        self._lease = lease = LeaseKeeper(
             self._coordinator,
             self._settings.id,
             epoch,
-            trust,
+            Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
             timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
             random.random,
             self._on_renewed,
-            on_version=self._hear_of_model,
+            on_version=self._on_version,
         )
         log.info("slot %s of run %s, epoch %d, lease %g s", self._settings.processor_id, run.run_id, epoch, reply.lease_seconds)
-        self._life.in_background(self._beat(heart), "heartbeat")
-        self._life.in_background(self._listen(), "notices")
-        self._life.in_background(self._reports.run(), "progress")
+        self._lifecycle.in_background(self._keep_lease(lease), "heartbeat")
+        self._lifecycle.in_background(self._follow_notices(), "notices")
+        self._lifecycle.in_background(self._reporter.run(), "progress")
         return reply
 
-    async def _beat(self, heart: LeaseKeeper) -> None:
-        match await heart.run():
+    async def _keep_lease(self, lease: LeaseKeeper) -> None:
+        match await lease.run():
             case Replaced():
-                self._life.lose_lease("the coordinator holds this container for replaced or lost")
-            case LeaseRanOut(last_error=error):
-                self._life.lose_lease(f"the lease ran out while the coordinator was unreachable: {error}")
-            case RunOver(state=state):
-                self._life.end(ExitReason(EXIT_OK, f"the run is over: {state}"))
+                self._lifecycle.lose_lease("the coordinator considers this container replaced or lost")
+            case LeaseExpired(last_error=error):
+                self._lifecycle.lose_lease(f"the lease expired while the coordinator was unreachable: {error}")
+            case RunEnded(state=state):
+                self._lifecycle.exit(ExitReason(EXIT_OK, f"the run has ended: {state}"))
 
-    async def _listen(self) -> None:
-        """Notices as they come. Those from before the registration are read too: a stop may be among them."""
+    async def _follow_notices(self) -> None:
+        """Also those from before the registration: a stop may be among them."""
         seq = 0
         while True:
-            asked = self._clock.elapsed()
+            sent = self._clock.elapsed()
             try:
-                found = await self._coordinator.notices(self._settings.run, seq, POLL)
+                notices = await self._coordinator.notices(self._settings.run, seq, LONG_POLL)
             except (Unavailable, Refused) as error:
                 log.debug("no notices: %s", error)
                 await asyncio.sleep(RETRY.total_seconds())
                 continue
-            for notice in found:
+            for notice in notices:
                 seq = notice.seq
-                if notice.kind in ("STOP", "ENDED"):
-                    self._life.end(ExitReason(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
-                elif notice.kind == "DRAIN":
-                    await self._drains.hear(notice.detail)
-                elif notice.kind == "MODEL":
-                    self._hear_of_model(notice.detail.get("version"))
-                elif notice.kind == "BACKUP":
-                    await self._adopt_backup()
-            if not found and self._clock.elapsed() - asked < RETRY.total_seconds():  # a coordinator that is going down holds no polls
+                await self._on_notice(notice)
+            if not notices and self._clock.elapsed() - sent < RETRY.total_seconds():  # a coordinator that shuts down answers polls early
                 await asyncio.sleep(RETRY.total_seconds())
 
-    def _hear_of_model(self, version: object) -> None:
+    async def _on_notice(self, notice: wire_body.Notice) -> None:
+        match notice.kind:
+            case "STOP" | "ENDED":
+                self._lifecycle.exit(ExitReason(EXIT_OK, f"the run is to stop: {notice.detail.get('reason', '')}"))
+            case "DRAIN":
+                try:
+                    self._drains.advance(wire_drains.DrainNotice.model_validate(notice.detail))
+                except ValidationError:
+                    log.warning("a notice of a drain is not understood: %s", str(notice.detail)[:200])
+            case "MODEL":
+                self._on_version(notice.detail.get("version"))
+            case "BACKUP":
+                await self._adopt_blob_stores()
+
+    def _on_version(self, version: object) -> None:
         if self._slot is not None and isinstance(version, int):
-            self._slot.hear(version)
+            self._slot.on_version(version)
 
     def _pause_queries(self) -> None:
         if self._queries is not None:
-            self._life.in_background(self._queries.pause(self._settings.stop_timeout), "drain")
+            self._lifecycle.in_background(self._queries.pause(self._settings.stop_timeout), "drain")
 
     def _after_drain(self) -> None:
         if self._slot is not None:
             self._slot.look_again()
 
-    async def _adopt_backup(self) -> None:
-        """Use the blob stores that the run names now. One that cannot be used changes nothing: the others go on."""
+    async def _adopt_blob_stores(self) -> None:
+        """Use the blob stores that the run names now. If one cannot be used, the container keeps those that it has."""
         try:
-            await self._backups.adopt(await self._life.reach(lambda: self._coordinator.run(self._settings.run)))
+            await self._backups.adopt(await self._lifecycle.connect(lambda: self._coordinator.run(self._settings.run)))
         except SluiceError as error:
             log.error("the run's new blob stores are not used: %s %s", error.title(), error)
 
-    async def _open_blobs(self, run: wire_runs.RunDetail) -> None:
-        """A blob store that does not answer is waited for as the coordinator is."""
+    # --- work ------------------------------------------------------------------------------------------------------
+
+    async def _work(self, run: wire_runs.RunDetail, registered: wire_agents.RegisterReply) -> None:
+        """Open Spark, then run the slot's tasks, each as soon as it can be acquired."""
+        await self._open_blob_stores(run)
+        context = StageContext(
+            policy=RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds)),
+            trigger=self._settings.trigger,
+            clock=self._clock,
+            reporter=self._reporter,
+            new_aligner=self._new_aligner(run),
+            new_backup=lambda start: Backup(self._backups, start) if run.restore_from else None,
+        )
+        queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
+        await self._lifecycle.unless_exiting(queries.open())
+        if self._lifecycle.exiting:
+            return
+        self._lifecycle.in_background(self._probe_spark(queries), "Spark")
+        tasks = TaskContext(
+            lifecycle=self._lifecycle,
+            job=self._job,
+            coordinator=self._coordinator,
+            run=run,
+            execution_id=self._settings.id,
+            epoch=Epoch(registered.epoch),
+            queries=queries,
+            reporter=self._reporter,
+            drains=self._drains,
+            stop_timeout=self._settings.stop_timeout,
+        )
+        self._slot = Slot(tasks, self._settings.processor, registered.job_model_version)
+        self._lifecycle.in_background(self._slot.follow(), "job model")
+        if replicas_of(run.config):
+            self._lifecycle.in_background(self._standby.run(), "standby")
+
+    async def _open_blob_stores(self, run: wire_runs.RunDetail) -> None:
+        """Wait for a blob store that does not answer, as long as for the coordinator."""
         give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
-        while not self._life.over:
+        while not self._lifecycle.exiting:
             try:
                 await self._backups.adopt(run)
                 return
@@ -252,91 +300,45 @@ class Agent:
                 if self._clock.elapsed() >= give_up:
                     raise
                 log.warning("waiting for the blob store: %s", error)
-                await self._life.pause(RETRY)
+                await self._lifecycle.pause(RETRY)
 
-    @property
-    def backing_up_to(self) -> Sequence[BlobStoreName]:
-        return list(self._backups.destinations.to)
+    async def _probe_spark(self, queries: Queries) -> None:
+        self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
 
-    def _backup_of(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Backup | None]:
-        def backup_of(start: StageStart) -> Backup | None:
-            return Backup(self._backups, start, self._snapshots.get(start.query)) if run.restore_from else None
-
-        return backup_of
-
-    async def _work(self, run: wire_runs.RunDetail, registered: wire_agents.RegisterReply) -> None:
-        """Open Spark, then run the slot's tasks, each as soon as it is free."""
-        policy = RestartPolicy(self._settings.max_restarts, timedelta(seconds=self._settings.restart_delay_seconds))
-        await self._open_blobs(run)
-        queries = self._queries = Queries(
-            self._make_engine(run),
-            policy,
-            self._clock,
-            self._reports,
-            self._life.lose_lease,
-            self._pacer_of(run),
-            self._backup_of(run),
-            self._meters,
-        )
-        await self._life.unless_over(queries.open())
-        if self._life.over:
-            return
-        self._life.in_background(self._feel_pulse(queries), "Spark")
-        place = TaskContext(
-            life=self._life,
-            job=self._job,
-            coordinator=self._coordinator,
-            run=run,
-            execution_id=self._settings.id,
-            epoch=Epoch(registered.epoch),
-            queries=queries,
-            reports=self._reports,
-            drains=self._drains,
-            snapshots=self._snapshots,
-            stop_within=self._settings.stop_timeout,
-        )
-        self._slot = Slot(place, self._settings.processor, registered.job_model_version)
-        self._life.in_background(self._slot.follow(), "job model")
-        if replicas_of(run.config):
-            self._life.in_background(self._standby.run(), "standby")
-
-    async def _feel_pulse(self, queries: Queries) -> None:
-        self._life.end(ExitReason(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
-
-    def _pacer_of(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Aligner | None]:
-        """Aligned are the stages that feed another one, in a run that asks for it."""
+    def _new_aligner(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Aligner | None]:
+        """Stages that write an intermediate stream are aligned, in a run that limits the skew of event times."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
-        def pacer_of(start: StageStart) -> Aligner | None:
+        def new_aligner(start: StageStart) -> Aligner | None:
             if run.max_event_skew_seconds is None or intermediate.isdisjoint(start.declared.stage.writes):
                 return None
             return Aligner(self._coordinator, self._settings.run, start)
 
-        return pacer_of
+        return new_aligner
 
-    # --- the end ---------------------------------------------------------------------------------------------------
+    # --- exit ------------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self) -> bool:
-        """Stop every query between batches, tell the last progress, give back the tasks whose queries have ended. After a lost lease:
-        nothing. Whether all have ended: while one may still act, nobody is told that this container is gone."""
-        if self._life.ending.result().exit_code == EXIT_LEASE_LOST:
+    async def _shut_down(self) -> bool:
+        """Stop every query between two batches, report the last progress, and release the tasks whose queries have ended. Nothing of that
+        after a lost lease. Whether the exit may be reported: not while a query may still act."""
+        if self._lifecycle.exit_reason.result().exit_code == EXIT_LEASE_LOST:
             return False
-        late = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
-        if late:
-            log.warning("this container's exit is left for its watchdog to tell: %s may still act", ", ".join(sorted(late)))
+        acting = await self._queries.stop(self._settings.stop_timeout) if self._queries is not None else set()
+        if acting:
+            log.warning("%s may still act: the watchdog will report this container's exit", ", ".join(sorted(acting)))
         try:
-            await self._reports.flush()
-            for task, generation in self._held.items():
-                if task not in late:
+            await self._reporter.flush()
+            for task, generation in self._owned.items():
+                if task not in acting:
                     await self._coordinator.release(self._settings.run, task, generation)
         except SluiceError as error:
-            log.warning("not everything could be told to the coordinator: %s", error)
-        return not late
+            log.warning("not everything could be reported to the coordinator: %s", error)
+        return not acting
 
-    async def _say_goodbye(self, ending: ExitReason) -> None:
-        """Tell the exit. If nobody hears it, the watchdog tells it when the process is gone, or the lease runs out."""
+    async def _report_exit(self, reason: ExitReason) -> None:
+        """If this fails, the watchdog reports the exit when the process has ended, or the lease expires."""
         try:
-            async with asyncio.timeout(5):
-                await self._coordinator.exited(self._settings.id, ending.exit_code, ending.reason)
+            async with asyncio.timeout(REPORT_EXIT_WITHIN.total_seconds()):
+                await self._coordinator.exited(self._settings.id, reason.exit_code, reason.reason)
         except (SluiceError, TimeoutError) as error:
-            log.warning("the coordinator was not told of the end: %s", error or "no answer")
+            log.warning("the exit was not reported to the coordinator: %s", error or "no answer")

@@ -1,7 +1,7 @@
-"""Keeping a stage in step with the same stage of other tasks, on the coordinator's word (`sluice/core/alignment.py`).
+"""Watermark alignment: a stage that runs ahead of the same stage of other tasks waits for them (`sluice/core/alignment.py`).
 
-The query itself runs on: each of its batches passes a gate before it writes anything, and the gate opens when the coordinator, told how far
-the batch before has come, says so. So a task is never further ahead than is allowed by more than one batch.
+The query keeps running. Each of its batches waits before it computes, until the coordinator has received the event time of the batch before
+and answered that the stage need not wait. So a task is ahead by more than the limit for one batch at most.
 """
 
 from __future__ import annotations
@@ -19,82 +19,87 @@ from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN = timedelta(seconds=1)
-REMIND = timedelta(seconds=5)
-"""How often a task that need not wait says where it is: a coordinator that was restarted must hear of it."""
+WAITING_INTERVAL = timedelta(seconds=1)
+"""How often a stage that waits reports its event time."""
 
-LATE_NEWS = timedelta(seconds=20)
-"""How long a batch waits for Spark's word on the batch before it, which Spark may drop when its queue of events is full."""
+INTERVAL = timedelta(seconds=5)
+"""How often a stage that need not wait reports its event time: a coordinator that was restarted does not know it."""
+
+PROGRESS_WITHIN = timedelta(seconds=20)
+"""How long a batch waits for the progress of the batch before it. Spark drops progress events when its queue of events is full."""
 
 
 class Aligner:
-    """Of one stage of a task. Made and run on the agent's loop; it stands around each batch."""
+    """Of one stage of a task. Created and run on the agent's loop. A `BatchHooks`."""
 
-    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, start: StageStart, ask_again: timedelta = ASK_AGAIN) -> None:
+    def __init__(
+        self, coordinator: CoordinatorClient, run_id: RunId, start: StageStart, waiting_interval: timedelta = WAITING_INTERVAL
+    ) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
         self._start = start
-        self._ask_again = ask_again
+        self._waiting_interval = waiting_interval
         self._loop = asyncio.get_running_loop()
         self._event_time: datetime | None = None
         self._committed = self._passed = -1
-        self._told: int | None = None
-        self._word = wire_agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
+        self._reported: int | None = None
+        self._decision = wire_agents.EventTimeReply(wait=True, lead_seconds=None, waits_for=())
         self._open = False
-        self._news = asyncio.Event()
+        self._report_now = asyncio.Event()
         self._changed = asyncio.Condition()
 
     def committed(self, batch: int, event_time: datetime | None) -> None:
-        """A batch was committed; `event_time` is the newest in it, None if it tells none."""
+        """A batch was committed. `event_time`: the newest in it, None if it has none."""
         self._committed = batch
         if event_time is not None:
             self._event_time = max(event_time, self._event_time or event_time)
-        self._news.set()
+        self._report_now.set()
 
     def open(self) -> None:
-        """Let every batch pass from now on: the container is stopping, and a batch that has begun is to finish."""
+        """Hold back no batch from now on: the query is stopping, and a batch that has begun must finish."""
         self._open = True
-        self._news.set()
+        self._report_now.set()
 
     def close(self) -> None:
-        """Hold batches back again."""
+        """Hold back batches again."""
         self._open = False
 
-    def begins(self, batch: int) -> None:
-        """Blocks until the batch may go on."""
+    def before_batch(self, batch: int) -> None:
+        """Block until the batch need not wait."""
         asyncio.run_coroutine_threadsafe(self._pass(batch), self._loop).result()
 
-    def writes(self, batch: int) -> None:
-        """It has passed already."""
+    def before_write(self, batch: int) -> None:
+        """The batch has passed already."""
 
     async def _pass(self, batch: int) -> None:
         if self._passed == batch - 1:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LATE_NEWS.total_seconds()), self._changed:
-                    await self._changed.wait_for(lambda: self._open or (self._told is not None and self._told >= batch - 1))
+                async with asyncio.timeout(PROGRESS_WITHIN.total_seconds()), self._changed:
+                    await self._changed.wait_for(lambda: self._open or (self._reported is not None and self._reported >= batch - 1))
         async with self._changed:
-            await self._changed.wait_for(lambda: self._open or (self._told is not None and not self._word.wait))
+            await self._changed.wait_for(lambda: self._open or (self._reported is not None and not self._decision.wait))
         self._passed = batch
 
     async def run(self) -> None:
-        """Tell the coordinator, and hear its word, for ever. While it is away all stays as it said last. Raises LeaseLost, Refused."""
+        """Report the event time until cancelled. While the coordinator is unreachable its last decision stands. Raises LeaseLost,
+        Refused."""
         while True:
-            self._news.clear()
+            self._report_now.clear()
             with suppress(Unavailable):
-                await self._ask()
+                await self._report()
             async with self._changed:
                 self._changed.notify_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout((self._ask_again if self._word.wait else REMIND).total_seconds()):
-                    await self._news.wait()
+                async with asyncio.timeout((self._waiting_interval if self._decision.wait else INTERVAL).total_seconds()):
+                    await self._report_now.wait()
 
-    async def _ask(self) -> None:
-        start, committed = self._start, self._committed
+    async def _report(self) -> None:
+        start, committed, last = self._start, self._committed, self._decision
         stage = start.declared.stage.name
-        word = await self._coordinator.report_event_time(self._run_id, start.task, start.generation, stage, self._event_time)
-        if word.wait and (word.waits_for != self._word.waits_for or not self._word.wait):
-            lead = "" if word.lead_seconds is None else f", {timedelta(seconds=round(word.lead_seconds))} ahead"
-            log.info("%s waits for %s%s", start.query, ", ".join(word.waits_for), lead)
-        elif self._word.wait and not word.wait:
-            log.info("%s goes on", start.query)
-        self._word, self._told = word, committed
+        decision = await self._coordinator.report_event_time(self._run_id, start.task, start.generation, stage, self._event_time)
+        if decision.wait and (decision.waits_for != last.waits_for or not last.wait):
+            lead = "" if decision.lead_seconds is None else f", {timedelta(seconds=round(decision.lead_seconds))} ahead"
+            log.info("%s waits for %s%s", start.query, ", ".join(decision.waits_for), lead)
+        elif last.wait and not decision.wait:
+            log.info("%s continues", start.query)
+        self._decision, self._reported = decision, committed

@@ -1,27 +1,29 @@
-"""The container's part in a drain. The coordinator moves the drain from phase to phase; a task stops, flushes and commits its stages as the
-phases say, and reports each step.
+"""The container's part in drains. The coordinator moves a drain from phase to phase; each stage stops, flushes and commits when the phase
+says so, and reports each step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.agent.queries import Queries
-from containers.engine import Emptied, StageStart
+from containers.agent.stage import Stage
+from containers.engine import Emptied
 from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.context import StateContext
 from containers.state.offsetlog import positions_in
 from sluice.client import CoordinatorClient, Refused
 from sluice.core.drain import Phase
 from sluice.core.errors import Unavailable
-from sluice.core.ids import RunId, Ssp
+from sluice.core.ids import RunId, Ssp, StageName
 from sluice.core.snapshot import CommitId
+from sluice.job import Job
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -31,142 +33,198 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AGAIN = timedelta(seconds=0.3)
-"""Before something is tried again that has failed."""
+RETRY_STEP = timedelta(seconds=0.3)
+"""The pause before a request or a step that failed is repeated."""
 
 _ORDER = list(Phase)
 
 
-class Draining:
-    """One drain, for all tasks of the container. Made and used on the agent's loop."""
+class DrainEnded(Exception):
+    """The drain is DRAINED, CANCELLED or FAILED."""
 
-    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, place: StateContext, drain: wire_runs.DrainOfRun) -> None:
-        self.uuid = drain.uuid
+
+class Drain:
+    """One drain, as this container knows it. `flushed`: the stages that every task has flushed; None until that is known, in FLUSHING.
+    `catch_up`: offsets up to which stages must read before they flush. Waits raise DrainEnded when the drain ends."""
+
+    def __init__(self, uuid: str, phase: Phase) -> None:
+        self.uuid = uuid
+        self.phase = phase
+        self.flushed: frozenset[str] | None = None
+        self.catch_up: Mapping[Ssp, int] = {}
+        self.changes = 0
+        self._changed = asyncio.Event()
+
+    def set(self, phase: Phase, flushed: frozenset[str] | None, catch_up: Mapping[Ssp, int]) -> None:
+        if not self.phase.over:
+            self.phase = phase
+        self.flushed, self.catch_up = flushed, catch_up
+        self.changes += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def advance(self, phase: Phase, flushed: Collection[str] | None, catch_up: Mapping[Ssp, int]) -> None:
+        """Add what a notice or an answer says. A late one changes nothing: phases and flushed stages only go forward."""
+        known = self.flushed if flushed is None else frozenset(flushed) | (self.flushed or frozenset())
+        self.set(max(phase, self.phase, key=_ORDER.index), known, catch_up or self.catch_up)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.check()
+            await self._changed.wait()
+        self.check()
+
+    async def phase_at_least(self, phase: Phase) -> None:
+        await self.until(lambda: _ORDER.index(self.phase) >= _ORDER.index(phase))
+
+    def check(self) -> None:
+        if self.phase.over:
+            raise DrainEnded
+
+
+class DrainParticipant:
+    """This container's part in the drains of its run, one at a time: stop, flush and commit each stage as the coordinator advances the
+    phase.
+
+    Created and used on the agent's loop. `on_begin`: the queries are to pause; `on_end`: a drain is over, and the container goes on.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        coordinator: CoordinatorClient,
+        run_id: RunId,
+        state: StateContext,
+        lifecycle: ContainerLifecycle,
+        on_begin: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._feeders = _feeders(job)
         self._coordinator = coordinator
         self._run_id = run_id
-        self._place = place
-        self._phase = drain.phase
-        self._heard = 0
-        self._changed = asyncio.Condition()
-        self._asked: tuple[int, asyncio.Future[wire_drains.DrainDetail]] | None = None
+        self._state = state
+        self._lifecycle = lifecycle
+        self._on_begin = on_begin
+        self._on_end = on_end
+        self._drain: Drain | None = None
+
+    # --- which drain -----------------------------------------------------------------------------------------------
 
     @property
-    def over(self) -> bool:
-        return self._phase.over
+    def active(self) -> bool:
+        """Whether the run is under a drain: its queries are paused, or are about to be."""
+        return self._drain is not None
 
-    async def heard(self, phase: Phase) -> None:
-        """The coordinator has moved the phase, or a stage was flushed everywhere. Old news may come late: phases go forward."""
-        await self._is_now(max(phase, self._phase, key=_ORDER.index))
+    def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
+        """Take part in the drain that the run is under, if there is one."""
+        if drain is not None and not drain.phase.over and self._drain is None:
+            log.info("drain %s: %s", drain.uuid, drain.phase)
+            self._drain = Drain(drain.uuid, drain.phase)
+            self._on_begin()
 
-    async def _is_now(self, phase: Phase) -> None:
-        async with self._changed:
-            self._heard += 1
-            if not self._phase.over:
-                self._phase = phase
-            self._changed.notify_all()
+    def advance(self, notice: wire_drains.DrainNotice) -> None:
+        """The phase or the set of flushed stages has changed. A notice of another drain than the run's changes nothing."""
+        drain = self._drain
+        if drain is not None and drain.uuid == notice.uuid:
+            drain.advance(notice.phase, notice.flushed, {})
+            if notice.phase is Phase.FLUSHING and notice.flushed is None:  # a coordinator of 0.1; goes in 0.3
+                self._lifecycle.in_background(self._read_flushed(drain), "drain")
+        elif not notice.phase.over:
+            self._lifecycle.in_background(self._join(notice), "drain")
 
-    async def _until(self, *phases: Phase) -> bool:
-        """Wait for one of these phases; False when the drain is over instead."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._phase in phases or self._phase.over)
-            return not self._phase.over
-
-    async def participate(self, queries: Queries, starts: Sequence[StageStart]) -> bool:
-        """Do a task's part; False when the drain has ended before anything was flushed, and the task is to go on. Raises what engine and
-        backups raise, and LeaseLost."""
-        while not self.over:
+    async def _join(self, notice: wire_drains.DrainNotice) -> None:
+        """Take part in the drain of the notice if the run is under it."""
+        while not self._lifecycle.exiting:
             try:
-                await self._take_part(queries, starts)
+                drain = (await self._coordinator.run(self._run_id)).drain
+            except Unavailable:
+                await self._lifecycle.pause(RETRY)
             except Refused as refused:
-                log.warning("drain %s is not as it seemed: %s", self.uuid, refused)
-                await self._look()
-                await asyncio.sleep(AGAIN.total_seconds())
-        return self._phase is not Phase.CANCELLED and not (self._phase is Phase.FAILED and await self._failed_early())
+                log.warning("a notice of drain %s is ignored: %s", notice.uuid, refused)
+                return
+            else:
+                if drain is not None and drain.uuid == notice.uuid:
+                    self.begin(drain)
+                    if self._drain is not None and self._drain.uuid == notice.uuid:
+                        self._drain.advance(drain.phase, None, {})
+                        self.advance(notice)
+                return
 
-    async def _take_part(self, queries: Queries, starts: Sequence[StageStart]) -> None:
-        if await self._until(Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING):
-            await _all(self._stop(queries, start) for start in starts)
-        if await self._until(Phase.FLUSHING, Phase.COMMITTING):
-            for start in starts:
-                await self._empty(queries, start)
-        if await self._until(Phase.COMMITTING):
-            await _all(self._commit(queries, start) for start in starts)
-        await self._until()
+    # --- taking part -----------------------------------------------------------------------------------------------
 
-    async def _stop(self, queries: Queries, start: StageStart) -> None:
-        if self._phase is Phase.STOPPING:
-            await queries.run_on_engine(start, lambda engine: engine.finish(start))
-            await self._tell(start, "stopped", await self._durable(queries, start))
-            log.info("%s has stopped for drain %s", start.query, self.uuid)
-
-    async def _empty(self, queries: Queries, start: StageStart) -> None:
-        if self._phase is not Phase.FLUSHING:  # told before this container was started again
-            return
-        catch_up = await self._feeders_have_flushed(start)
-        if self.over:
-            return
-        under = replace(start, drain=self.uuid)
-        ends = dict(await self._until_there(lambda: queries.run_on_engine(start, lambda engine: engine.ends(under))) or {})
-        ends |= {ssp: offset for ssp, offset in catch_up.items() if ssp in start.starts}
-        await self._tell(start, "flushing", None)
-        if self.over:
-            return
-        emptied: Emptied = await queries.run_on_engine(start, lambda engine: engine.empty(under, ends))
-        await self._tell(start, "flushed", None, emptied)
-        left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
-        log.info("%s is flushed after batch %d%s", start.query, emptied.batch, left)
-
-    async def _commit(self, queries: Queries, start: StageStart) -> None:
-        await self._tell(start, "committed", await self._durable(queries, start))
-
-    async def _durable(self, queries: Queries, start: StageStart) -> CommitId | None:
-        backup = queries.backup(start)
-        return await self._until_there(backup.durable) if backup is not None else None
-
-    async def _until_there(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask until there is an answer; None when the drain is over before."""
-        while not self.over:
-            try:
-                return await ask()
-            except Unavailable as error:
-                log.warning("drain %s waits: %s", self.uuid, error)
-                await asyncio.sleep(AGAIN.total_seconds())
-        return None
-
-    async def _feeders_have_flushed(self, start: StageStart) -> Mapping[Ssp, int]:
-        """Wait until nobody writes any more what the stage reads; where it must read up to because others have read further."""
-        while not self.over:
-            heard = self._heard
-            drain = await self._until_there(self._told)
-            if drain is not None and not _waits_for(drain, start):
-                return wire_body.offsets_of(drain.catch_up)
-            await self._news_after(heard)
-        return {}
-
-    async def _news_after(self, heard: int) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._heard != heard or self._phase.over)
-
-    async def _told(self) -> wire_drains.DrainDetail:
-        """How the drain stands, after what was heard last; asked once for all stages."""
-        if self._asked is None or self._asked[0] != self._heard:
-            self._asked = (self._heard, asyncio.ensure_future(self._coordinator.drain(self.uuid)))
-        number, asked = self._asked
+    async def run(self, queries: Queries, stages: Sequence[Stage]) -> bool:
+        """Take part with the stages of a task, in the order of the chain, until the drain ends. False if it ended before anything was
+        flushed, so that the task resumes. Raises what the engine and backups raise, and LeaseLost."""
+        drain = self._drain
+        if drain is None:
+            return False
         try:
-            return await asyncio.shield(asked)
-        except Unavailable:
-            if self._asked == (number, asked):
-                self._asked = None
-            raise
+            while True:
+                try:
+                    await self._participate(drain, queries, stages)
+                except Refused as refused:
+                    log.warning("drain %s has changed: %s", drain.uuid, refused)
+                    await self._reread(drain)
+                    await asyncio.sleep(RETRY_STEP.total_seconds())
+        except DrainEnded:
+            if drain.phase is Phase.DRAINED or (drain.phase is Phase.FAILED and await self._flushed_anything(drain)):
+                return True
+        if self._drain is drain:
+            log.info("drain %s ended before anything was flushed: the queries resume", drain.uuid)
+            self._drain = None
+            self._on_end()
+        return False
 
-    async def _tell(
-        self, start: StageStart, step: wire_agents.StepName, checkpoint: CommitId | None, emptied: Emptied | None = None
+    async def _participate(self, drain: Drain, queries: Queries, stages: Sequence[Stage]) -> None:
+        """Steps whose phase has passed were taken before this container started again."""
+        await drain.phase_at_least(Phase.STOPPING)
+        await _all(self._stop(drain, queries, stage) for stage in stages)
+        await drain.phase_at_least(Phase.FLUSHING)
+        for stage in stages:
+            await self._flush(drain, queries, stage)
+        await drain.phase_at_least(Phase.COMMITTING)
+        await _all(self._commit(drain, stage) for stage in stages)
+        await drain.until(lambda: drain.phase.over)
+
+    async def _stop(self, drain: Drain, queries: Queries, stage: Stage) -> None:
+        if drain.phase is Phase.STOPPING:
+            await queries.engine.run_for(stage.start.task, lambda engine: engine.finish(stage.start))
+            await self._report(drain, stage, "stopped", await self._durable(drain, stage))
+            log.info("%s has stopped for drain %s", stage.name, drain.uuid)
+
+    async def _flush(self, drain: Drain, queries: Queries, stage: Stage) -> None:
+        if drain.phase is not Phase.FLUSHING:
+            return
+        feeders = self._feeders[stage.start.declared.stage.name]
+        await drain.until(lambda: drain.flushed is not None and drain.flushed.issuperset(feeders))
+        await self._report(drain, stage, "flushing")
+        start = replace(stage.start, drain=drain.uuid)
+        ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start))))
+        ends |= {ssp: offset for ssp, offset in drain.catch_up.items() if ssp in start.starts}
+        emptied: Emptied = await queries.engine.run_for(start.task, lambda engine: engine.empty(start, ends))
+        await self._report(drain, stage, "flushed", emptied=emptied)
+        left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
+        log.info("%s is flushed after batch %d%s", stage.name, emptied.batch, left)
+
+    async def _commit(self, drain: Drain, stage: Stage) -> None:
+        await self._report(drain, stage, "committed", await self._durable(drain, stage))
+
+    async def _durable(self, drain: Drain, stage: Stage) -> CommitId | None:
+        return None if stage.backup is None else await self._retry(drain, stage.backup.durable)
+
+    async def _report(
+        self,
+        drain: Drain,
+        stage: Stage,
+        step: wire_agents.StepName,
+        checkpoint: CommitId | None = None,
+        emptied: Emptied | None = None,
     ) -> None:
-        """Until it is heard. Nothing of a drain that is over. Raises Refused, LeaseLost."""
-        batch, offsets = await self._place.in_thread(lambda: self._standing(start))
+        """Report a step until the coordinator has answered. Raises Refused, LeaseLost."""
+        batch, offsets = await self._state.in_thread(lambda: self._position(stage))
         body = wire_drains.DrainStepRequest(
-            generation=start.generation,
-            uuid=self.uuid,
+            generation=stage.start.generation,
+            uuid=drain.uuid,
             step=step,
             batch_id=batch,
             offsets=wire_body.offsets_body(offsets),
@@ -174,126 +232,81 @@ class Draining:
             leftover_rows=None if emptied is None else emptied.rows_left,
             leftover_operators=() if emptied is None else tuple(emptied.operators_left),
         )
-        stage = start.declared.stage.name
-        reply = await self._until_there(lambda: self._coordinator.drain_step(self._run_id, start.task, stage, body))
-        if reply is not None and reply.phase is not self._phase:
-            await self.heard(reply.phase)
+        name = stage.start.declared.stage.name
+        reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body))
+        drain.advance(reply.phase, reply.flushed, wire_body.offsets_of(reply.catch_up))
 
-    def _standing(self, start: StageStart) -> tuple[int | None, Mapping[Ssp, int]]:
-        """The last committed batch of the stage's store, and where it ends. Blocks."""
-        directory = self._place.checkpoints.directory(start.task, start.declared.stage.name)
+    def _position(self, stage: Stage) -> tuple[int | None, Mapping[Ssp, int]]:
+        """The last committed batch of the stage's checkpoint, and the offsets after it. Blocks."""
+        start = stage.start
+        directory = self._state.checkpoints.directory(start.task, start.declared.stage.name)
         found = inspect(directory)
         if found is None or found.committed < 0:
             return None, dict(start.starts)
-        return found.committed, positions_in(read_offset_log(directory, found.committed), self._place.reads(start))
+        return found.committed, positions_in(read_offset_log(directory, found.committed), self._state.reads(start))
 
-    # --- when things are not as they seemed ------------------------------------------------------------------------
+    async def _retry(self, drain: Drain, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat the call until it succeeds. Raises DrainEnded when the drain ends first."""
+        while True:
+            drain.check()
+            try:
+                return await call()
+            except Unavailable as error:
+                log.warning("drain %s waits: %s", drain.uuid, error)
+                await asyncio.sleep(RETRY_STEP.total_seconds())
 
-    async def _look(self) -> None:
-        """See how the drain stands, whatever was heard before. One that the coordinator does not know is no drain."""
-        heard = self._heard
+    # --- reading the drain -----------------------------------------------------------------------------------------
+
+    async def _read_flushed(self, drain: Drain) -> None:
+        """What notices and answers of a newer coordinator carry."""
         try:
-            drain = await self._until_there(lambda: self._coordinator.drain(self.uuid))
-        except Refused:
-            await self._is_now(Phase.CANCELLED)
+            detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
+        except (DrainEnded, Refused):
             return
-        if drain is not None and self._heard == heard:  # else that is newer
-            await self._is_now(drain.phase)
+        drain.advance(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
-    async def _failed_early(self) -> bool:
-        """Whether the drain failed before anything was flushed: then the run goes on as it was."""
+    async def _reread(self, drain: Drain) -> None:
+        """Read how the drain stands, also if its phase has gone back, as in a database that was restored. A drain that the coordinator does
+        not know is cancelled."""
+        changes = drain.changes
+        try:
+            detail = await self._retry(drain, lambda: self._coordinator.drain(drain.uuid))
+        except Refused:
+            drain.set(Phase.CANCELLED, None, {})
+            return
+        if drain.changes == changes:  # otherwise a notice has come meanwhile, which is newer
+            drain.set(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
+
+    async def _flushed_anything(self, drain: Drain) -> bool:
+        """Whether FLUSHING had begun when the drain failed."""
         while True:
             try:
-                drain = await self._coordinator.drain(self.uuid)
+                detail = await self._coordinator.drain(drain.uuid)
             except Refused:
-                return True
+                return False
             except Unavailable:
-                await asyncio.sleep(AGAIN.total_seconds())
+                await asyncio.sleep(RETRY_STEP.total_seconds())
             else:
-                return all(each.phase is not Phase.FLUSHING for each in drain.phases)
+                return any(each.phase is Phase.FLUSHING for each in detail.phases)
 
 
 async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """At a time, each to its end; then the first error is raised."""
-    for error in await asyncio.gather(*works, return_exceptions=True):
-        if error is not None:
-            raise error
+    """Concurrently, each to its end; then the first error is raised, and DrainEnded only if there is no other."""
+    errors = [error for error in await asyncio.gather(*works, return_exceptions=True) if error is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, DrainEnded)):
+        raise error
 
 
-def _waits_for(drain: wire_drains.DrainDetail, start: StageStart) -> Sequence[str]:
-    for container in drain.containers:
-        for task in container.tasks:
-            for stage in task.stages:
-                if (task.task, stage.stage) == (start.task, start.declared.stage.name):
-                    return stage.waits_for
-    return ()
+def _feeders(job: Job) -> Mapping[StageName, Collection[StageName]]:
+    """Stage -> the stages that write what it reads."""
+    stages = [each.stage for each in job.stages]
+    return {stage.name: {other.name for other in stages if not set(other.writes).isdisjoint(stage.reads)} for stage in stages}
 
 
-class DrainNews:
-    """`on_begin`: queries are to pause; `on_end`: a drain is over and the container goes on."""
-
-    def __init__(
-        self,
-        life: ContainerLifecycle,
-        coordinator: CoordinatorClient,
-        run_id: RunId,
-        place: StateContext,
-        on_begin: Callable[[], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        self._life = life
-        self._coordinator = coordinator
-        self._run_id = run_id
-        self._place = place
-        self._on_begin = on_begin
-        self._on_end = on_end
-        self.current: Draining | None = None
-
-    async def hear(self, told: Mapping[str, object]) -> None:
-        """The first word of a drain pauses the queries. One that makes no sense, or is about another drain, changes nothing."""
-        try:
-            uuid, phase = str(told["uuid"]), Phase(str(told["phase"]))
-        except (KeyError, ValueError):
-            log.warning("a notice of a drain is not understood: %s", str(told)[:200])
-            return
-        if self.current is not None and self.current.uuid == uuid:
-            await self.current.heard(phase)
-        elif not phase.over:
-            self._life.in_background(self._look_for(uuid), "drain")
-
-    async def _look_for(self, uuid: str) -> None:
-        """Take part in the drain if it is the run's."""
-        while not self._life.over:
-            try:
-                drain = (await self._coordinator.run(self._run_id)).drain
-                break
-            except Unavailable:
-                await self._life.pause(RETRY)
-            except Refused as refused:
-                log.warning("a notice of drain %s is left alone: %s", uuid, refused)
-                return
-        else:
-            return
-        if drain is None or drain.uuid != uuid or drain.phase.over:
-            return
-        if self.current is not None and self.current.uuid == uuid:  # another look was quicker
-            await self.current.heard(drain.phase)
-            return
-        self._begin(drain)
-
-    def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
-        """Take part in the drain that the coordinator names, if it names one that is on and none is taken part in."""
-        if drain is not None and not drain.phase.over and self.current is None:
-            self._begin(drain)
-
-    def _begin(self, drain: wire_runs.DrainOfRun) -> None:
-        log.info("drain %s: %s", drain.uuid, drain.phase)
-        self.current = Draining(self._coordinator, self._run_id, self._place, drain)
-        self._on_begin()
-
-    def end(self, draining: Draining) -> None:
-        """It is over, and nothing was flushed."""
-        if self.current is draining:
-            log.info("drain %s is over before anything was flushed: the queries go on", draining.uuid)
-            self.current = None
-            self._on_end()
+def _flushed_in(detail: wire_drains.DrainDetail) -> frozenset[str] | None:
+    """The stages that every task has flushed; None before FLUSHING."""
+    if detail.phase is not Phase.FLUSHING:
+        return None
+    stages = [stage for container in detail.containers for task in container.tasks for stage in task.stages]
+    behind = {stage.stage for stage in stages if stage.step not in ("flushed", "committed")}
+    return frozenset(stage.stage for stage in stages) - behind

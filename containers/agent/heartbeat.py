@@ -1,10 +1,10 @@
-"""The container's side of its lease: alive, not valid, unreachable.
+"""The container's side of its lease. Each heartbeat has one of three outcomes:
 
-* Alive: the lease counts from the moment the heartbeat was *sent*.
+* Alive: the lease is renewed, counted from the moment the heartbeat was *sent*.
 * Not valid: stop now.
-* Unreachable (no answer, a 5xx, a time-out): keep trying, and stop only when one's own lease runs out.
+* Unreachable (no answer, a 5xx, a timeout): retry, and stop only when the lease expires.
 
-Each renewal is passed on to the watchdog, which ends the process when this loop cannot.
+Each renewal is passed on to the watchdog, which kills the process if this loop cannot end it.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from sluice.core.lifecycle import RunState
 log = logging.getLogger(__name__)
 
 RETRY = timedelta(seconds=1)
-"""Between tries while the coordinator is unreachable."""
+"""The pause before a heartbeat is repeated while the coordinator is unreachable."""
 
 ANSWER_WITHIN = timedelta(seconds=5)
 
 
-class Answers(Protocol):
+class HeartbeatClient(Protocol):
     async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Another incarnation has the slot, or the coordinator holds this one for lost."""
+    """Another incarnation has the slot, or the coordinator considers this one lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunOver:
+class RunEnded:
     state: RunState
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRanOut:
-    """The coordinator was not reached for a whole lease."""
+class LeaseExpired:
+    """The coordinator was not reached during a whole lease."""
 
     last_error: str
 
 
-LeaseEnd = Replaced | RunOver | LeaseRanOut
+LeaseEnd = Replaced | RunEnded | LeaseExpired
 
 
 class LeaseKeeper:
-    """Beats until the verdict that ends the container. `chance` gives uniform numbers in [0, 1) for the jitter; `on_version` hears with
-    each renewal at which version the run's job model is."""
+    """Sends heartbeats until the lease ends. `chance` gives uniform numbers in [0, 1) for the jitter; `on_version` is called with the
+    version of the run's job model at each renewal."""
 
     def __init__(
         self,
-        coordinator: Answers,
+        coordinator: HeartbeatClient,
         execution_id: ExecutionContainerId,
         epoch: Epoch,
         trust: Trust,
@@ -86,22 +86,22 @@ class LeaseKeeper:
 
     @property
     def left(self) -> timedelta:
-        """How long this container may still act, unheard."""
+        """How long this container may run without a further renewal."""
         return timedelta(seconds=max(0.0, self.trust.ends_at - self._clock.elapsed()))
 
     async def run(self) -> LeaseEnd:
-        """Beat for ever; returns the verdict. The first beat is one interval after the registration."""
+        """Returns how the lease ended. The first heartbeat is sent one interval after the registration."""
         pause = next_heartbeat(self._interval, self._chance())
-        error = "no heartbeat was tried"
+        error = "no heartbeat was sent"
         while True:
             await self._sleep(min(pause, self.left).total_seconds())
             if self.trust.expired(self._clock.elapsed()):
-                return LeaseRanOut(error)
+                return LeaseExpired(error)
             sent = self._clock.elapsed()
             try:
                 answer = await self._coordinator.heartbeat(self._execution_id, self._epoch, min(ANSWER_WITHIN, self.left))
-            except Unavailable as trouble:
-                error = str(trouble)
+            except Unavailable as unreachable:
+                error = str(unreachable)
                 log.warning("heartbeat: %s; %.0f s of the lease left", error, self.left.total_seconds())
                 pause = RETRY
                 continue
@@ -109,7 +109,7 @@ class LeaseKeeper:
                 case NotValid(ended=None):
                     return Replaced()
                 case NotValid(ended=RunState() as state):
-                    return RunOver(state)
+                    return RunEnded(state)
                 case Alive(lease=lease, interval=interval, model_version=version):
                     self.trust = Trust(sent, lease, self.trust.margin)
                     self._on_renewed(self.trust.ends_at)

@@ -1,8 +1,7 @@
-"""The life of a container: what goes on beside, and the first reason that ends it.
+"""Background work of a container, and the first reason for it to exit.
 
-0  stopped in order, or the run is over
-1  failure: the reason is logged and told to the coordinator
-3  lease lost: the process ends at once, without touching anything that the next holder may use
+Exit codes: 0 stopped cleanly, or the run has ended; 1 failed (logged and reported to the coordinator); 3 lost its lease: exit immediately
+and touch nothing, since the successor may already be using it.
 """
 
 from __future__ import annotations
@@ -25,44 +24,46 @@ T = TypeVar("T")
 EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
 
 RETRY = timedelta(seconds=1)
+"""The pause before a request to the coordinator is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitReason:
-    """Why the container ends, and how."""
+    """Why the container exits, and with which exit code."""
 
     exit_code: int
     reason: str
 
 
 class ContainerLifecycle:
-    """Of one container. On the agent's loop. `patience`: how long the coordinator is waited for where nothing else ends the waiting."""
+    """Of one container, on the agent's loop. `connect_timeout`: how long requests are repeated while nothing else bounds that.
+    `on_lease_lost` ends the process."""
 
-    def __init__(self, clock: Clock, patience: timedelta, on_lease_lost: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, connect_timeout: timedelta, on_lease_lost: Callable[[str], None]) -> None:
         self._clock = clock
-        self._patience = patience
+        self._connect_timeout = connect_timeout
         self._on_lease_lost = on_lease_lost
         self._background: set[asyncio.Task[None]] = set()
-        self.ending: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
+        self.exit_reason: asyncio.Future[ExitReason] = asyncio.get_running_loop().create_future()
 
     @property
-    def over(self) -> bool:
-        """Whether there is a reason to end."""
-        return self.ending.done()
+    def exiting(self) -> bool:
+        """Whether there is a reason to exit."""
+        return self.exit_reason.done()
 
-    def end(self, ending: ExitReason) -> None:
-        """The first reason stands."""
-        if not self.over:
-            log.info("ending: %s", ending.reason)
-            self.ending.set_result(ending)
+    def exit(self, reason: ExitReason) -> None:
+        """Exit in order. The first reason counts."""
+        if not self.exiting:
+            log.info("exiting: %s", reason.reason)
+            self.exit_reason.set_result(reason)
 
-    def lose_lease(self, why: str) -> None:
-        """Ends the process: nothing more may be written, so nothing is stopped in order."""
-        self._on_lease_lost(why)
-        self.end(ExitReason(EXIT_LEASE_LOST, why))
+    def lose_lease(self, reason: str) -> None:
+        """End the process. Nothing may be written any more, so nothing is stopped in order."""
+        self._on_lease_lost(reason)
+        self.exit(ExitReason(EXIT_LEASE_LOST, reason))
 
-    def in_background(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Do it beside; its error ends the container."""
+    def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run the work concurrently. Its error is a reason to exit."""
 
         async def guarded() -> None:
             try:
@@ -70,65 +71,65 @@ class ContainerLifecycle:
             except LeaseLost as lost:
                 self.lose_lease(str(lost))
             except StaleRun as stale:
-                self.end(ExitReason(EXIT_OK, str(stale)))
+                self.exit(ExitReason(EXIT_OK, str(stale)))
             except SluiceError as error:
-                self.end(ExitReason(EXIT_FAILED, f"{what}: {error.title()} {error}"))
+                self.exit(ExitReason(EXIT_FAILED, f"{name}: {error.title()} {error}"))
             except Exception as error:
-                log.error("%s failed", what, exc_info=error)
-                self.end(ExitReason(EXIT_FAILED, f"{what}: {error}"))
+                log.error("%s failed", name, exc_info=error)
+                self.exit(ExitReason(EXIT_FAILED, f"{name}: {error}"))
 
-        task = asyncio.create_task(guarded(), name=what)
+        task = asyncio.create_task(guarded(), name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(lambda _: work.close())  # it may have been cancelled before it began
+        task.add_done_callback(lambda _: work.close())  # the task may be cancelled before it has begun
 
-    async def end_background(self) -> None:
-        """Cancel what goes on beside, and see it end: nothing of it may speak after the goodbye."""
+    async def cancel_background(self) -> None:
+        """Cancel the background work and wait for its end: it must not send anything after the exit was reported."""
         for task in self._background:
             task.cancel()
         if self._background:
             await asyncio.wait(self._background, timeout=RETRY.total_seconds())
 
     async def pause(self, duration: timedelta) -> None:
-        """Wait, but not beyond the end."""
-        await asyncio.wait([self.ending], timeout=duration.total_seconds())
+        """Wait, but not once there is a reason to exit."""
+        await asyncio.wait([self.exit_reason], timeout=duration.total_seconds())
 
-    async def unless_over(self, work: Awaitable[T]) -> None:
-        """Wait for the work or for the end, whichever comes first. An exception of the work is raised."""
+    async def unless_exiting(self, work: Awaitable[T]) -> None:
+        """Wait for the work, or until there is a reason to exit. An exception of the work is raised."""
         task = asyncio.ensure_future(work)
-        waited: set[asyncio.Future[Any]] = {task, self.ending}
+        waited: set[asyncio.Future[Any]] = {task, self.exit_reason}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
 
-    async def reach(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until the coordinator answers, for as long as patience lasts. Raises CoordinatorUnreachable, StaleRun, and what `ask`
-        raises."""
-        give_up = self._clock.elapsed() + self._patience.total_seconds()
+    async def connect(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Repeat the request until the coordinator answers, for `connect_timeout` at most. Raises CoordinatorUnreachable, StaleRun, and
+        what `request` raises."""
+        give_up = self._clock.elapsed() + self._connect_timeout.total_seconds()
         while True:
             try:
-                return await _asked(ask)
+                return await _answer(request)
             except CoordinatorUnreachable as error:
-                if self._clock.elapsed() >= give_up or self.over:
+                if self._clock.elapsed() >= give_up or self.exiting:
                     raise
                 log.warning("waiting for the coordinator: %s", error)
                 await self.pause(RETRY)
 
-    async def until_told(self, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask until the coordinator answers, as long as the lease lasts; None when the container ends first. Raises StaleRun, and what else
-        `ask` raises."""
-        while not self.over:
+    async def until_answered(self, request: Callable[[], Awaitable[T]]) -> T | None:
+        """Repeat the request until the coordinator answers, while the lease lasts; None when the container exits first. Raises StaleRun,
+        and what else `request` raises."""
+        while not self.exiting:
             try:
-                return await _asked(ask)
+                return await _answer(request)
             except Unavailable as error:
                 log.warning("waiting for the coordinator: %s", error)
                 await self.pause(RETRY)
         return None
 
 
-async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+async def _answer(request: Callable[[], Awaitable[T]]) -> T:
     try:
-        return await ask()
+        return await request()
     except Refused as refused:
         if refused.refused_as == StaleRun.slug:
             raise StaleRun(str(refused)) from refused

@@ -1,10 +1,10 @@
-"""Whether Spark still answers.
+"""A liveness probe for Spark's JVM.
 
-The agent's heartbeats are Python's: they go on beside a JVM that hangs or is gone, and the container would keep its tasks and process
-nothing. So Spark is asked for a sign of life every few seconds. A JVM that is only busy answers: a question has a thread of its own there.
+Heartbeats are sent by Python. They go on while the JVM hangs or is gone, and then the container would keep its tasks and process nothing.
+So the JVM is probed every few seconds. A JVM that is only busy answers, because the probe has a thread of its own there.
 
-Time that passes for nobody must not count. A machine that was suspended, or a whole container that was stopped for a while, wakes up with
-all its time-outs over. The patience is therefore spent in turns, one wait each, and a jump of any length takes one of them.
+Time during which this process did not run must not count. When a suspended machine or a stopped container resumes, all its timeouts have
+expired. The timeout is therefore spent in slices, one wait each, and a jump of the clock of any length uses up only one of them.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-EVERY = timedelta(seconds=5)
-"""From one sign of life to the next question."""
+INTERVAL = timedelta(seconds=5)
+"""From an answer to the next probe."""
 
-TURNS = 10
+SLICES = 10
 
 
-class Pulse:
-    """`ask` returns when Spark has answered, and raises when there is nothing left that could."""
+class LivenessProbe:
+    """`check` returns when Spark has answered, and raises when there is no session any more."""
 
-    def __init__(self, ask: Callable[[], Awaitable[None]], patience: timedelta, every: timedelta = EVERY) -> None:
-        self._ask = ask
-        self._patience = patience
-        self._every = every
+    def __init__(self, check: Callable[[], Awaitable[None]], timeout: timedelta, interval: timedelta = INTERVAL) -> None:
+        self._check = check
+        self._timeout = timeout
+        self._interval = interval
 
     async def run(self) -> str:
-        """Until Spark has no pulse; why it is thought so."""
+        """Probe until Spark does not answer in time or has ended; the reason."""
         while True:
-            answer = asyncio.ensure_future(self._ask())
-            if not await self._comes(answer):
+            answer = asyncio.ensure_future(self._check())
+            if not await self._in_time(answer):
                 answer.cancel()
-                return f"Spark's JVM has not answered for {self._patience.total_seconds():g} s"
+                return f"Spark's JVM has not answered for {self._timeout.total_seconds():g} s"
             error = answer.exception()
             if error is not None:
                 return str(error)
-            await asyncio.sleep(self._every.total_seconds())
+            await asyncio.sleep(self._interval.total_seconds())
 
-    async def _comes(self, answer: asyncio.Future[None]) -> bool:
-        for _ in range(TURNS):
-            await asyncio.wait({answer}, timeout=self._patience.total_seconds() / TURNS)
+    async def _in_time(self, answer: asyncio.Future[None]) -> bool:
+        for _ in range(SLICES):
+            await asyncio.wait({answer}, timeout=self._timeout.total_seconds() / SLICES)
             if answer.done():
                 return True
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from wsgiref.simple_server import WSGIServer
@@ -101,34 +101,6 @@ class Meter:
         )
 
 
-class Meters:
-    """A meter for each stage that a container runs, by the name of its query."""
-
-    def __init__(self, trigger: timedelta, clock: Clock) -> None:
-        self._trigger = trigger
-        self._clock = clock
-        self._stages: dict[str, Meter] = {}
-
-    def begin(self, start: StageStart, restarts: Callable[[], int]) -> None:
-        self._stages[start.query] = Meter(start, restarts, self._trigger, self._clock)
-
-    def forget(self, start: StageStart) -> None:
-        """The container runs it no more: nothing more is told of it."""
-        self._stages.pop(start.query, None)
-
-    def committed(self, batch: Batch) -> wire_agents.StageMetricsBody | None:
-        stage = self._stages.get(batch.query)
-        return stage.committed(batch) if stage else None
-
-    def idle(self, query: str) -> wire_agents.StageMetricsBody | None:
-        stage = self._stages.get(query)
-        return stage.idle() if stage else None
-
-    def all(self) -> Sequence[Meter]:
-        """Any thread."""
-        return list(self._stages.values())
-
-
 LABELS = ["task", "stage"]
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
@@ -136,11 +108,12 @@ WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
 
 
 class ContainerCollector(Collector):
-    """`lease_left` and `tasks_held` are asked at every scrape; the lease is None before the registration."""
+    """`meters` (of the stages that are running), `lease_left` (None before the registration) and `tasks_held` are called at every scrape,
+    on the server's threads."""
 
     def __init__(
         self,
-        meters: Meters,
+        meters: Callable[[], Iterable[Meter]],
         trigger: timedelta,
         lease_left: Callable[[], timedelta | None],
         tasks_held: Callable[[], int],
@@ -165,7 +138,7 @@ class ContainerCollector(Collector):
         yield GaugeMetricFamily("sluice_container_tasks_owned", "Tasks that this container owns.", self._tasks_held())
         trigger = self._trigger.total_seconds()
         yield GaugeMetricFamily("sluice_container_trigger_seconds", "The shortest time from one batch of a query to its next.", trigger)
-        stages = self._meters.all()
+        stages = list(self._meters())
         yield from _work(stages)
         yield from _standing(stages, self._clock.now())
         yield from self._backups()
@@ -226,7 +199,7 @@ def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
 
 
 @dataclass(frozen=True, slots=True)
-class Exposition:
+class MetricsServer:
     """A server of metrics. `address` is what others find it by, "host:port"; None if that cannot be said so that they would."""
 
     server: WSGIServer
@@ -245,7 +218,7 @@ class Exposition:
         self.server.server_close()
 
 
-def expose(collector: Collector, host: str, port: int, known_as: str) -> Exposition:
+def serve_metrics(collector: Collector, host: str, port: int, known_as: str) -> MetricsServer:
     """Serve on the address; port 0 takes a free one. Where that is every address of the machine, others are told the name `known_as`.
     Blocks while the machine's name is looked up. Raises OSError when the address cannot be had."""
     registry = CollectorRegistry()
@@ -253,7 +226,7 @@ def expose(collector: Collector, host: str, port: int, known_as: str) -> Exposit
     server, _ = start_http_server(port, host, registry)
     name = known_as if host in WILDCARDS else host
     address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
-    return Exposition(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)
+    return MetricsServer(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)
 
 
 BackupMeters = Mapping[tuple[TaskName, StageName], BackupMeter]

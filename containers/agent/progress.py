@@ -1,4 +1,4 @@
-"""Progress on its way to the coordinator: the newest batch of each stage of each task, sent when there is news, never twice at once."""
+"""Reports progress to the coordinator: the newest batch of each stage of each task. One request at a time, and nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -18,62 +18,64 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProgressReport:
     task: TaskName
     stage: StageName
     generation: Generation
     lineage: Lineage
     batch: int
     offsets: Mapping[Ssp, int]
-    measures: wire_agents.StageMetricsBody | None = None
+    metrics: wire_agents.StageMetricsBody | None = None
 
 
-def _body(report: Report) -> wire_agents.ProgressRequest:
+def _body(report: ProgressReport) -> wire_agents.ProgressRequest:
     return wire_agents.ProgressRequest(
         generation=report.generation,
         stage=report.stage,
         lineage=report.lineage,
         batch_id=report.batch,
         offsets=wire_body.offsets_body(report.offsets),
-        metrics=report.measures,
+        metrics=report.metrics,
     )
 
 
-class Reports:
-    """Holds back nothing but what is superseded: a stage that runs ten batches in a second sends one report."""
+class ProgressReporter:
+    """A newer report of a stage replaces an older one that was not sent yet: a stage that runs ten batches in a second sends one report.
+    `interval`: the shortest time between two rounds of reports."""
 
-    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, pause: timedelta) -> None:
+    def __init__(self, coordinator: CoordinatorClient, run_id: RunId, interval: timedelta) -> None:
         self._coordinator = coordinator
         self._run_id = run_id
-        self._pause = pause
-        self._newest: dict[tuple[TaskName, StageName], Report] = {}
-        self._news = asyncio.Event()
+        self._interval = interval
+        self._unsent: dict[tuple[TaskName, StageName], ProgressReport] = {}
+        self._new = asyncio.Event()
         self._sending = asyncio.Lock()
 
-    def put(self, report: Report) -> None:
-        self._newest[report.task, report.stage] = report
-        self._news.set()
+    def put(self, report: ProgressReport) -> None:
+        self._unsent[report.task, report.stage] = report
+        self._new.set()
 
     async def run(self) -> None:
-        """Send for ever; raises LeaseLost when a task is not ours any more. A coordinator that is away gets the newest when it is back."""
+        """Send reports until cancelled. While the coordinator is unreachable the newest ones are kept. Raises LeaseLost when a task belongs
+        to another container."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._new.wait()
+            self._new.clear()
             try:
                 await self.flush()
-            except Unavailable as trouble:
-                log.warning("progress is kept back: %s", trouble)
-                self._news.set()
-            await asyncio.sleep(self._pause.total_seconds())
+            except Unavailable as error:
+                log.warning("progress is not reported yet: %s", error)
+                self._new.set()
+            await asyncio.sleep(self._interval.total_seconds())
 
     async def flush(self) -> None:
-        """Send what is waiting. Raises LeaseLost, CoordinatorUnreachable."""
+        """Send what was not sent yet. Raises LeaseLost, CoordinatorUnreachable."""
         async with self._sending:
-            for key, report in list(self._newest.items()):
+            for key, report in list(self._unsent.items()):
                 try:
                     await self._coordinator.progress(self._run_id, report.task, _body(report))
                 except ClientError as refused:
                     about = {"task": report.task, "stage": report.stage, "generation": report.generation}
                     log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
-                if self._newest.get(key) is report:
-                    del self._newest[key]
+                if self._unsent.get(key) is report:
+                    del self._unsent[key]

@@ -1,406 +1,217 @@
-"""The queries of a container: started on the engine's threads, heard of on the event loop, and stopped together."""
+"""The stages of a container: started, paused and stopped together, within deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from containers.agent.alignment import Aligner
-from containers.agent.liveness import Pulse
-from containers.agent.metrics import Meters
-from containers.agent.progress import Report, Reports
-from containers.agent.stage import RestartPolicy, StageRunner
-from containers.engine import STARTING, Batch, Callbacks, Engine, StageStart
-from containers.state.backup import Backup
-from sluice.clock import Clock
-from sluice.core.errors import LeaseLost
-from sluice.core.ids import Ssp, TaskName
-from sluice.wire import agents as wire_agents
+from containers.agent.async_engine import AsyncEngine
+from containers.agent.liveness import LivenessProbe
+from containers.agent.metrics import Meter
+from containers.agent.stage import Stage, StageContext, StageRunner, first_of
+from containers.engine import Batch, Engine, StageStart
+from sluice.core.ids import TaskName
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class UserCodeEnded(Exception):
-    """User code raised what is no error but the end of something: SystemExit, KeyboardInterrupt, StopIteration."""
-
-
 class Queries:
-    """One engine and what runs on it. Its callbacks come from any thread; all else is on the loop's."""
+    """One engine and the stages that run on it. Created and used on the agent's loop."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        policy: RestartPolicy,
-        clock: Clock,
-        reports: Reports,
-        on_lease_lost: Callable[[str], None],
-        pacer_of: Callable[[StageStart], Aligner | None],
-        backup_of: Callable[[StageStart], Backup | None],
-        meters: Meters,
-    ) -> None:
-        self._engine = engine
-        self._policy = policy
-        self._clock = clock
-        self._reports = reports
+    def __init__(self, engine: Engine, context: StageContext, on_lease_lost: Callable[[str], None]) -> None:
+        self.engine = AsyncEngine(engine)
+        self._context = context
         self._on_lease_lost = on_lease_lost
-        self._pacer_of = pacer_of
-        self._backup_of = backup_of
-        self._meters = meters
-        self._last: dict[str, Report] = {}
-        self._pacers: dict[str, Aligner] = {}
-        self._backups: dict[str, Backup] = {}
-        self._preparing: dict[asyncio.Future[StageStart], str] = {}
-        self._at_work: dict[asyncio.Future[Any], TaskName] = {}
+        self._stages: dict[str, Stage] = {}
         self._stopping = False
-        self._pauses = 0
-        self._stops: Counter[str] = Counter()
-        self._begun: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        self._loop = asyncio.get_running_loop()
-        self._runners: dict[str, StageRunner] = {}
-        self._ends: dict[str, asyncio.Future[str | None]] = {}
-        self._patience = ShutdownDeadline()
-        self._starting = asyncio.Semaphore(STARTING)
-        self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sluice-spark")
-        self._pulse_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-pulse")
+        self._deadline = ShutdownDeadline()
 
     async def open(self) -> None:
         """Start the engine; seconds."""
-        callbacks = Callbacks(
-            on_batch=lambda batch: self._from_thread(self._on_batch, batch),
-            on_idle=lambda query: self._from_thread(self._on_idle, query),
-            on_end=lambda token, error: self._from_thread(self._on_query_end, token, error),
-            on_lease_lost=lambda lost: self._from_thread(self._lost, lost),
-        )
-        await self._call(lambda: self._engine.open(callbacks))
-
-    async def run(self, starts: Sequence[StageStart]) -> None:
-        """Start these, or let them go on that a pause has held, and keep them running until `stop` or `pause`. Raises what
-        `StageRunner.run` raises."""
-        await asyncio.gather(*(self._keep(start, self._quiets(start.query)) for start in starts))
-
-    def _quiets(self, query: str) -> tuple[int, int]:
-        """What changes with each pause, and each stop of the query."""
-        return self._pauses, self._stops[query]
-
-    async def _keep(self, start: StageStart, quiets: tuple[int, int]) -> None:
-        """Keep one running, in step with the same stage of other tasks where that is asked for."""
-        runner = self._runners.get(start.query)
-        if runner is None or not runner.held:
-            runner = await self._new_runner(start, quiets)
-        if runner is None or self._quiets(start.query) != quiets:
-            return
-        pacer, backup = self._pacers.get(start.query), self._backups.get(start.query)
-        if pacer is not None:
-            pacer.close()
-        self._revive([start.query])
-        self._meters.begin(runner.start, lambda: runner.restarts)
-        try:
-            await _first(runner.run(), *(each.run() for each in (pacer, backup) if each is not None))
-        finally:
-            self._meters.forget(runner.start)
-
-    async def _new_runner(self, start: StageStart, quiets: tuple[int, int]) -> StageRunner | None:
-        """None when it was stopped meanwhile, or all was paused: another `run` then begins anew."""
-        pacer = self._pacer_of(start)
-        prepared = await self._ready(start if pacer is None else replace(start, around=(*start.around, pacer)))
-        if prepared is None or self._stopping or self._quiets(start.query) != quiets:
-            return None
-        if pacer is not None:
-            self._pacers[start.query] = pacer
-        runner = StageRunner(
-            self._engine,
-            prepared,
-            self._policy,
-            self._clock,
-            self._call,
-            self._end_of,
-            self._starting,
-            on_begun=self._begun[start.query].set,
-        )
-        self._runners[start.query] = runner
-        return runner
-
-    async def prepare(self, starts: Sequence[StageStart]) -> Sequence[StageStart] | None:
-        """Make the stores of these ready without starting their queries; None when the container stops meanwhile."""
-        ready = await asyncio.gather(*map(self._ready, starts))
-        return None if None in ready else [start for start in ready if start is not None]
-
-    async def _ready(self, start: StageStart) -> StageStart | None:
-        """The start with its store made ready, which is done once in a container's life."""
-        if (known := self._backups.get(start.query)) is not None:
-            return replace(known.ready, starts=start.starts, around=(*start.around, known))
-        backup = self._backup_of(start)
-        if backup is None:
-            return start
-        prepared = await self._prepared(backup, start.query)
-        if prepared is not None:
-            self._backups[start.query] = backup
-        return prepared
-
-    async def _prepared(self, backup: Backup, query: str) -> StageStart | None:
-        """How to start a stage whose store was made ready; None when it is stopped meanwhile, and the store is left alone."""
-        if self._stopping:
-            return None
-        preparing = asyncio.ensure_future(backup.prepare())
-        self._preparing[preparing] = query
-        try:
-            await asyncio.wait({preparing})
-            return None if preparing.cancelled() else preparing.result()
-        finally:
-            preparing.cancel()
-            self._preparing.pop(preparing, None)
-
-    async def _stop_preparing(self, queries: Collection[str]) -> None:
-        stopped = [preparing for preparing, query in self._preparing.items() if query in queries]
-        for preparing in stopped:
-            preparing.cancel()
-        if stopped:
-            await asyncio.wait(stopped)
-
-    def backup(self, start: StageStart) -> Backup | None:
-        """Of a stage whose store was made ready."""
-        return self._backups.get(start.query)
-
-    async def run_on_engine(self, start: StageStart, work: Callable[[Engine], T]) -> T:
-        """Do something for a stage with the engine, on its threads. A stop waits for it, also when nobody else does any more."""
-        doing = asyncio.ensure_future(self._call(lambda: work(self._engine)))
-        self._at_work[doing] = start.task
-        doing.add_done_callback(self._worked)
-        return await asyncio.shield(doing)
-
-    def _worked(self, done: asyncio.Future[Any]) -> None:
-        task = self._at_work.pop(done, None)
-        if not done.cancelled() and (error := done.exception()) is not None:  # asyncio would complain of one that nobody waits for any more
-            log.debug("work for %s on the engine failed: %s", task, error)
-
-    async def _call(self, blocking: Callable[[], T]) -> T:
-        """Run a call into Spark on the threads that are for that: the default pool also resolves names, and heartbeats need it."""
-        in_context = partial(copy_context().run, _contained, blocking)  # so that records of those threads say what they are about
-        return await self._loop.run_in_executor(self._threads, in_context)
-
-    async def until_spark_is_gone(self, patience: timedelta) -> str:
-        """Returns why, once Spark has not answered for that long or has ended. From then on `stop` waits for nothing."""
-        why = await Pulse(lambda: self._loop.run_in_executor(self._pulse_thread, self._engine.check), patience).run()
-        self._patience.spark_is_gone = True
-        self.hurry()
-        return why
-
-    def _from_thread(self, call: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the process is ending
-            self._loop.call_soon_threadsafe(call, *args)
-
-    def _lost(self, lost: LeaseLost) -> None:
-        self._on_lease_lost(str(lost))
-
-    def _end_of(self, token: str) -> asyncio.Future[str | None]:
-        """The future of a query's end, for whoever comes first: the one who started it, or the one who tells of its end."""
-        return self._ends.setdefault(token, self._loop.create_future())
-
-    def _on_query_end(self, token: str, error: str | None) -> None:
-        future = self._end_of(token)
-        if not future.done():
-            future.set_result(error)
+        await self.engine.open(self._on_batch, self._on_idle, lambda lost: self._on_lease_lost(str(lost)))
 
     def _on_batch(self, batch: Batch) -> None:
-        if (pacer := self._pacers.get(batch.query)) is not None:
-            pacer.committed(batch.batch, batch.event_time_max)
-        if (backup := self._backups.get(batch.query)) is not None:
-            backup.committed(batch.batch)
-        runner = self._runners.get(batch.query)
-        if runner is not None:
-            self._report(runner.start, batch.batch, batch.offsets, self._meters.committed(batch))
+        if (stage := self._stages.get(batch.query)) is not None:
+            stage.on_batch(batch)
 
     def _on_idle(self, query: str) -> None:
-        """Tell the last batch again, with what it is like without a new one. Before the first there is none to tell."""
-        runner = self._runners.get(query)
-        if runner is None:
-            return
-        measures, start, last = self._meters.idle(query), runner.start, self._last.get(query)
-        if last is not None:
-            self._report(start, last.batch, last.offsets, measures)
-        elif start.reported is not None:
-            self._report(start, start.reported, {}, measures)
+        if (stage := self._stages.get(query)) is not None:
+            stage.on_idle()
 
-    def _report(self, start: StageStart, batch: int, offsets: Mapping[Ssp, int], measures: wire_agents.StageMetricsBody | None) -> None:
-        report = Report(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, measures)
-        self._last[start.query] = report
-        self._reports.put(report)
+    def meters(self) -> Sequence[Meter]:
+        """Those of the stages that are running. Any thread."""
+        return [stage.meter for stage in list(self._stages.values()) if stage.running]
+
+    # --- one stage -------------------------------------------------------------------------------------------------
+
+    def add(self, start: StageStart) -> Stage:
+        """The stage that starts so; the known one, extended, if the task was acquired before."""
+        stage = self._stages.get(start.query)
+        if stage is None:
+            stage = self._stages[start.query] = Stage(start, self.engine, self._context)
+        else:
+            stage.extend(start)
+        return stage
+
+    async def run(self, stage: Stage) -> None:
+        """See `Stage.run`. Nothing once the container stops."""
+        if not self._stopping:
+            self._revive([stage])
+            await stage.run()
+
+    async def prepare(self, stages: Collection[Stage]) -> bool:
+        """Make the checkpoints of these ready without starting their queries; False when the container stops first."""
+        return not self._stopping and all(await asyncio.gather(*(stage.prepare() for stage in stages)))
+
+    async def concurrently_with_commits(self, stages: Collection[Stage], work: Awaitable[T]) -> T:
+        """Do the work while these stages are backed up as usual: batches wait for overdue commits. Raises what the work and `Backup.run`
+        raise."""
+        doing = asyncio.ensure_future(work)
+        self._revive(stages)
+        await first_of(doing, *(stage.backup.run() for stage in stages if stage.backup is not None))
+        return doing.result()
+
+    def _revive(self, stages: Iterable[Stage]) -> None:
+        """Not once the deadline was cut short: then no batch may wait any more."""
+        if not self._deadline.forced.is_set():
+            for stage in stages:
+                stage.revive()
+
+    # --- pausing and stopping --------------------------------------------------------------------------------------
+
+    async def pause(self, within: timedelta) -> None:
+        """Pause every query between two batches, or stop it there, so that `run` returns. The container keeps running."""
+        stages = list(self._stages.values())
+        for stage in stages:
+            stage.interrupt()
+        await pause_all(stages, within, self._deadline)
+
+    async def stop_stages(self, stages: Collection[Stage], within: timedelta) -> Collection[Stage]:
+        """Stop these between two batches, so that their `run` returns; those that have not ended in time, and may still act. They may be
+        run again, with more to read."""
+        for stage in stages:
+            stage.interrupt()
+            stage.started.clear()
+        await _cancel_preparing(stages)
+        return await stop_all(stages, within, self._deadline)
+
+    async def stop(self, within: timedelta) -> set[TaskName]:
+        """Stop every query between two batches, for good, and make the last commits. The tasks that have not ended in time, and may still
+        act."""
+        self._stopping = True
+        stages = list(self._stages.values())
+        for stage in stages:
+            stage.interrupt()
+        await _cancel_preparing(stages)
+        if self._deadline.spark_is_gone:
+            return {stage.start.task for stage in stages if stage.runner is not None}
+        acting = {stage.start.task for stage in await stop_all(stages, within, self._deadline)} | await self._work_ended(within)
+        await finish([stage for stage in stages if stage.start.task not in acting], within, self._deadline)
+        return acting
+
+    async def _work_ended(self, within: timedelta) -> set[TaskName]:
+        """Wait for the work of drains on the engine; the tasks for which it has not ended. A batch that runs at the deadline waits for no
+        commit any more."""
+        late = asyncio.get_running_loop().call_later(within.total_seconds(), lambda: _abandon(self._stages.values()))
+        await self._deadline.wait(lambda: self.engine.work, within)
+        late.cancel()
+        return set(self.engine.busy_tasks())
+
+    async def give_up(self, stages: Collection[Stage], within: timedelta) -> None:
+        """Make the last commits of these, whose queries have ended, and forget them: another container may run them."""
+        await finish(stages, within, self._deadline)
+        for stage in stages:
+            if stage.backup is not None:
+                stage.backup.forget()
+            self._stages.pop(stage.name, None)
 
     def hurry(self) -> None:
         """Interrupt running batches instead of waiting for them."""
-        self._abandon(self._backups)
-        self._patience.hurry()
+        _abandon(self._stages.values())
+        self._deadline.cut_short()
 
-    async def pause(self, deadline: timedelta) -> None:
-        """Have every query wait between two batches, or stop it there, so that `run` returns. The container goes on."""
-        self._pauses += 1
-        await self._each(StageRunner.hold, self._runners, deadline)
-
-    async def concurrently_with_commits(self, starts: Sequence[StageStart], work: Awaitable[T]) -> T:
-        """Do the work while the stores of these are backed up as ever: batches wait for overdue commits. Raises what the work and
-        `Backup.run` raise."""
-        doing = asyncio.ensure_future(work)
-        backups = [backup for start in starts if (backup := self._backups.get(start.query)) is not None]
-        self._revive(start.query for start in starts)
-        await _first(doing, *(backup.run() for backup in backups))
-        return doing.result()
-
-    async def stop(self, deadline: timedelta) -> set[TaskName]:
-        """Stop every query between batches, for good; the tasks of which one has not ended in time, and may still act."""
-        self._stopping = True
-        await self._stop_preparing(set(self._preparing.values()))
-        if self._patience.spark_is_gone:
-            return {runner.start.task for runner in self._runners.values()}
-        tasks = {query: runner.start.task for query, runner in self._runners.items()}
-        acting = {tasks[query] for query in await self._each(StageRunner.stop, tasks, deadline)} | await self._await_works(deadline)
-        ended = [backup for backup in self._backups.values() if backup.ready.task not in acting]
-        await finished(ended, deadline, self._patience)
-        return acting
-
-    # --- some of them ----------------------------------------------------------------------------------------------
-
-    async def begun(self, queries: Collection[str]) -> None:
-        """Wait until these have started, since they were stopped last."""
-        for query in queries:
-            await self._begun[query].wait()
-
-    async def stop_some(self, queries: Collection[str], deadline: timedelta) -> Collection[str]:
-        """Stop these between batches, so that their `run` returns; those that have not ended in time, and may still act. They may be run
-        again, with more to read."""
-        for query in queries:
-            self._stops[query] += 1
-            self._begun[query].clear()
-        await self._stop_preparing(queries)
-        return await self._each(StageRunner.stop, queries, deadline)
-
-    async def give_up(self, queries: Collection[str], deadline: timedelta) -> None:
-        """Make the last commits of these, which have ended, and forget them: another container is to run them."""
-        backups = [self._backups[query] for query in queries if query in self._backups]
-        await finished(backups, deadline, self._patience)
-        for backup in backups:
-            backup.forget()
-        for query in queries:
-            for known in (self._runners, self._backups, self._pacers, self._last, self._begun):
-                known.pop(query, None)
-
-    def _revive(self, queries: Iterable[str]) -> None:
-        """Not once the container was told to hurry: that stands."""
-        for query in queries:
-            if (backup := self._backups.get(query)) is not None and not self._patience.forced.is_set():
-                backup.revive()
-
-    def _abandon(self, queries: Iterable[str]) -> None:
-        for query in queries:
-            if (backup := self._backups.get(query)) is not None:
-                backup.abandon()
-
-    async def _each(self, quieten: StopOrPause, queries: Collection[str], deadline: timedelta) -> Collection[str]:
-        """Stop or hold these; those that have not ended in time."""
-        for query in queries:
-            if (pacer := self._pacers.get(query)) is not None:
-                pacer.open()
-        runners = {query: self._runners[query] for query in queries if query in self._runners}
-        return await stop_or_pause_all(runners, quieten, deadline, self._patience, self._abandon)
-
-    async def _await_works(self, deadline: timedelta) -> set[TaskName]:
-        """The tasks for which the engine is still at work after that. A batch that runs at the deadline waits for nothing more."""
-        late = self._loop.call_later(deadline.total_seconds(), lambda: self._abandon(self._backups))
-        await self._patience.wait(lambda: self._at_work, deadline)
-        late.cancel()
-        return {task for doing, task in self._at_work.items() if not doing.done()}  # one that just ended may not have told it yet
+    async def until_spark_is_gone(self, within: timedelta) -> str:
+        """Wait until Spark has not answered for `within`, or has ended; the reason. After that `stop` waits for nothing."""
+        reason = await LivenessProbe(self.engine.check, within).run()
+        self._deadline.spark_is_gone = True
+        self.hurry()
+        return reason
 
 
-async def _first(*works: Awaitable[object]) -> None:
-    """Until the first of these has ended; the others are cancelled, and an error of it is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
-            done.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _contained(blocking: Callable[[], T]) -> T:
-    """Call it, and raise nothing but what is safe to raise on an event loop. User code calls sys.exit(), or lets a StopIteration pass: the
-    first would end the loop, the second (before Python 3.12) would never reach the one who waits. Raises UserCodeEnded for such."""
-    try:
-        return blocking()
-    except BaseException as error:
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            raise
-        raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}").with_traceback(error.__traceback__) from error
-
-
-StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
-"""`StageRunner.hold` or `stop`."""
+# --- deadlines -------------------------------------------------------------------------------------------------------
 
 HURRY = timedelta(seconds=3)
-"""How long a stop still waits once it was told to hurry: user code that blocks cannot be interrupted."""
+"""How long a stop still waits once it was cut short: user code that blocks cannot be interrupted."""
 
-BEYOND_TIME_OUT = timedelta(seconds=10)
-"""How long a stop waits for Spark after a batch was interrupted at its time-out."""
+BEYOND_TIMEOUT = timedelta(seconds=10)
+"""How long a stop waits for Spark after a batch was interrupted at the deadline."""
 
 
 class ShutdownDeadline:
-    """How long stops wait. `forced` is for the engine's threads; `spark_is_gone`: there is nobody left to wait for."""
+    """How long stops and pauses wait. `forced` is for the engine's threads. `spark_is_gone`: there is nothing to wait for."""
 
     def __init__(self) -> None:
         self.forced = threading.Event()
         self.spark_is_gone = False
-        self._hurry = asyncio.Event()
+        self._cut_short = asyncio.Event()
 
-    def hurry(self) -> None:
-        """Batches are not waited for any more."""
+    def cut_short(self) -> None:
+        """Stop waiting for batches, now and later."""
         self.forced.set()
-        self._hurry.set()
+        self._cut_short.set()
 
-    async def wait(self, works: Callable[[], Iterable[asyncio.Future[Any]]], deadline: timedelta) -> None:
-        """Until there are no works left, or waiting has taken as long as it may: the deadline and a little, or a moment after it was told
-        to hurry."""
-        spent = asyncio.create_task(self._spent(deadline))
-        while not spent.done() and (left := {work for work in works() if not work.done()}):
-            await asyncio.wait({spent, *left}, return_when=asyncio.FIRST_COMPLETED)
-        spent.cancel()
+    async def wait(self, works: Callable[[], Iterable[asyncio.Future[Any]]], within: timedelta) -> None:
+        """Wait until all works have ended, for `within` and a little at most, and for a moment only once it was cut short."""
+        expired = asyncio.create_task(self._expire(within))
+        while not expired.done() and (left := {work for work in works() if not work.done()}):
+            await asyncio.wait({expired, *left}, return_when=asyncio.FIRST_COMPLETED)
+        expired.cancel()
 
-    async def _spent(self, deadline: timedelta) -> None:
+    async def _expire(self, within: timedelta) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout((deadline + BEYOND_TIME_OUT).total_seconds()):
-                await self._hurry.wait()
+            async with asyncio.timeout((within + BEYOND_TIMEOUT).total_seconds()):
+                await self._cut_short.wait()
                 await asyncio.sleep(0 if self.spark_is_gone else HURRY.total_seconds())
 
 
-async def stop_or_pause_all(
-    runners: Mapping[str, StageRunner],
-    quieten: StopOrPause,
-    deadline: timedelta,
-    patience: ShutdownDeadline,
-    abandon: Callable[[Collection[str]], None],
-) -> Collection[str]:
-    """Stop or hold these; those that have not ended in time. At the deadline what still runs is abandoned: its batches wait for nothing
-    more."""
-    stops = {name: asyncio.create_task(quieten(runner, deadline, patience.forced), name=name) for name, runner in runners.items()}
+StopOrPause: TypeAlias = Callable[[StageRunner, timedelta, threading.Event], Coroutine[Any, Any, bool]]
+
+
+async def stop_all(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> Collection[Stage]:
+    """Stop all queries concurrently, within a deadline that a second signal cuts short; those that may still act after it. A batch that
+    still runs then is interrupted and waits for no commit any more."""
+    return await _stop_or_pause_all(StageRunner.stop, stages, within, deadline)
+
+
+async def pause_all(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> Collection[Stage]:
+    """As `stop_all`, but queries that can be paused are paused."""
+    return await _stop_or_pause_all(StageRunner.pause, stages, within, deadline)
+
+
+async def _stop_or_pause_all(
+    stop_or_pause: StopOrPause, stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline
+) -> Collection[Stage]:
+    stops = {
+        stage: asyncio.create_task(stop_or_pause(stage.runner, within, deadline.forced), name=stage.name)
+        for stage in stages
+        if stage.runner is not None
+    }
     loop = asyncio.get_running_loop()
-    late = loop.call_later(deadline.total_seconds(), lambda: abandon([name for name, stop in stops.items() if not stop.done()]))
-    await patience.wait(stops.values, deadline)
+    late = loop.call_later(within.total_seconds(), lambda: _abandon(stage for stage, stop in stops.items() if not stop.done()))
+    await deadline.wait(stops.values, within)
     late.cancel()
-    return [name for name, stop in stops.items() if not _has_ended(stop)]
+    return [stage for stage, stop in stops.items() if not _has_ended(stop)]
 
 
 def _has_ended(stop: asyncio.Task[bool]) -> bool:
-    """Whether a query has ended, as its stop tells. One whose stop failed may still act."""
+    """Whether a query has ended, according to its stop. One whose stop failed may still act."""
     if not stop.done():
         log.warning("%s did not stop in time", stop.get_name())
         return False
@@ -412,12 +223,22 @@ def _has_ended(stop: asyncio.Task[bool]) -> bool:
     return error is None
 
 
-async def finished(backups: Collection[Backup], within: timedelta, patience: ShutdownDeadline) -> None:
-    """The last commits of stores whose queries have ended. What cannot be committed is on this disk, and its plans are durable."""
-    finishing = [asyncio.create_task(backup.finish()) for backup in backups]
-    await patience.wait(lambda: finishing, within)
-    for each in finishing:
-        error = each.exception() if each.done() else TimeoutError("it took too long")
-        each.cancel()
+async def finish(stages: Collection[Stage], within: timedelta, deadline: ShutdownDeadline) -> None:
+    """Make the last commits of stages whose queries have ended. What cannot be committed stays on this disk, and can be replayed from the
+    offset log."""
+    commits = [asyncio.create_task(stage.backup.finish()) for stage in stages if stage.backup is not None]
+    await deadline.wait(lambda: commits, within)
+    for commit in commits:
+        error = commit.exception() if commit.done() else TimeoutError("it took too long")
+        commit.cancel()
         if error is not None:
             log.warning("the last commit failed: %s", error)
+
+
+def _abandon(stages: Iterable[Stage]) -> None:
+    for stage in stages:
+        stage.abandon()
+
+
+async def _cancel_preparing(stages: Iterable[Stage]) -> None:
+    await asyncio.gather(*(stage.cancel_preparing() for stage in stages))

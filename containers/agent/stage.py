@@ -1,4 +1,4 @@
-"""One stage of one task, kept running: start, wait for its end, start again with growing pauses, up to a limit."""
+"""One stage of one task: its query, which is restarted after a failure, and its backup, alignment and metrics."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from containers.engine import Engine, StageStart
+from containers.agent.alignment import Aligner
+from containers.agent.async_engine import AsyncEngine
+from containers.agent.metrics import Meter
+from containers.agent.progress import ProgressReport, ProgressReporter
+from containers.engine import Batch, StageStart
 from containers.errors import StateElsewhere
+from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
-from sluice.core.ids import Instant
+from sluice.core.ids import Instant, Ssp
 from sluice.job import in_job_file
 from sluice.logconfig import about
+from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 WINDOW = timedelta(minutes=10)
-"""Restarts are counted over this long: a query that fails once a day is restarted for ever."""
+"""Failures are counted over this long: a query that fails once a day is restarted for ever."""
 
-LAST_WORDS = timedelta(seconds=5)
-"""How long a stopped query's last progress is waited for: Spark tells of it, and then of the end, a moment later."""
+LAST_PROGRESS_WITHIN = timedelta(seconds=5)
+"""How long a stop waits for the query's last progress: Spark reports it, and then the end, a moment after the stop."""
 
 LONGEST_PAUSE = timedelta(minutes=1)
 
@@ -39,108 +43,92 @@ class RestartPolicy:
     pause: timedelta
 
     def pause_after(self, failures: int) -> timedelta:
-        """Before the restart that follows that many failures, doubling from `pause`."""
+        """The pause before the restart that follows so many failures: `pause`, doubled with each."""
         return min(LONGEST_PAUSE, self.pause * float(2 ** (failures - 1)))
 
 
 class StageFailed(Exception):
-    """A stage failed too often; the message is its last error."""
-
-
-class Call(Protocol):
-    """Runs a blocking function on the engine's threads."""
-
-    def __call__(self, blocking: Callable[[], T], /) -> Awaitable[T]: ...
+    """A stage has failed too often. The message ends with its last error."""
 
 
 class StageRunner:
-    """`call` runs a blocking function of the engine on the engine's threads; `end_of` gives the future that the end of a query sets;
-    `starting` bounds how many queries of the container start at a time; `on_begun` is called when the query has started."""
+    """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit.
+
+    `on_started` is called each time the query has started."""
 
     def __init__(
-        self,
-        engine: Engine,
-        start: StageStart,
-        policy: RestartPolicy,
-        clock: Clock,
-        call: Call,
-        end_of: Callable[[str], asyncio.Future[str | None]],
-        starting: asyncio.Semaphore | None = None,
-        on_begun: Callable[[], None] = lambda: None,
+        self, engine: AsyncEngine, start: StageStart, policy: RestartPolicy, clock: Clock, on_started: Callable[[], None] = lambda: None
     ) -> None:
         self.start = start
-        self._starting = starting or asyncio.Semaphore()
+        self.restarts = 0
         self._engine = engine
         self._policy = policy
         self._clock = clock
-        self._call = call
-        self._end_of = end_of
-        self._on_begun = on_begun
+        self._on_started = on_started
         self._query: Any = None
         self._token = ""
         self._changing = asyncio.Lock()
         self._failures: deque[Instant] = deque()
-        self.restarts = 0
         self._stopping = asyncio.Event()
-        self._held = asyncio.Event()
+        self._paused = asyncio.Event()
 
     @property
-    def held(self) -> bool:
-        """Whether the query waits between two batches, for `run` to let it go on."""
-        return self._held.is_set()
+    def paused(self) -> bool:
+        """Whether the query waits between two batches, until `run` resumes it."""
+        return self._paused.is_set()
 
     async def run(self) -> None:
-        """Until `stop` or `hold`. Raises StageFailed, LeaseLost, or what no restart can mend."""
+        """Run until `stop` or `pause`. Raises StageFailed, LeaseLost, and every error that a restart cannot mend."""
         with about(task=self.start.task, stage=self.start.declared.stage.name, generation=self.start.generation):
-            if self.held:
+            if self.paused:
                 self._stopping.clear()
-                await self._after(await self._go_on())
+                await self._after(await self._resume())
             while not self._stopping.is_set():
                 await self._after(await self._run_once())
 
     async def _after(self, error: str | None) -> None:
         if not self._stopping.is_set():
-            await self._pause(self._after_failure(error or "the query ended by itself"))
+            await self._wait(self._after_failure(error or "the query ended by itself"))
 
-    async def _pause(self, duration: timedelta) -> None:
+    async def _wait(self, duration: timedelta) -> None:
         """Wait, but not beyond `stop`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(duration.total_seconds()):
                 await self._stopping.wait()
 
     async def _run_once(self) -> str | None:
-        async with self._starting, self._changing:
+        async with self._engine.starting, self._changing:
             if self._stopping.is_set():
                 return None
             self._query = None
             try:
-                self._token, self._query = await self._call(lambda: self._engine.start(self.start))
+                self._token, self._query = await self._engine.call(lambda engine: engine.start(self.start))
             except (LeaseLost, StateElsewhere, BadJobFile, CorruptData):
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)
                 return f"{type(error).__name__}: {error}{in_job_file(error)}"
-        log.info("%s runs under generation %d", self.start.query, self.start.generation)
-        self._on_begun()
+        log.info("%s is running under generation %d", self.start.query, self.start.generation)
+        self._on_started()
         return await self._end()
 
-    async def _go_on(self) -> str | None:
+    async def _resume(self) -> str | None:
         async with self._changing:
             if self._stopping.is_set():
                 return None
-            self._held.clear()
-            await self._call(lambda: self._engine.release(self._query))
-        log.info("%s goes on", self.start.query)
+            self._paused.clear()
+            await self._engine.call(lambda engine: engine.release(self._query))
+        log.info("%s resumes", self.start.query)
         return await self._end()
 
     async def _end(self) -> str | None:
-        """The error with which the query ended; None also when it is held instead."""
-        end, held = self._end_of(self._token), asyncio.ensure_future(self._held.wait())
-        either: set[asyncio.Future[Any]] = {end, held}
+        """The error with which the query ended; None also when it is paused instead."""
+        end, paused = self._engine.end_of(self._token), asyncio.ensure_future(self._paused.wait())
+        either: set[asyncio.Future[Any]] = {end, paused}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            held.cancel()
+            paused.cancel()
         return end.result() if end.done() else None
 
     def _after_failure(self, error: str) -> timedelta:
@@ -153,32 +141,167 @@ class StageRunner:
             raise StageFailed(f"{self.start.query} failed {failures} times within {WINDOW}; the last error: {error}")
         self.restarts += 1
         pause = self._policy.pause_after(failures)
-        log.warning("%s failed (%d of %d), again in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
+        log.warning("%s failed (%d of %d), restarting in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
         return pause
 
-    async def hold(self, deadline: timedelta, forced: threading.Event) -> bool:
-        """Have the query wait between batches, so that `run` returns, and may be called again; stop one that cannot be held. False if a
-        batch had to be interrupted."""
+    async def pause(self, within: timedelta, forced: threading.Event) -> bool:
+        """Have the query wait between two batches, so that `run` returns; a further `run` resumes it. A query that cannot be paused is
+        stopped. False if a batch had to be interrupted."""
         self._stopping.set()
-        until = self._clock.elapsed() + deadline.total_seconds()
+        until = self._clock.elapsed() + within.total_seconds()
         async with self._changing:
             query = self._query
-            if query is not None and (self.held or await self._call(lambda: self._engine.hold(query, deadline, forced))):
-                self._held.set()
+            if query is not None and (self.paused or await self._engine.call(lambda engine: engine.hold(query, within, forced))):
+                self._paused.set()
                 return True
         return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())), forced)
 
-    async def stop(self, deadline: timedelta, forced: threading.Event) -> bool:
-        """Stop between batches, also a query that is just being started, or is held; False if the batch had to be interrupted."""
+    async def stop(self, within: timedelta, forced: threading.Event) -> bool:
+        """Stop the query between two batches, also one that is just starting, or is paused. False if a batch had to be interrupted."""
         self._stopping.set()
         async with self._changing:
-            self._held.clear()
+            self._paused.clear()
             query = self._query
             if query is None:
                 return True
-            orderly = await self._call(lambda: self._engine.stop(query, deadline, forced))
+            orderly = await self._engine.call(lambda engine: engine.stop(query, within, forced))
             self._query = None
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS.total_seconds()):
-                    await asyncio.shield(self._end_of(self._token))
+                async with asyncio.timeout(LAST_PROGRESS_WITHIN.total_seconds()):
+                    await asyncio.shield(self._engine.end_of(self._token))
             return orderly
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
+    backups; `trigger`: the shortest time from one batch to the next."""
+
+    policy: RestartPolicy
+    trigger: timedelta
+    clock: Clock
+    reporter: ProgressReporter
+    new_aligner: Callable[[StageStart], Aligner | None]
+    new_backup: Callable[[StageStart], Backup | None]
+
+
+class Stage:
+    """One stage of one task, from the acquire of the task to its release. Created and used on the agent's loop.
+
+    `start`: how its query starts the next time; `prepare` and `extend` change it. `backup`: None until the checkpoint is ready, and in a
+    run without backups. `started` is set while the query has started since it was stopped last.
+    """
+
+    def __init__(self, start: StageStart, engine: AsyncEngine, context: StageContext) -> None:
+        self.start = start
+        self.runner: StageRunner | None = None
+        self.backup: Backup | None = None
+        self.aligner = context.new_aligner(start)
+        self.meter = Meter(start, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock)
+        self.running = False
+        self.started = asyncio.Event()
+        self._engine = engine
+        self._context = context
+        self._preparing: asyncio.Future[StageStart] | None = None
+        self._interruptions = 0
+        self._last_report: ProgressReport | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its query."""
+        return self.start.query
+
+    def extend(self, start: StageStart) -> None:
+        """The task was acquired again, and the stage may have more to read. A query that runs is not changed."""
+        self.start = start if self.backup is None else replace(self.start, starts=start.starts)
+
+    # --- running ---------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> bool:
+        """Make the checkpoint ready on this disk, which is done once; False if `cancel_preparing` came first."""
+        if self.backup is not None or (backup := self._context.new_backup(self.start)) is None:
+            return True
+        preparing = self._preparing = asyncio.ensure_future(backup.prepare())
+        try:
+            await asyncio.wait({preparing})
+            if preparing.cancelled():
+                return False
+            self.start = replace(preparing.result(), starts=self.start.starts)
+        finally:
+            preparing.cancel()
+            self._preparing = None
+        self.backup = backup
+        return True
+
+    async def cancel_preparing(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait({self._preparing})
+
+    async def run(self) -> None:
+        """Start the query, or resume the one that is paused, and keep it running until it is stopped or paused. Commit and align it
+        meanwhile. Raises what `StageRunner.run`, `Backup.run` and `Aligner.run` raise."""
+        interruptions = self._interruptions
+        if self.runner is None or not self.runner.paused:
+            if not await self.prepare() or self._interruptions != interruptions:
+                return
+            start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
+            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self.started.set)
+        if self.aligner is not None:
+            self.aligner.close()
+        self.running = True
+        try:
+            await first_of(self.runner.run(), *(each.run() for each in (self.aligner, self.backup) if each is not None))
+        finally:
+            self.running = False
+
+    def interrupt(self) -> None:
+        """The query is about to be stopped or paused: start none that is not started yet, and hold back no batch for alignment."""
+        self._interruptions += 1
+        if self.aligner is not None:
+            self.aligner.open()
+
+    def abandon(self) -> None:
+        """Let no batch wait for a commit; see `Backup.abandon`."""
+        if self.backup is not None:
+            self.backup.abandon()
+
+    def revive(self) -> None:
+        """Let batches wait for commits again; see `Backup.revive`."""
+        if self.backup is not None:
+            self.backup.revive()
+
+    # --- progress --------------------------------------------------------------------------------------------------
+
+    def on_batch(self, batch: Batch) -> None:
+        if self.aligner is not None:
+            self.aligner.committed(batch.batch, batch.event_time_max)
+        if self.backup is not None:
+            self.backup.committed(batch.batch)
+        metrics = self.meter.committed(batch) if self.running else None
+        self._report(batch.batch, batch.offsets, metrics)
+
+    def on_idle(self) -> None:
+        """The query has nothing to read. Report the last batch again, with metrics of now; before the first batch there is none."""
+        metrics, last = self.meter.idle() if self.running else None, self._last_report
+        if last is not None:
+            self._report(last.batch, last.offsets, metrics)
+        elif self.start.reported is not None:
+            self._report(self.start.reported, {}, metrics)
+
+    def _report(self, batch: int, offsets: Mapping[Ssp, int], metrics: wire_agents.StageMetricsBody | None) -> None:
+        start = self.start
+        report = ProgressReport(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, metrics)
+        self._last_report = report
+        self._context.reporter.put(report)
+
+
+async def first_of(*works: Awaitable[object]) -> None:
+    """Until the first of these has ended. The others are cancelled, and its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        for done in (await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
+            done.result()
+    finally:
+        for task in tasks:
+            task.cancel()

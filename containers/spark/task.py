@@ -129,11 +129,11 @@ class StageTask:
 
     def _begins(self, batch: int) -> None:
         for each in self._around:
-            each.begins(batch)
+            each.before_batch(batch)
 
     def _writes(self, batch: int) -> None:
         for each in self._around:
-            each.writes(batch)
+            each.before_write(batch)
 
     def fence(self, writes: Sequence[str]) -> int:
         """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage

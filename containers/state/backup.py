@@ -22,7 +22,6 @@ from containers.state.checkpoint import inspect
 from containers.state.commit import StageCommits, commit, open_commits
 from containers.state.context import StateContext
 from containers.state.prepare import prepare_checkpoint
-from containers.state.recovery import Snapshot
 from containers.state.wal import OffsetLogGate
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import Unavailable
@@ -39,12 +38,12 @@ class CommitOverdue(Unavailable):
 
 
 class Backup:
-    """The backup of one stage of one task. Created and run on the agent's loop; `begins` and `writes` are called on Spark's threads."""
+    """The backup of one stage of one task. Created and run on the agent's loop; `before_batch` and `before_write` are called on Spark's
+    threads."""
 
-    def __init__(self, state: StateContext, start: StageStart, snapshot: Snapshot | None) -> None:
+    def __init__(self, state: StateContext, start: StageStart) -> None:
         self._state = state
         self._start = start
-        self._snapshot = snapshot
         self._waits = BatchWaits()
         self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = StageCommits(start)
@@ -61,9 +60,9 @@ class Backup:
     async def prepare(self) -> StageStart:
         """Make the checkpoint ready; how to start the stage. Raises what `prepare_checkpoint` raises."""
         state = self._state
-        start = self._start = await prepare_checkpoint(state, self._start, self._snapshot)
+        start = self._start = await prepare_checkpoint(state, self._start, self._start.snapshot)
         self._gate = OffsetLogGate(state, start, self._waits)
-        self._commits = await open_commits(start, self._snapshot, state)
+        self._commits = await open_commits(start, self._start.snapshot, state)
         self._last_batch = await self._last_on_disk()
         self._behind_since = state.clock.elapsed()
         return replace(start, around=(*start.around, self))
@@ -73,20 +72,15 @@ class Backup:
         found = await self._state.in_thread(lambda: inspect(directory))
         return -1 if found is None else found.committed
 
-    @property
-    def ready(self) -> StageStart:
-        """How to start the stage again in this container: its checkpoint is on this disk, and newer than what was restored."""
-        return self._start
-
     # --- around each batch -----------------------------------------------------------------------------------------
 
-    def begins(self, batch: int) -> None:
+    def before_batch(self, batch: int) -> None:
         """Start to make the batch's offset-log entry durable, and wait while commits are behind."""
-        self._gate.begins(batch)
+        self._gate.before_batch(batch)
         self._waits.result(self._waits.submit(self._may_begin(batch)))
 
-    def writes(self, batch: int) -> None:
-        self._gate.writes(batch)
+    def before_write(self, batch: int) -> None:
+        self._gate.before_write(batch)
 
     async def _may_begin(self, batch: int) -> None:
         policy = self._state.policy

@@ -24,13 +24,12 @@ from containers.state.checkpoint import read_offset_log
 from containers.state.context import StateContext
 from containers.state.freeze import FrozenCheckpoint, freeze
 from containers.state.offsetlog import positions_in
-from containers.state.recovery import Snapshot
 from containers.state.transfer import in_parallel, log_progress, run_to_completion
 from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, SnapshotIndex
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot, SnapshotIndex
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
 

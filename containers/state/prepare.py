@@ -21,7 +21,6 @@ from containers.state.recovery import (
     Restore,
     RestoreUnderNewLineage,
     Resume,
-    Snapshot,
     StartFresh,
     recovery,
 )
@@ -31,7 +30,7 @@ from containers.state.wal import offset_log
 from sluice.blobs.port import BlobStore
 from sluice.client import until_answered
 from sluice.core.errors import SluiceError
-from sluice.core.snapshot import BlobStoreName
+from sluice.core.snapshot import BlobStoreName, Snapshot
 
 log = logging.getLogger(__name__)
 OVERLAP = 3

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,6 @@ class LocalCheckpoint:
     committed: int
     planned: int
     plans: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot that the coordinator offers; `batch` is the last in it, -1 for none."""
-
-    checkpoint: CommitId
-    lineage: Lineage
-    batch: int
-    markers: Mapping[BlobStoreName, BlobId]
-    restored_explicitly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,8 @@ class PendingEntry:
 
 
 class OffsetLogGate:
-    """Holds each batch of one stage until its offset-log entry is durable. Created on the agent's loop; `begins` and `writes` are called on
-    the threads of Spark."""
+    """Holds each batch of one stage until its offset-log entry is durable. Created on the agent's loop; `before_batch` and `before_write`
+    are called on the threads of Spark."""
 
     def __init__(self, state: StateContext, start: StageStart, waits: BatchWaits) -> None:
         self._state = state
@@ -149,13 +149,13 @@ class OffsetLogGate:
         self._last_begun = -1
         self._background: set[asyncio.Task[None]] = set()
 
-    def begins(self, batch: int) -> None:
+    def before_batch(self, batch: int) -> None:
         """Start to put the entry, while the batch is being computed. Does not wait."""
         self._last_begun = batch
         entry = self._entry(batch, strict=True)
         self._pending = PendingEntry(entry, self._waits.submit(self._put(entry)))
 
-    def writes(self, batch: int) -> None:
+    def before_write(self, batch: int) -> None:
         """Wait until the entry is durable. May be called more than once for a batch.
 
         The entry that counts is the one that the batch began with: the file on disk may have been replaced since. Raises BatchInterrupted,

@@ -15,7 +15,7 @@ deletes nothing by these lists: a blob is garbage when no retained index refers 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NewType, Protocol, TypeVar
@@ -32,6 +32,18 @@ CommitId = NewType("CommitId", str)
 
 BlobStoreName = NewType("BlobStoreName", str)
 """A blob store in the settings: "local", "s3"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot that a stage may be restored from. `batch`: the last in it, -1 for none. `markers`: its index in each blob store.
+    `restored_explicitly`: an operator chose it."""
+
+    checkpoint: CommitId
+    lineage: Lineage
+    batch: int
+    markers: Mapping[BlobStoreName, BlobId]
+    restored_explicitly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,11 +64,19 @@ class DrainStepRequest(RenamedBody):
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
+class DrainNotice(Reply):
+    """The detail of a notice of the kind DRAIN. `flushed`: the stages that every task has flushed; null outside FLUSHING."""
+
+    uuid: str
+    phase: Phase
+    flushed: tuple[str, ...] | None = None
+
+
 class DrainStepReply(Reply):
     """The phase after the step. CANCELLED: the container resumes. DRAINED, FAILED: it exits.
 
     `flushed`: the stages that every task has flushed, when this step changed that or began FLUSHING; null otherwise. A stage flushes after
-    those that feed it. Notices of a drain in FLUSHING carry the same list. `catchUp`: offsets up to which a stage must read these
+    those that feed it. A `DrainNotice` carries the same list. `catchUp`: offsets up to which a stage must read these
     partitions before it flushes, because another stage or task has read further."""
 
     phase: Phase

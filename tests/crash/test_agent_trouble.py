@@ -74,7 +74,7 @@ async def test_a_stop_while_the_coordinator_is_waited_for_is_a_stop_and_no_failu
     await way.after("unreachable")
     container.agent.stop_requested()
     ending = await container.ending()
-    assert (ending.exit_code, ending.reason) == (EXIT_OK, "told to stop")
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "stop requested")
 
 
 async def test_queries_go_on_while_the_coordinator_is_away_and_the_newest_progress_is_told_when_it_is_back(there: Place) -> None:
@@ -100,7 +100,7 @@ async def test_a_container_that_reaches_nobody_ends_with_its_own_lease(there: Pl
     await container.engine.all_started(4)
     container.wire.cut, container.wire.on_cut = True, lambda: clock.advance(28)
     assert (await container.ending()).exit_code == EXIT_LEASE_LOST
-    assert container.lost == ["the lease ran out while the coordinator was unreachable: http://c: ConnectError cut"]
+    assert container.lost == ["the lease expired while the coordinator was unreachable: http://c: ConnectError cut"]
     assert container.engine.stops == []
 
 
@@ -205,7 +205,7 @@ async def test_a_spark_that_is_gone_in_the_middle_of_a_stop_does_not_hold_it_up(
     await container.engine.all_started(4)
     container.agent.stop_requested()
     ending = await container.ending()
-    assert (ending.exit_code, ending.reason) == (EXIT_OK, "told to stop")
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "stop requested")
     assert await there.holders(run_id) == {"Partition 0": "c1", "Partition 1": "c1"}
 
 

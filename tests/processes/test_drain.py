@@ -147,7 +147,7 @@ def test_a_drain_that_is_cancelled_lets_the_very_queries_go_on_that_it_held(tmp_
         watchdog.terminate()
         assert watchdog.wait(120) == 0
         said = "".join(file.read_text() for file in scene.root.glob("container-*.log"))
-        assert said.count(" runs under generation ") == said.count(" goes on") == 2
+        assert said.count(" is running under generation ") == said.count(" resumes") == 2
 
 
 @pytest.mark.parametrize("job", [WINDOWS, TIMERS], ids=["held", "started anew"])

@@ -137,7 +137,7 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert watchdog.wait(180) == 0
     assert session_members(driver.pid) == []
     gone = scene.incarnation(execution_id)
-    assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "told to stop")
+    assert (gone.state, gone.exit_code, gone.reason) == ("EXITED", 0, "stop requested")
     (task,) = scene.detail().tasks
     assert task.holder is None
     store = inspect(Checkpoints(scene.root / "home" / "state", "rude").directory("Partition 0", "only"))

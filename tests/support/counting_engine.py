@@ -265,7 +265,7 @@ class CountingEngine(DiskEngine):
         if text is not None:
             write_offset_log(directory, batch, text)
         for each in start.around:
-            each.begins(batch)
+            each.before_batch(batch)
         self._step()
         begin, end = self._range(start, batch)
         drain, _, what = self._note(directory, batch).partition(" ")
@@ -277,7 +277,7 @@ class CountingEngine(DiskEngine):
         added = summed(self.ledger.log, stream, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
         for each in start.around:
-            each.writes(batch)
+            each.before_write(batch)
         self.ledger.reads(start.lineage, batch, begin, end)
         self._step()
         self._append(start, batch, out)

@@ -221,9 +221,9 @@ class DiskEngine(FakeEngine):
         if text is not None and not (directory / "offsets" / str(batch)).exists():
             write_offset_log(directory, batch, text)
         for each in start.around:
-            each.begins(batch)
+            each.before_batch(batch)
         for each in start.around:
-            each.writes(batch)
+            each.before_write(batch)
         planned = (directory / "offsets" / str(batch)).read_text()
         self.outputs.setdefault(start.query, []).append((batch, planned))
         (directory / "state" / f"{batch}.changelog").write_text(planned)

@@ -211,7 +211,7 @@ async def test_tasks_move_with_their_state_when_a_run_is_scaled_up_and_down(ther
     (name,) = others[1].engine.acting
     remaining = (zero, others[0])
     assert await patched(there, run_id, containers=2) == 3
-    assert (await others[1].ending()).reason == "the slot is no more: the run has 2 containers"
+    assert (await others[1].ending()).reason == "the slot no longer exists: the run has 2 containers"
     assert (await others[1].ending()).exit_code == EXIT_OK
     for container in remaining:
         await container.wire.after("adopted", 2 if container is zero else 1)

@@ -214,10 +214,10 @@ async def test_a_second_blob_store_is_added_and_the_first_dropped_while_the_job_
 async def until_backed_up_to(container: Incarnation, names: list[str]) -> None:
     """The notice is a poll's answer, after which the agent asks for the run."""
     for _ in range(1000):
-        if list(container.agent.backing_up_to) == names:
+        if list(container.agent._backups.destinations.to) == names:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(f"backed up to {container.agent.backing_up_to}, not to {names}")
+    raise AssertionError(f"backed up to {container.agent._backups.destinations.to}, not to {names}")
 
 
 async def test_while_the_blob_store_is_away_batches_wait_and_go_on_when_it_is_back(there: Place) -> None:

@@ -35,11 +35,11 @@ async def test_records_of_a_stage_name_task_stage_and_generation(here: Place, ca
     container.agent.stop_requested()
     await container.ending()
 
-    for message in ("on a thread of the engine", "runs under generation"):
+    for message in ("on a thread of the engine", "is running under generation"):
         found = [record.__dict__ for record in caplog.records if message in record.getMessage()]
         about = {(each["task"], each["stage"], each["generation"]) for each in found}
         assert about == {(task, stage, 1) for task in ("Partition 0", "Partition 1") for stage in ("first", "second")}
-    (ending,) = [record.__dict__ for record in caplog.records if record.getMessage().startswith("ending: ")]
+    (ending,) = [record.__dict__ for record in caplog.records if record.getMessage().startswith("exiting: ")]
     assert "task" not in ending
 
 

@@ -155,7 +155,7 @@ async def test_a_run_that_ended_before_the_container_started_is_no_failure(there
     await there.client.stop_run(run_id, "never mind")
     container = there.start(run_id, "c1")
     ending = await container.ending()
-    assert (ending.exit_code, ending.reason) == (EXIT_OK, "the run is over: STOPPED")
+    assert (ending.exit_code, ending.reason) == (EXIT_OK, "the run has ended: STOPPED")
     assert container.engine.opened == 0
 
 

@@ -48,7 +48,7 @@ async def replaced(there: Place, run_id: RunId) -> tuple[Incarnation, Incarnatio
 async def test_a_second_incarnation_of_the_slot_ends_the_first_at_once_with_everything_untouched(there: Place) -> None:
     run_id = await there.deploy()
     first, _ = await replaced(there, run_id)
-    assert first.lost == ["the coordinator holds this container for replaced or lost"]
+    assert first.lost == ["the coordinator considers this container replaced or lost"]
     assert first.engine.stops == []
     assert first.wire.answered["release"] == 0
     assert first.wire.answered["exit"] == 0

@@ -61,11 +61,11 @@ def says() -> SaysAsTold:
 
 @pytest.fixture
 async def pacer(says: SaysAsTold) -> Aligner:
-    return Aligner(cast("CoordinatorClient", says), RunId("r"), START, ask_again=timedelta(milliseconds=10))
+    return Aligner(cast("CoordinatorClient", says), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
 
 
 def passes(pacer: Aligner, batch: int) -> asyncio.Task[None]:
-    return asyncio.create_task(asyncio.to_thread(pacer.begins, batch))
+    return asyncio.create_task(asyncio.to_thread(pacer.before_batch, batch))
 
 
 async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, says: SaysAsTold) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.agent.heartbeat import LeaseEnd, LeaseKeeper, LeaseRanOut, Replaced, RunOver
+from containers.agent.heartbeat import LeaseEnd, LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from sluice.client import Alive, NotValid
 from sluice.core.errors import CoordinatorUnreachable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
@@ -85,7 +85,7 @@ async def test_a_container_that_is_not_valid_any_more_stops_at_once() -> None:
 
 @pytest.mark.parametrize("state", [RunState.STOPPED, RunState.FAILED, RunState.DRAINED])
 async def test_a_container_whose_run_is_over_is_told_how_it_ended(state: RunState) -> None:
-    assert await Scene(ALIVE, NotValid(ended=state)).verdict() == RunOver(state)
+    assert await Scene(ALIVE, NotValid(ended=state)).verdict() == RunEnded(state)
 
 
 async def test_an_unreachable_coordinator_is_no_reason_to_stop() -> None:
@@ -96,13 +96,13 @@ async def test_an_unreachable_coordinator_is_no_reason_to_stop() -> None:
 
 async def test_the_lease_runs_out_after_its_time_less_the_margin_and_not_before() -> None:
     scene = Scene(CoordinatorUnreachable("no route"))
-    assert await scene.verdict() == LeaseRanOut("no route")
+    assert await scene.verdict() == LeaseExpired("no route")
     assert scene.clock.elapsed() == 27
     assert scene.sent[-1] == 26
 
 
 async def test_the_last_error_is_told_and_not_the_first() -> None:
-    assert await Scene(CoordinatorUnreachable("503"), CoordinatorUnreachable("refused")).verdict() == LeaseRanOut("refused")
+    assert await Scene(CoordinatorUnreachable("503"), CoordinatorUnreachable("refused")).verdict() == LeaseExpired("refused")
 
 
 async def test_an_answer_shortly_before_the_end_saves_the_lease() -> None:
@@ -121,7 +121,7 @@ async def test_a_process_that_slept_through_its_lease_does_not_ask_any_more() ->
     heart = LeaseKeeper(
         scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, scene.clock, lambda: 0.0, scene.renewed.append, suspended
     )
-    assert isinstance(await soon(heart.run()), LeaseRanOut)
+    assert isinstance(await soon(heart.run()), LeaseExpired)
     assert scene.sent == []
 
 
@@ -198,5 +198,5 @@ async def test_a_lease_shorter_than_the_interval_is_not_slept_through() -> None:
 
     trust = Trust(Instant(0.0), timedelta(seconds=4), MARGIN)
     heart = LeaseKeeper(scene, ExecutionContainerId("c1"), Epoch(1), trust, INTERVAL, clock, lambda: 0.0, scene.renewed.append, sleep)
-    assert isinstance(await soon(heart.run()), LeaseRanOut)
+    assert isinstance(await soon(heart.run()), LeaseExpired)
     assert slept == [1]

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from containers.agent.liveness import TURNS, Pulse
+from containers.agent.liveness import SLICES, LivenessProbe
 from containers.errors import SparkGone
 from tests.support.engines import soon
 
@@ -43,12 +43,12 @@ async def test_spark_is_asked_again_and_again_while_it_answers() -> None:
         if asked == 5:
             raise SparkGone("it was ended by SIGKILL")
 
-    assert await soon(Pulse(answers, NEVER, AT_ONCE).run()) == "it was ended by SIGKILL"
+    assert await soon(LivenessProbe(answers, NEVER, AT_ONCE).run()) == "it was ended by SIGKILL"
     assert asked == 5
 
 
 async def test_a_question_that_stays_unanswered_is_the_end() -> None:
-    assert await soon(Pulse(asyncio.Event().wait, SHORT).run()) == "Spark's JVM has not answered for 0.05 s"  # type: ignore[arg-type]
+    assert await soon(LivenessProbe(asyncio.Event().wait, SHORT).run()) == "Spark's JVM has not answered for 0.05 s"  # type: ignore[arg-type]
 
 
 async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
@@ -61,14 +61,14 @@ async def test_an_answer_that_takes_most_of_the_time_is_an_answer() -> None:
         if asked == 3:
             raise SparkGone("enough")
 
-    assert await soon(Pulse(answers_late, timedelta(seconds=10), AT_ONCE).run()) == "enough"
+    assert await soon(LivenessProbe(answers_late, timedelta(seconds=10), AT_ONCE).run()) == "enough"
 
 
 def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited() -> None:
     async def test(loop: JumpingLoop) -> None:
         answered = loop.create_future()
-        pulse = asyncio.create_task(Pulse(lambda: answered, timedelta(hours=2), NEVER).run())
-        for _ in range(TURNS - 1):
+        pulse = asyncio.create_task(LivenessProbe(lambda: answered, timedelta(hours=2), NEVER).run())
+        for _ in range(SLICES - 1):
             await asyncio.sleep(0.01)
             loop.jumped += 24 * 3600
         await asyncio.sleep(0.01)
@@ -83,8 +83,8 @@ def test_a_clock_that_jumps_by_hours_takes_one_turn_and_the_rest_is_still_waited
 
 def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
     async def test(loop: JumpingLoop) -> None:
-        pulse = asyncio.create_task(Pulse(loop.create_future, timedelta(hours=2), NEVER).run())
-        for _ in range(TURNS):
+        pulse = asyncio.create_task(LivenessProbe(loop.create_future, timedelta(hours=2), NEVER).run())
+        for _ in range(SLICES):
             assert not pulse.done()
             await asyncio.sleep(0.01)
             loop.jumped += 24 * 3600
@@ -94,7 +94,7 @@ def test_turns_that_all_pass_are_the_end_however_fast_they_pass() -> None:
 
 
 async def test_a_pulse_that_is_not_felt_any_more_leaves_nothing_running() -> None:
-    pulse = asyncio.create_task(Pulse(asyncio.Event().wait, NEVER).run())  # type: ignore[arg-type]
+    pulse = asyncio.create_task(LivenessProbe(asyncio.Event().wait, NEVER).run())  # type: ignore[arg-type]
     await asyncio.sleep(0)
     pulse.cancel()
     with pytest.raises(asyncio.CancelledError):

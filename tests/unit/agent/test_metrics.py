@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from containers.agent.metrics import ContainerCollector, Meters
+from containers.agent.metrics import ContainerCollector, Meter
 from containers.engine import Batch, StageStart, StateSize
 from sluice import Job
 from sluice.core.ids import Generation, Lineage, RunId, TaskName
@@ -20,14 +20,13 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TRIGGER = timedelta(seconds=1)
 
 
-def start_of(task: str = "Partition 0", stage: str = "hourly") -> StageStart:
+def start() -> StageStart:
     job = Job("delays")
-    read = job.input("in")
-    job.stage(reads=read, name=stage)(lambda task: None)  # type: ignore[arg-type, return-value]
-    return StageStart(job.stages[0], TaskName(task), Generation(1), Lineage("l"), None, {}, RunId("r"))
+    job.stage(reads=job.input("in"), name="hourly")(lambda task: None)  # type: ignore[arg-type, return-value]
+    return StageStart(job.stages[0], TaskName("Partition 0"), Generation(1), Lineage("l"), None, {}, RunId("r"))
 
 
-START = start_of()
+START = start()
 
 
 def batch(number: int, rows: int = 100, millis: int = 500, **more: Any) -> Batch:
@@ -40,31 +39,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def meters(clock: FakeClock) -> Meters:
-    made = Meters(TRIGGER, clock)
-    made.begin(START, lambda: 3)
-    return made
-
-
-def committed(meters: Meters, batch: Batch) -> wire_agents.StageMetricsBody:
-    told = meters.committed(batch)
-    assert told is not None
-    return told
-
-
-def idle(meters: Meters) -> wire_agents.StageMetricsBody:
-    told = meters.idle(START.query)
-    assert told is not None
-    return told
+def meter(clock: FakeClock) -> Meter:
+    return Meter(START, lambda: 3, TRIGGER, clock)
 
 
 # --- what is reported ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_told_with_all_that_was_measured(meters: Meters) -> None:
+def test_a_batch_is_told_with_all_that_was_measured(meter: Meter) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     at = NOON - timedelta(hours=1)
-    told = committed(meters, batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
+    told = meter.committed(batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
     assert told == wire_agents.StageMetricsBody(
         rows=100,
         rows_per_second=100.0,
@@ -79,49 +64,43 @@ def test_a_batch_is_told_with_all_that_was_measured(meters: Meters) -> None:
     )
 
 
-def test_the_rate_of_a_short_batch_is_not_above_what_the_trigger_allows(meters: Meters) -> None:
-    assert committed(meters, batch(0, rows=50, millis=10)).rows_per_second == 50
+def test_the_rate_of_a_short_batch_is_not_above_what_the_trigger_allows(meter: Meter) -> None:
+    assert meter.committed(batch(0, rows=50, millis=10)).rows_per_second == 50
 
 
-def test_the_rate_of_a_long_batch_is_over_its_whole_length(meters: Meters) -> None:
-    assert committed(meters, batch(0, rows=6000, millis=60_000)).rows_per_second == 100
+def test_the_rate_of_a_long_batch_is_over_its_whole_length(meter: Meter) -> None:
+    assert meter.committed(batch(0, rows=6000, millis=60_000)).rows_per_second == 100
 
 
-def test_batches_without_rows_between_others_do_not_hide_the_rate(meters: Meters, clock: FakeClock) -> None:
+def test_batches_without_rows_between_others_do_not_hide_the_rate(meter: Meter, clock: FakeClock) -> None:
     for number in range(40):
         clock.advance(1)
-        told = committed(meters, batch(number, rows=100 if number % 2 else 0))
+        told = meter.committed(batch(number, rows=100 if number % 2 else 0))
     assert told.rows == 100
     assert told.rows_per_second == pytest.approx(50, rel=0.1)
 
 
-def test_the_rate_forgets_what_was_ten_seconds_ago(meters: Meters, clock: FakeClock) -> None:
-    committed(meters, batch(0, rows=1_000_000))
+def test_the_rate_forgets_what_was_ten_seconds_ago(meter: Meter, clock: FakeClock) -> None:
+    meter.committed(batch(0, rows=1_000_000))
     clock.advance(11)
-    assert committed(meters, batch(1, rows=10, millis=1000)).rows_per_second == 10
+    assert meter.committed(batch(1, rows=10, millis=1000)).rows_per_second == 10
 
 
-def test_an_idle_stage_reads_nothing_and_is_not_behind(meters: Meters, clock: FakeClock) -> None:
-    committed(meters, batch(0, behind=5, event_time_max=NOON))
+def test_an_idle_stage_reads_nothing_and_is_not_behind(meter: Meter, clock: FakeClock) -> None:
+    meter.committed(batch(0, behind=5, event_time_max=NOON))
     clock.advance(10)
-    told = idle(meters)
+    told = meter.idle()
     assert (told.rows, told.rows_per_second, told.lag) == (0, 0, 0)
     assert (told.batch_millis, told.event_time_max, told.at) == (500, NOON, NOON + timedelta(seconds=10))
 
 
-def test_the_newest_event_time_outlasts_batches_that_have_none(meters: Meters) -> None:
-    committed(meters, batch(0, event_time_max=NOON))
-    assert committed(meters, batch(1, rows=0)).event_time_max == NOON
+def test_the_newest_event_time_outlasts_batches_that_have_none(meter: Meter) -> None:
+    meter.committed(batch(0, event_time_max=NOON))
+    assert meter.committed(batch(1, rows=0)).event_time_max == NOON
 
 
-def test_a_source_that_does_not_tell_how_much_there_is_leaves_it_open(meters: Meters) -> None:
-    assert committed(meters, batch(0)).lag is None
-
-
-def test_nothing_is_told_of_a_stage_that_is_not_run(meters: Meters) -> None:
-    meters.forget(START)
-    assert meters.committed(batch(0)) is None
-    assert meters.idle(START.query) is None
+def test_a_source_that_does_not_tell_how_much_there_is_leaves_it_open(meter: Meter) -> None:
+    assert meter.committed(batch(0)).lag is None
 
 
 # --- the metrics -----------------------------------------------------------------------------------------------------
@@ -129,10 +108,10 @@ def test_nothing_is_told_of_a_stage_that_is_not_run(meters: Meters) -> None:
 Samples = dict[str, float]
 
 
-def scraped(meters: Meters, clock: FakeClock, lease_left: timedelta | None = timedelta(seconds=33)) -> Samples:
+def scraped(meter: Meter, clock: FakeClock, lease_left: timedelta | None = timedelta(seconds=33)) -> Samples:
     """What Prometheus reads, by name and labels."""
     registry = CollectorRegistry()
-    registry.register(ContainerCollector(meters, TRIGGER, lambda: lease_left, lambda: 2, clock))
+    registry.register(ContainerCollector(lambda: [meter], TRIGGER, lambda: lease_left, lambda: 2, clock))
     samples: Samples = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -144,11 +123,11 @@ def scraped(meters: Meters, clock: FakeClock, lease_left: timedelta | None = tim
 LABELS = "stage=hourly,task=Partition 0"
 
 
-def test_what_batches_have_done_adds_up(meters: Meters, clock: FakeClock) -> None:
+def test_what_batches_have_done_adds_up(meter: Meter, clock: FakeClock) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=2)
     for number in range(3):
-        committed(meters, batch(number, millis=700, parts_ms={"addBatch": 600, "walCommit": 100}, state=state))
-    found = scraped(meters, clock)
+        meter.committed(batch(number, millis=700, parts_ms={"addBatch": 600, "walCommit": 100}, state=state))
+    found = scraped(meter, clock)
     assert found[f"sluice_stage_input_rows_total{{{LABELS}}}"] == 300
     assert found[f"sluice_stage_batches_total{{{LABELS}}}"] == 3
     assert found[f"sluice_stage_rows_dropped_by_watermark_total{{{LABELS}}}"] == 6
@@ -160,11 +139,11 @@ def test_what_batches_have_done_adds_up(meters: Meters, clock: FakeClock) -> Non
     assert found[f"sluice_stage_batch_part_seconds_total{{part=addBatch,{LABELS}}}"] == pytest.approx(1.8)
 
 
-def test_how_a_stage_stands_is_as_after_its_last_batch(meters: Meters, clock: FakeClock) -> None:
+def test_how_a_stage_stands_is_as_after_its_last_batch(meter: Meter, clock: FakeClock) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
-    committed(meters, batch(0, behind=12, state=state, watermark=NOON - timedelta(minutes=10), event_time_max=NOON - timedelta(minutes=1)))
+    meter.committed(batch(0, behind=12, state=state, watermark=NOON - timedelta(minutes=10), event_time_max=NOON - timedelta(minutes=1)))
     clock.advance(60)
-    found = scraped(meters, clock)
+    found = scraped(meter, clock)
     assert found[f"sluice_stage_lag_records{{{LABELS}}}"] == 12
     assert found[f"sluice_stage_state_rows{{{LABELS}}}"] == 7
     assert found[f"sluice_stage_state_bytes{{{LABELS}}}"] == 1000
@@ -174,27 +153,18 @@ def test_how_a_stage_stands_is_as_after_its_last_batch(meters: Meters, clock: Fa
     assert found[f"sluice_stage_last_progress_timestamp_seconds{{{LABELS}}}"] == NOON.timestamp()
 
 
-def test_what_a_stage_has_not_has_no_series(meters: Meters, clock: FakeClock) -> None:
-    committed(meters, batch(0))
-    names = {name.partition("{")[0] for name in scraped(meters, clock)}
+def test_what_a_stage_has_not_has_no_series(meter: Meter, clock: FakeClock) -> None:
+    meter.committed(batch(0))
+    names = {name.partition("{")[0] for name in scraped(meter, clock)}
     assert not {name for name in names if name.startswith(("sluice_stage_state", "sluice_stage_watermark", "sluice_stage_offsets"))}
 
 
-def test_a_stage_that_is_run_no_more_has_no_series(meters: Meters, clock: FakeClock) -> None:
-    other = start_of("Partition 1")
-    meters.begin(other, lambda: 0)
-    committed(meters, batch(0))
-    meters.forget(START)
-    tasks = {name.partition("task=")[2].rstrip("}") for name in scraped(meters, clock) if "task=" in name}
-    assert tasks == {"Partition 1"}
-
-
-def test_the_container_tells_its_lease_its_tasks_and_its_trigger(meters: Meters, clock: FakeClock) -> None:
-    found = scraped(meters, clock)
+def test_the_container_tells_its_lease_its_tasks_and_its_trigger(meter: Meter, clock: FakeClock) -> None:
+    found = scraped(meter, clock)
     assert found["sluice_container_lease_seconds_left{}"] == 33
     assert found["sluice_container_tasks_owned{}"] == 2
     assert found["sluice_container_trigger_seconds{}"] == 1
 
 
-def test_before_the_registration_there_is_no_lease_to_tell(meters: Meters, clock: FakeClock) -> None:
-    assert "sluice_container_lease_seconds_left{}" not in scraped(meters, clock, lease_left=None)
+def test_before_the_registration_there_is_no_lease_to_tell(meter: Meter, clock: FakeClock) -> None:
+    assert "sluice_container_lease_seconds_left{}" not in scraped(meter, clock, lease_left=None)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.progress import Report, Reports
+from containers.agent.progress import ProgressReport, ProgressReporter
 from sluice.client import CoordinatorClient
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
@@ -59,26 +59,26 @@ def there() -> Scripted:
 
 
 @pytest.fixture
-async def reports(there: Scripted) -> AsyncIterator[Reports]:
+async def reports(there: Scripted) -> AsyncIterator[ProgressReporter]:
     client = CoordinatorClient("http://c", httpx.MockTransport(there.answer))
-    yield Reports(client, RunId("run 1"), timedelta(milliseconds=1))
+    yield ProgressReporter(client, RunId("run 1"), timedelta(milliseconds=1))
     await client.close()
 
 
 @pytest.fixture
-async def running(reports: Reports) -> AsyncIterator[asyncio.Task[None]]:
+async def running(reports: ProgressReporter) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(reports.run())
     yield task
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def report(batch: int, stage: str = "hourly", task: str = "Partition 0") -> Report:
+def report(batch: int, stage: str = "hourly", task: str = "Partition 0") -> ProgressReport:
     offsets = {Ssp("log", "in", 0): 10 * batch}
-    return Report(TaskName(task), StageName(stage), Generation(2), Lineage("l"), batch, offsets)
+    return ProgressReport(TaskName(task), StageName(stage), Generation(2), Lineage("l"), batch, offsets)
 
 
-async def test_a_report_says_whose_batch_it_was_and_where_it_ended(there: Scripted, reports: Reports) -> None:
+async def test_a_report_says_whose_batch_it_was_and_where_it_ended(there: Scripted, reports: ProgressReporter) -> None:
     reports.put(report(7))
     await reports.flush()
     assert there.asked == [
@@ -96,28 +96,28 @@ async def test_a_report_says_whose_batch_it_was_and_where_it_ended(there: Script
     ]
 
 
-async def test_of_many_batches_only_the_newest_is_sent(there: Scripted, reports: Reports) -> None:
+async def test_of_many_batches_only_the_newest_is_sent(there: Scripted, reports: ProgressReporter) -> None:
     for batch in range(10):
         reports.put(report(batch))
     await reports.flush()
     assert [body["batchId"] for _, body in there.asked] == [9]
 
 
-async def test_each_stage_of_each_task_has_a_newest_of_its_own(there: Scripted, reports: Reports) -> None:
+async def test_each_stage_of_each_task_has_a_newest_of_its_own(there: Scripted, reports: ProgressReporter) -> None:
     for each in (report(1), report(2, stage="route"), report(3, task="Partition 1")):
         reports.put(each)
     await reports.flush()
     assert sorted(body["batchId"] for _, body in there.asked) == [1, 2, 3]
 
 
-async def test_what_was_sent_is_not_sent_again(there: Scripted, reports: Reports) -> None:
+async def test_what_was_sent_is_not_sent_again(there: Scripted, reports: ProgressReporter) -> None:
     reports.put(report(1))
     await reports.flush()
     await reports.flush()
     assert len(there.asked) == 1
 
 
-async def test_news_is_sent_without_being_asked_for(there: Scripted, reports: Reports, running: asyncio.Task[None]) -> None:
+async def test_news_is_sent_without_being_asked_for(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
     reports.put(report(1))
     assert await soon(there.got.get()) == ("hourly", 1)
     reports.put(report(2))
@@ -125,7 +125,7 @@ async def test_news_is_sent_without_being_asked_for(there: Scripted, reports: Re
 
 
 async def test_news_that_comes_while_an_older_one_is_sent_is_sent_after_it(
-    there: Scripted, reports: Reports, running: asyncio.Task[None]
+    there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]
 ) -> None:
     there.gate.clear()
     reports.put(report(1))
@@ -135,7 +135,7 @@ async def test_news_that_comes_while_an_older_one_is_sent_is_sent_after_it(
     assert [await soon(there.got.get()) for _ in range(2)] == [("hourly", 1), ("hourly", 2)]
 
 
-async def test_reports_are_never_sent_twice_at_once(there: Scripted, reports: Reports, running: asyncio.Task[None]) -> None:
+async def test_reports_are_never_sent_twice_at_once(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
     there.gate.clear()
     reports.put(report(1))
     await soon(there.waiting.wait())
@@ -148,7 +148,7 @@ async def test_reports_are_never_sent_twice_at_once(there: Scripted, reports: Re
 
 @pytest.mark.parametrize("trouble", [unreachable, lambda: problem(503, "store-unavailable"), lambda: httpx.Response(502, text="proxy")])
 async def test_while_the_coordinator_is_away_the_newest_is_kept_and_sent_when_it_is_back(
-    there: Scripted, reports: Reports, running: asyncio.Task[None], trouble: Answer
+    there: Scripted, reports: ProgressReporter, running: asyncio.Task[None], trouble: Answer
 ) -> None:
     there.script = [trouble] * 5
     reports.put(report(1))
@@ -158,7 +158,7 @@ async def test_while_the_coordinator_is_away_the_newest_is_kept_and_sent_when_it
     assert there.got.empty()
 
 
-async def test_a_last_flush_tells_that_the_coordinator_is_away_and_keeps_the_report(there: Scripted, reports: Reports) -> None:
+async def test_a_last_flush_tells_that_the_coordinator_is_away_and_keeps_the_report(there: Scripted, reports: ProgressReporter) -> None:
     there.script = [unreachable]
     reports.put(report(1))
     with pytest.raises(CoordinatorUnreachable):
@@ -167,7 +167,7 @@ async def test_a_last_flush_tells_that_the_coordinator_is_away_and_keeps_the_rep
     assert await soon(there.got.get()) == ("hourly", 1)
 
 
-async def test_a_lost_lease_ends_the_reporting(there: Scripted, reports: Reports, running: asyncio.Task[None]) -> None:
+async def test_a_lost_lease_ends_the_reporting(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
     there.script = [lambda: problem(409, "lease-lost")]
     reports.put(report(1))
     with pytest.raises(LeaseLost, match="told lease-lost"):
@@ -175,7 +175,7 @@ async def test_a_lost_lease_ends_the_reporting(there: Scripted, reports: Reports
 
 
 async def test_a_refused_report_is_logged_and_dropped_and_the_others_are_sent(
-    there: Scripted, reports: Reports, running: asyncio.Task[None], caplog: pytest.LogCaptureFixture
+    there: Scripted, reports: ProgressReporter, running: asyncio.Task[None], caplog: pytest.LogCaptureFixture
 ) -> None:
     there.script = [lambda: problem(404, "unknown-task")]
     with caplog.at_level(logging.ERROR):

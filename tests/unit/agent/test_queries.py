@@ -11,10 +11,9 @@ from datetime import timedelta
 from typing import Any, cast
 
 from containers.agent.alignment import Aligner
-from containers.agent.metrics import Meters
-from containers.agent.progress import Reports
+from containers.agent.progress import ProgressReport, ProgressReporter
 from containers.agent.queries import Queries
-from containers.agent.stage import RestartPolicy
+from containers.agent.stage import RestartPolicy, StageContext
 from containers.engine import StageStart
 from containers.state.backup import Backup
 from sluice import Job
@@ -25,8 +24,12 @@ from tests.support.fakes import FakeClock
 LONG = timedelta(seconds=60)
 
 
-class NoReports:
-    def put(self, report: object) -> None: ...
+class Reports:
+    def __init__(self) -> None:
+        self.all: list[ProgressReport] = []
+
+    def put(self, report: ProgressReport) -> None:
+        self.all.append(report)
 
 
 @dataclass
@@ -43,10 +46,6 @@ class SlowBackup:
     async def prepare(self) -> StageStart:
         self.preparing.set()
         await self.go.wait()
-        return replace(self.start, restored=True)
-
-    @property
-    def ready(self) -> StageStart:
         return replace(self.start, restored=True)
 
     async def run(self) -> None:
@@ -95,20 +94,25 @@ async def opened(
     engine: FakeEngine,
     backup_of: Callable[[StageStart], SlowBackup | None] = lambda start: None,
     pacer_of: Callable[[StageStart], FakePacer | None] = lambda start: None,
+    reports: Reports | None = None,
 ) -> Queries:
-    clock = FakeClock()
-    made = Queries(
-        engine,
-        RestartPolicy(0, timedelta()),
-        clock,
-        cast(Reports, NoReports()),
-        lambda lost: None,
-        cast("Callable[[StageStart], Aligner | None]", pacer_of),
-        cast("Callable[[StageStart], Backup | None]", backup_of),
-        Meters(timedelta(seconds=1), clock),
+    context = StageContext(
+        policy=RestartPolicy(0, timedelta()),
+        trigger=timedelta(seconds=1),
+        clock=FakeClock(),
+        reporter=cast(ProgressReporter, reports or Reports()),
+        new_aligner=cast("Callable[[StageStart], Aligner | None]", pacer_of),
+        new_backup=cast("Callable[[StageStart], Backup | None]", backup_of),
     )
+    made = Queries(engine, context, lambda lost: None)
     await made.open()
     return made
+
+
+def runs(queries: Queries, *starts: StageStart) -> asyncio.Task[Any]:
+    """Run these, as an acquire gave them."""
+    stages = [queries.add(start) for start in starts]
+    return asyncio.ensure_future(asyncio.gather(*(queries.run(stage) for stage in stages)))
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
@@ -119,14 +123,14 @@ async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_oth
     quick, slow = two_starts()
     engine, backup = FakeEngine(), SlowBackup(slow)
     queries = await opened(engine, lambda start: backup if start == slow else None)
-    running = asyncio.create_task(queries.run([quick, slow]))
+    running = runs(queries, quick, slow)
     first = await engine.started()
     await soon(backup.preparing.wait())
     await soon(queries.pause(LONG))
     backup.go.set()
     await ended(running)
     assert (first.held, len(engine.queries)) == (True, 1)
-    running = asyncio.create_task(queries.run([quick, slow]))
+    running = runs(queries, quick, slow)
     assert await engine.released() is first
     assert (await engine.started()).start.query == slow.query
     await soon(queries.stop(LONG))
@@ -138,12 +142,12 @@ async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None
     quick, _ = two_starts()
     engine = FakeEngine(on_hold=lambda query, forced: False)
     queries = await opened(engine)
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     first = await engine.started()
     await soon(queries.pause(LONG))
     await ended(running)
     assert first.stopped
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     assert await engine.started() is not first
     await soon(queries.stop(LONG))
     await ended(running)
@@ -153,7 +157,7 @@ async def test_a_held_query_that_is_stopped_does_not_go_on() -> None:
     quick, _ = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     query = await engine.started()
     await soon(queries.pause(LONG))
     await ended(running)
@@ -170,17 +174,33 @@ async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goe
         return pacers[-1]
 
     queries = await opened(engine, pacer_of=pacer_of)
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     await engine.started()
     await soon(queries.pause(LONG))
     await ended(running)
     (pacer,) = pacers
     assert pacer.opened
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     await engine.released()
     assert (pacer.opened, len(pacers)) == (False, 1)
     await soon(queries.stop(LONG))
     await ended(running)
+
+
+async def test_a_stage_has_metrics_while_it_runs_and_its_progress_is_reported_without_them_after_that() -> None:
+    quick, _ = two_starts()
+    engine, reports = FakeEngine(), Reports()
+    queries = await opened(engine, reports=reports)
+    running = runs(queries, quick)
+    query = await engine.started()
+    await query.commits(0)
+    assert [meter.stage for meter in queries.meters()] == ["quick"]
+    await soon(queries.pause(LONG))
+    await ended(running)
+    assert queries.meters() == []
+    await query.commits(1)
+    await asyncio.sleep(0)
+    assert [(report.batch, report.metrics is None) for report in reports.all] == [(0, False), (1, True)]
 
 
 # --- some of them ----------------------------------------------------------------------------------------------------
@@ -190,14 +210,14 @@ async def test_some_queries_stop_and_start_again_with_more_to_read_while_the_oth
     quick, slow = two_starts()
     engine = FakeEngine()
     queries = await opened(engine)
-    others, running = asyncio.create_task(queries.run([quick])), asyncio.create_task(queries.run([slow]))
+    others, running = runs(queries, quick), runs(queries, slow)
     await engine.all_started(2)
-    assert await soon(queries.stop_some([slow.query], LONG)) == []
+    assert await soon(queries.stop_stages([queries.add(slow)], LONG)) == []
     await ended(running)
     assert engine.acting == [quick.query]
     longer = replace(slow, starts={Ssp("log", "in", 0): 0, Ssp("log", "in", 1): 7})
-    begun = asyncio.create_task(queries.begun([slow.query]))
-    running = asyncio.create_task(queries.run([longer]))
+    begun = asyncio.create_task(queries.add(slow).started.wait())
+    running = runs(queries, longer)
     assert (await engine.started()).start == longer
     await ended(begun)
     await soon(queries.stop(LONG))
@@ -210,12 +230,12 @@ async def test_a_query_whose_store_was_made_ready_before_starts_again_with_more_
     engine, backup = FakeEngine(), SlowBackup(quick)
     backup.go.set()
     queries = await opened(engine, lambda start: backup)
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     await engine.started()
-    await soon(queries.stop_some([quick.query], LONG))
+    await soon(queries.stop_stages([queries.add(quick)], LONG))
     await ended(running)
     longer = replace(quick, starts={Ssp("log", "in", 0): 0})
-    running = asyncio.create_task(queries.run([longer]))
+    running = runs(queries, longer)
     again = (await engine.started()).start
     assert (again.starts, again.restored) == (longer.starts, True)
     await soon(queries.stop(LONG))
@@ -226,9 +246,9 @@ async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_st
     _, slow = two_starts()
     engine, backup = FakeEngine(), SlowBackup(slow)
     queries = await opened(engine, lambda start: backup)
-    running = asyncio.create_task(queries.run([slow]))
+    running = runs(queries, slow)
     await soon(backup.preparing.wait())
-    await soon(queries.stop_some([slow.query], LONG))
+    await soon(queries.stop_stages([queries.add(slow)], LONG))
     await ended(running)
     assert engine.queries == []
 
@@ -240,9 +260,9 @@ async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
     quick, _ = two_starts()
     engine = FakeEngine(on_stop=mad)
     queries = await opened(engine)
-    running = asyncio.create_task(queries.run([quick]))
+    running = runs(queries, quick)
     await engine.started()
-    assert await soon(queries.stop_some([quick.query], LONG)) == [quick.query]
+    assert await soon(queries.stop_stages([queries.add(quick)], LONG)) == [queries.add(quick)]
     assert await soon(queries.stop(LONG)) == {quick.task}
     running.cancel()
 
@@ -258,11 +278,11 @@ async def test_what_is_given_up_is_committed_and_begins_anew_when_it_comes_back(
 
     queries = await opened(engine, backup_of)
     for _ in range(2):
-        running = asyncio.create_task(queries.run([quick]))
+        running = runs(queries, quick)
         await engine.started()
-        await soon(queries.stop_some([quick.query], LONG))
+        await soon(queries.stop_stages([queries.add(quick)], LONG))
         await ended(running)
-        await soon(queries.give_up([quick.query], LONG))
+        await soon(queries.give_up([queries.add(quick)], LONG))
     assert [(each.finished, each.forgotten) for each in made] == [(1, True), (1, True)]
 
 
@@ -271,16 +291,16 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
     backup = SlowBackup(quick)
     backup.go.set()
     queries = await opened(FakeEngine(), lambda start: backup)
-    prepared = await queries.prepare([quick])
-    assert prepared is not None
+    stage = queries.add(quick)
+    assert await queries.prepare([stage])
 
     async def abandoned() -> bool:
         return backup.abandoned
 
     backup.abandon()
-    assert not await queries.concurrently_with_commits(prepared, abandoned())
+    assert not await queries.concurrently_with_commits([stage], abandoned())
     queries.hurry()
-    assert await queries.concurrently_with_commits(prepared, abandoned())
+    assert await queries.concurrently_with_commits([stage], abandoned())
 
 
 async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
@@ -295,7 +315,7 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
             assert go.wait(20)
             threading.Timer(0.02, gone.set).start()  # by then the thread that works has told its end
 
-        working = asyncio.create_task(queries.run_on_engine(start, work))
+        working = asyncio.create_task(queries.engine.run_for(start.task, work))
         await asyncio.to_thread(begun.wait)
         go.set()
         assert gone.wait(20), "the event loop stands still until then"
@@ -315,7 +335,7 @@ async def test_of_work_that_fails_when_nobody_waits_for_it_any_more_nothing_is_s
         assert go.wait(20)
         raise ValueError("the run is over")
 
-    working = asyncio.create_task(queries.run_on_engine(two_starts()[0], work))
+    working = asyncio.create_task(queries.engine.run_for(two_starts()[0].task, work))
     await asyncio.to_thread(begun.wait)
     working.cancel()
     await asyncio.wait({working})

@@ -36,29 +36,29 @@ def plan(
 def test_a_version_that_changes_nothing_here_is_told_and_no_more() -> None:
     found = plan(model(s0={ZERO: ssps(0)}, s1={ONE: ssps(1, 3)}), 2, {ZERO: ssps(0)})
     assert found.nothing
-    assert found.leave == {ZERO}
+    assert found.keep == {ZERO}
     assert str(found) == "version 2: nothing changes here"
 
 
 def test_a_task_that_another_slot_has_now_is_released_and_one_that_is_new_here_is_acquired() -> None:
     found = plan(model(s0={TWO: ssps(2)}, s1={ZERO: ssps(0)}), 2, {ZERO: ssps(0)})
-    assert [found.release, found.acquire, found.leave] == [{ZERO}, {TWO}, set()]
+    assert [found.release, found.acquire, found.keep] == [{ZERO}, {TWO}, set()]
     assert str(found) == "version 2: release Partition 0; acquire Partition 2"
 
 
 def test_a_task_with_more_partitions_is_extended_by_those_that_are_new() -> None:
     found = plan(model(s0={ZERO: ssps(0, 2, 4, 6), ONE: ssps(1)}), 1, {ZERO: ssps(0, 2), ONE: ssps(1)})
     assert found.extend == {ZERO: ssps(4, 6)}
-    assert found.leave == {ONE}
-    assert str(found) == "version 2: Partition 0 reads log.in.4, log.in.6 too"
+    assert found.keep == {ONE}
+    assert str(found) == "version 2: Partition 0 also reads log.in.4, log.in.6"
 
 
 def test_partitions_are_never_given_up_by_a_task_that_runs() -> None:
     found = plan(model(s0={ZERO: ssps(0)}), 1, {ZERO: ssps(0, 2)})
     assert found.nothing
-    assert found.leave == {ZERO}
+    assert found.keep == {ZERO}
     assert found.beyond == {ZERO: ssps(2)}
-    assert str(found) == "version 2: Partition 0 goes on reading log.in.2, which it cannot give up"
+    assert str(found) == "version 2: Partition 0 keeps reading log.in.2, which it cannot give up"
 
 
 def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> None:
@@ -66,7 +66,7 @@ def test_a_slot_that_is_no_more_gives_all_back_also_what_it_only_waits_for() -> 
     assert found.slot_gone
     assert found.release == {ONE, TWO}
     assert not found.nothing
-    assert str(found) == "version 2: the slot is no more; release Partition 1, Partition 2"
+    assert str(found) == "version 2: the slot no longer exists; release Partition 1, Partition 2"
 
 
 def test_a_slot_whose_tasks_were_given_away_stays() -> None:
@@ -78,7 +78,7 @@ def test_a_slot_whose_tasks_were_given_away_stays() -> None:
 def test_a_task_that_is_waited_for_goes_on_being_waited_for_and_is_not_asked_for_twice() -> None:
     found = plan(model(s0={ZERO: ssps(0), ONE: ssps(1, 3)}), 1, {ZERO: ssps(0)}, frozenset({ONE}))
     assert found.nothing
-    assert found.leave == {ZERO, ONE}
+    assert found.keep == {ZERO, ONE}
 
 
 tasks = st.sampled_from([ZERO, ONE, TWO])
@@ -107,12 +107,12 @@ def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_i
     done = adoption(2, found, containers, slot, runs, waits)
 
     assert done.slot_gone == (slot not in slots(containers))
-    assert not done.release & (done.leave | done.acquire | done.extend.keys())
+    assert not done.release & (done.keep | done.acquire | done.extend.keys())
     kept = {task: reads | done.extend.get(task, frozenset()) for task, reads in runs.items() if task not in done.release}
     assert {*kept, *(waits - done.release), *done.acquire} == wanted.keys()
     assert all(reads >= wanted[task] for task, reads in kept.items())
     assert all(reads >= runs[task] for task, reads in kept.items())
-    assert done.extend.keys() | done.leave == (runs.keys() | waits) - done.release
+    assert done.extend.keys() | done.keep == (runs.keys() | waits) - done.release
     assert not done.acquire & (runs.keys() | waits)
     held = {**kept, **{task: wanted[task] for task in done.acquire}}
     again = adoption(3, found, containers, slot, held, waits - done.release)

@@ -5,12 +5,12 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
 
 import pytest
 
+from containers.agent.async_engine import AsyncEngine
 from containers.agent.stage import RestartPolicy, StageFailed, StageRunner
-from containers.engine import Batch, Callbacks, StageStart
+from containers.engine import StageStart
 from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.graph import Stage
@@ -18,8 +18,6 @@ from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.job import DeclaredStage
 from tests.support.engines import FakeEngine, soon
 from tests.support.fakes import FakeClock
-
-T = TypeVar("T")
 
 TINY = timedelta(milliseconds=1)
 LONG = timedelta(seconds=60)
@@ -40,44 +38,28 @@ START = StageStart(
 
 
 class Bench:
-    """What a runner has around it: an engine, threads, a clock, and the ends of queries."""
+    """A runner with an engine and a clock that are not real."""
 
     def __init__(self, policy: RestartPolicy, engine: FakeEngine | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
         self.clock = FakeClock()
         self.engine = engine or FakeEngine()
-        self.ends: dict[str, asyncio.Future[str | None]] = {}
-        self.engine.open(Callbacks(self.on_batch, self.on_end, self.on_lease_lost, self.on_idle))
-        self.runner = StageRunner(self.engine, START, policy, self.clock, self.call, self.end_of)
+        self.on_loop = AsyncEngine(self.engine)
+        self.runner = StageRunner(self.on_loop, START, policy, self.clock)
         self.forced = threading.Event()
 
-    def on_batch(self, batch: Batch) -> None: ...
-
-    def on_idle(self, query: str) -> None: ...
-
-    def on_lease_lost(self, lost: LeaseLost) -> None: ...
-
-    def on_end(self, token: str, error: str | None) -> None:
-        def tell() -> None:
-            if not self.end_of(token).done():
-                self.end_of(token).set_result(error)
-
-        self.loop.call_soon_threadsafe(tell)
-
-    def end_of(self, token: str) -> asyncio.Future[str | None]:
-        return self.ends.setdefault(token, self.loop.create_future())
-
-    async def call(self, blocking: Callable[[], T]) -> T:
-        return await asyncio.to_thread(blocking)
-
     def runs(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self.runner.run())
+        async def run() -> None:
+            if not self.engine.opened:
+                await self.on_loop.open(lambda batch: None, lambda query: None, lambda lost: None)
+            await self.runner.run()
+
+        return asyncio.create_task(run())
 
     async def stop(self) -> bool:
         return await soon(self.runner.stop(LONG, self.forced))
 
     async def hold(self) -> bool:
-        return await soon(self.runner.hold(LONG, self.forced))
+        return await soon(self.runner.pause(LONG, self.forced))
 
 
 async def fail_for_ever(engine: FakeEngine, before: Callable[[int], Awaitable[None]] | None = None) -> None:
@@ -206,7 +188,7 @@ async def test_a_stop_returns_when_the_last_progress_has_been_told() -> None:
     run = bench.runs()
     query = await bench.engine.started()
     await bench.stop()
-    assert bench.end_of(query.token).done()
+    assert bench.on_loop.end_of(query.token).done()
     await soon(run)
 
 
@@ -280,10 +262,10 @@ async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
     query = await bench.engine.started()
     assert await bench.hold() is True
     await soon(run)
-    assert (bench.runner.held, query.held) == (True, True)
+    assert (bench.runner.paused, query.held) == (True, True)
     run = bench.runs()
     assert await bench.engine.released() is query
-    assert not bench.runner.held
+    assert not bench.runner.paused
     await bench.stop()
     await soon(run)
     assert len(bench.engine.tries) == 1
@@ -310,7 +292,7 @@ async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
     query = await bench.engine.started()
     assert await bench.hold() is True
     await soon(run)
-    assert (bench.runner.held, query.stopped) == (False, True)
+    assert (bench.runner.paused, query.stopped) == (False, True)
 
 
 async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> None:

@@ -11,12 +11,11 @@ from containers.state.recovery import (
     Restore,
     RestoreUnderNewLineage,
     Resume,
-    Snapshot,
     StartFresh,
     recovery,
 )
 from sluice.core.ids import Generation, Lineage
-from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot
 
 OURS, OTHERS = Lineage("ours"), Lineage("others")
 CODE = "v1"

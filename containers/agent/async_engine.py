@@ -1,0 +1,106 @@
+"""The engine for the event loop: its blocking calls run on threads, and what it reports from other threads arrives on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, TypeVar
+
+from containers.engine import STARTING, Batch, Callbacks, Engine
+from sluice.core.errors import LeaseLost
+from sluice.core.ids import TaskName
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+THREADS = 64
+"""Most of the time each of them waits for Spark."""
+
+
+class UserCodeEnded(Exception):
+    """User code raised SystemExit, KeyboardInterrupt or StopIteration."""
+
+
+class AsyncEngine:
+    """Created on the event loop. `starting` bounds how many queries start at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.starting = asyncio.Semaphore(STARTING)
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="sluice-spark")
+        self._probe_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-probe")
+        self._ends: dict[str, asyncio.Future[str | None]] = {}
+        self._work: dict[asyncio.Future[Any], TaskName] = {}
+
+    async def open(
+        self, on_batch: Callable[[Batch], None], on_idle: Callable[[str], None], on_lease_lost: Callable[[LeaseLost], None]
+    ) -> None:
+        """Start the engine; seconds. The callbacks are called on the loop."""
+        callbacks = Callbacks(
+            on_batch=lambda batch: self._from_thread(on_batch, batch),
+            on_idle=lambda query: self._from_thread(on_idle, query),
+            on_end=lambda token, error: self._from_thread(self._on_end, token, error),
+            on_lease_lost=lambda lost: self._from_thread(on_lease_lost, lost),
+        )
+        await self.call(lambda engine: engine.open(callbacks))
+
+    def _from_thread(self, call: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is ending
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _on_end(self, token: str, error: str | None) -> None:
+        end = self.end_of(token)
+        if not end.done():
+            end.set_result(error)
+
+    def end_of(self, token: str) -> asyncio.Future[str | None]:
+        """The end of the query with that token, and its error. The engine may report the end before `start` has returned the token."""
+        return self._ends.setdefault(token, self._loop.create_future())
+
+    async def call(self, work: Callable[[Engine], T]) -> T:
+        """Run blocking work on the threads of the engine. The default pool also resolves host names, and heartbeats need it."""
+        in_context = partial(copy_context().run, _contained, partial(work, self._engine))  # log records of the thread name task and stage
+        return await self._loop.run_in_executor(self._threads, in_context)
+
+    async def run_for(self, task: TaskName, work: Callable[[Engine], T]) -> T:
+        """As `call`, for a task. The work goes on when its caller is cancelled, and counts as `running` until it has ended."""
+        doing = asyncio.ensure_future(self.call(work))
+        self._work[doing] = task
+        doing.add_done_callback(self._on_done)
+        return await asyncio.shield(doing)
+
+    def _on_done(self, done: asyncio.Future[Any]) -> None:
+        task = self._work.pop(done, None)
+        if not done.cancelled() and (error := done.exception()) is not None:  # asyncio logs an exception that nothing has retrieved
+            log.debug("work for %s on the engine failed: %s", task, error)
+
+    @property
+    def work(self) -> Mapping[asyncio.Future[Any], TaskName]:
+        """What `run_for` has started and not ended, by task."""
+        return self._work
+
+    def busy_tasks(self) -> Collection[TaskName]:
+        """The tasks for which work is running. Callbacks of a future run after it is done, hence the look at the future itself."""
+        return {task for doing, task in self._work.items() if not doing.done()}
+
+    async def check(self) -> None:
+        """See `Engine.check`. It has a thread of its own, because all others may wait for Spark."""
+        await self._loop.run_in_executor(self._probe_thread, self._engine.check)
+
+
+def _contained(blocking: Callable[[], T]) -> T:
+    """Call it, and raise only what is safe to raise on an event loop. SystemExit would end the loop, and StopIteration (before Python 3.12)
+    would never reach the waiting coroutine. Raises UserCodeEnded for such."""
+    try:
+        return blocking()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise UserCodeEnded(f"user code raised {type(error).__name__}: {error}").with_traceback(error.__traceback__) from error
