@@ -437,10 +437,10 @@ async def test_a_batch_that_comes_to_write_twice_may_and_one_that_another_has_fo
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     await disk.runs(query, 0, {0: 1, 1: 0})
     backup = backup_of(query)
-    await asyncio.to_thread(backup.writes, 0)
+    await asyncio.to_thread(backup.before_write, 0)
     await disk.runs(query, 1, {0: 2, 1: 0})
     with pytest.raises(BatchInterrupted, match="another batch has begun"):
-        await asyncio.to_thread(backup.writes, 0)
+        await asyncio.to_thread(backup.before_write, 0)
 
 
 async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_computed_however_often_it_asks(there: Place) -> None:
@@ -452,7 +452,7 @@ async def test_a_batch_whose_plan_was_replaced_may_not_write_what_it_has_compute
     with pytest.raises(PlanReplaced):
         await disk.runs(query, 0, {0: 9, 1: 0})
     with pytest.raises(PlanReplaced):
-        await asyncio.to_thread(backup_of(query).writes, 0)
+        await asyncio.to_thread(backup_of(query).before_write, 0)
 
 
 async def test_a_container_whose_commits_may_take_longer_than_garbage_is_left_alone_does_not_start(tmp_path: Path) -> None:
