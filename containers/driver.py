@@ -1,7 +1,7 @@
 """The driver process: `python -m containers.driver JOBFILE`, started by the watchdog.
 
-The main thread loads the job file, takes the signals and waits; the agent's event loop has a thread of its own, so that heartbeats go on
-whatever the user's code does.
+The main thread loads the job file, handles signals and waits. The agent's event loop has a thread of its own, so that user code does not
+delay heartbeats.
 """
 
 from __future__ import annotations
@@ -32,51 +32,52 @@ from sluice.wire import runs as wire_runs
 log = logging.getLogger("sluice")
 
 WATCHDOG_FD = "SLUICE_WATCHDOG_FD"
-"""Names the pipe on which the watchdog hears of the lease."""
+"""The file descriptor of the pipe to the watchdog."""
 
 
-class Lifeline:
-    """The pipe to the watchdog: the job, a line a renewal (the time on the clock of leases until which this process may act), the end."""
+class WatchdogPipe:
+    """The pipe to the watchdog. It carries one line for the job, one for each renewal (the time on the clock of leases until which this
+    process may act), and one for the exit."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
         if fd is not None:
             os.set_blocking(fd, False)
 
-    def works_for(self, job: JobName) -> None:
-        """The watchdog does not import the job file, and wants the name for its log."""
-        self._tell(f"job {job}")
+    def job(self, job: JobName) -> None:
+        """The watchdog does not import the job file, and needs the name for its log."""
+        self._write(f"job {job}")
 
     def renewed(self, ends_at: Instant) -> None:
-        self._tell(f"lease {ends_at!r}")
+        self._write(f"lease {ends_at!r}")
 
-    def ended(self, ending: ExitReason) -> None:
-        """Last words: without them an exit code is not the agent's but that of user code which ended the process."""
-        self._tell(f"end {ending.exit_code} " + ending.reason.replace("\n", "\0"))
+    def exiting(self, reason: ExitReason) -> None:
+        """Without this line the watchdog takes the exit code for that of user code which ended the process."""
+        self._write(f"end {reason.exit_code} " + reason.reason.replace("\n", "\0"))
 
-    def _tell(self, line: str) -> None:
-        """Never blocks: a watchdog that is paused must not pause the heart with it."""
+    def _write(self, line: str) -> None:
+        """Never blocks: a watchdog that is suspended must not delay heartbeats."""
         if self._fd is not None:
             try:
                 os.write(self._fd, line.encode(errors="replace")[: PIPE_BUF - 1] + b"\n")
             except BlockingIOError:
-                log.warning("the watchdog does not read: it will hear of a later renewal")
+                log.warning("the watchdog does not read its pipe: this renewal is not passed on")
             except OSError:
                 self._fd = None
 
 
 class Driver:
-    """The agent's thread and the main thread, joined."""
+    """Runs the agent on a thread of its own, and passes signals to it."""
 
     def __init__(self, job: Job, settings: ContainerSettings) -> None:
         self._job = job
         self._settings = settings
         self._agent: Agent | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending = ExitReason(EXIT_FAILED, "the agent ended without a word")
-        self._stop_early = threading.Event()
-        self._lifeline = Lifeline(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
-        self._lifeline.works_for(job.name)
+        self._exit_reason = ExitReason(EXIT_FAILED, "the agent ended without a reason")
+        self._stop_requested = threading.Event()
+        self._watchdog = WatchdogPipe(int(os.environ[WATCHDOG_FD]) if WATCHDOG_FD in os.environ else None)
+        self._watchdog.job(job.name)
 
     def run(self) -> ExitReason:
         thread = threading.Thread(target=self._agent_thread, name="sluice-agent")
@@ -84,33 +85,33 @@ class Driver:
         signal.signal(signal.SIGINT, self._on_signal)
         thread.start()
         thread.join()
-        self._lifeline.ended(self._ending)
-        return self._ending
+        self._watchdog.exiting(self._exit_reason)
+        return self._exit_reason
 
     def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self._stop()
 
     def _stop(self) -> None:
-        self._stop_early.set()
+        self._stop_requested.set()
         if self._loop is not None and self._agent is not None:
             self._loop.call_soon_threadsafe(self._agent.stop_requested)
 
-    def _die_of_lost_lease(self, why: str) -> None:
-        """End this process at once. Its JVM ends with it, and the watchdog ends whatever does not."""
-        self._lifeline.ended(ExitReason(EXIT_LEASE_LOST, why))
-        log.error("lease lost: %s", why)
+    def _on_lease_lost(self, reason: str) -> None:
+        """End this process immediately. Its JVM ends with it, and the watchdog kills what is left."""
+        self._watchdog.exiting(ExitReason(EXIT_LEASE_LOST, reason))
+        log.error("lease lost: %s", reason)
         for out in (sys.stderr, sys.stdout):
             out.flush()
         os._exit(EXIT_LEASE_LOST)
 
     def _agent_thread(self) -> None:
         try:
-            self._ending = asyncio.run(self._live())
+            self._exit_reason = asyncio.run(self._run_agent())
         except BaseException as error:
             log.error("the agent failed", exc_info=error)
-            self._ending = ExitReason(EXIT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
+            self._exit_reason = ExitReason(EXIT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
 
-    async def _live(self) -> ExitReason:
+    async def _run_agent(self) -> ExitReason:
         self._loop = asyncio.get_running_loop()
         coordinator = CoordinatorClient(self._settings.coordinator_url)
         try:
@@ -120,22 +121,23 @@ class Driver:
                 coordinator,
                 SystemClock(),
                 self._make_engine,
-                self._lifeline.renewed,
-                self._die_of_lost_lease,
+                self._watchdog.renewed,
+                self._on_lease_lost,
             )
-            if self._stop_early.is_set():
+            if self._stop_requested.is_set():
                 self._agent.stop_requested()
             if WATCHDOG_FD in os.environ:
-                threading.Thread(target=self._follow_watchdog, name="sluice-lifeline", daemon=True).start()
+                threading.Thread(target=self._follow_watchdog, name="sluice-watchdog", daemon=True).start()
             return await self._agent.run()
         finally:
             await coordinator.close()
 
     def _follow_watchdog(self) -> None:
-        """Standard input is the watchdog's end of a pipe that carries nothing: its end is the watchdog's end, and then ours, in order."""
+        """Standard input is a pipe from the watchdog that carries nothing. Its end means that the watchdog has ended; this process then
+        stops too."""
         while os.read(0, 1024):
             pass
-        log.warning("the watchdog is gone: stopping, since nobody could end this process when its lease ends")
+        log.warning("the watchdog has ended: stopping, because nothing would kill this process when its lease expires")
         self._stop()
 
     def _make_engine(self, run: wire_runs.RunDetail) -> Engine:
@@ -158,14 +160,14 @@ def main(job_file: Path) -> int:
         return EXIT_FAILED
     stamp.fields["job"] = job.name
     if WATCHDOG_FD not in os.environ:
-        log.warning("there is no watchdog: nobody ends this process if it hangs beyond its lease, and it is stopped by the API")
-    ending = Driver(job, settings).run()
-    (log.info if ending.exit_code == 0 else log.error)("exit %d: %s", ending.exit_code, ending.reason)
-    return ending.exit_code
+        log.warning("there is no watchdog: nothing kills this process if it hangs beyond its lease; stop it through the API")
+    reason = Driver(job, settings).run()
+    (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
+    return reason.exit_code
 
 
 def run_and_exit(job_file: Path) -> NoReturn:
-    """Run the container and end the process: user threads and the JVM's shutdown hooks have no say any more; queries are stopped."""
+    """Run the container and end the process without waiting for user threads and the JVM's shutdown hooks: queries are stopped."""
     code = main(job_file)
     sys.stderr.flush()
     sys.stdout.flush()

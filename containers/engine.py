@@ -1,6 +1,6 @@
-"""What the agent needs of Spark, as a port: `containers/spark/engine.py` is the real one, and tests have one that is simpler.
+"""The port through which the agent uses Spark. `containers/spark/engine.py` implements it; tests have a simpler engine.
 
-Methods block and run on the engine's own threads, never on the agent's event loop. What it calls back is called on any thread.
+Methods block, and run on threads that are for them, never on the agent's event loop. Callbacks are called on any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sluice.core.snapshot import Snapshot
 from sluice.job import DeclaredStage
 
 STARTING = os.cpu_count() or 1
-"""How many queries start at a time: each starts a Python process that needs up to a second of a core, and Spark gives it ten seconds."""
+"""How many queries start at a time. Each starts a Python process that needs up to a second of a core, and Spark waits ten seconds for
+it."""
 
 
 class BatchHooks(Protocol):
@@ -35,7 +36,10 @@ class BatchHooks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """A stage of a task, to be started under what its acquire gave it."""
+    """How a stage of a task starts: what the acquire of the task said, and what the preparation of the checkpoint added.
+
+    `reported`: the last batch that was reported to the coordinator, None for none. `starts`: the offsets at which a new checkpoint begins,
+    of all partitions that the stage reads. `origin`: the run in which the history of the checkpoint began."""
 
     declared: DeclaredStage
     task: TaskName
@@ -46,26 +50,27 @@ class StageStart:
     origin: RunId
     around: Sequence[BatchHooks] = ()
     replay: Mapping[int, str] = field(default_factory=dict)
-    """Plans of batches (Spark's text of `offsets/N`) that the store must run again before it goes on, if it has not yet."""
+    """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query goes on, unless the
+    checkpoint has them already."""
     restored: bool = False
-    """Whether the store was made ready on this disk: then `reported` is no measure of it."""
+    """Whether the checkpoint was made ready on this disk. It may then be older than `reported`."""
     drain: str = ""
-    """The drain under which the stage empties itself: all that it writes then, the rest of its input as well as what its flush gives, is
-    written under it. "" while it runs."""
+    """The drain under which the stage is flushed. All that the stage then writes, the rest of its input and the output of the flush, is
+    marked with it. "" while the stage runs."""
     failed_drains: Sequence[str] = ()
-    """What these wrote to intermediate streams does not count."""
+    """Readers of intermediate streams skip what was written under these drains."""
     snapshot: Snapshot | None = None
     """What its checkpoint is restored from when this disk has none that is as new."""
 
     @property
     def query(self) -> str:
-        """The name of its query, unique in the container."""
+        """The name of its query, which is unique in the container."""
         return f"{self.task}/{self.declared.stage.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class StateSize:
-    """What a batch left in the stage's state stores, and how many rows it dropped because they came too late."""
+    """The size of the stage's state stores after a batch, and how many rows the batch dropped because they were late."""
 
     rows: int
     memory_bytes: int
@@ -75,7 +80,7 @@ class StateSize:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A committed batch of the query of that name."""
+    """A committed batch of the query with that name."""
 
     query: str
     batch: int
@@ -85,19 +90,19 @@ class Batch:
     event_time_max: datetime | None = None
     """The newest event time in the batch, of a query with a watermark."""
     parts_ms: Mapping[str, int] = field(default_factory=dict)
-    """What the time went to, by Spark's names."""
+    """How long each part of the batch took, by Spark's names."""
     behind: int | None = None
-    """What the sources held beyond the batch when it was planned; None where they do not tell."""
+    """How many records the sources had beyond the batch when it was planned; None where they do not report it."""
     state: StateSize | None = None
     watermark: datetime | None = None
     unflushable: Sequence[str] | None = None
-    """The query's operators whose state a drain could not empty; None where that is not known."""
+    """The query's operators whose state a flush could not empty; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """`on_end` gets the query's token (from `start`) and its error, None for an orderly end; `on_idle`, every ten seconds or so, the name
-    of a query that finds nothing to read."""
+    """`on_end`: the token of a query (see `Engine.start`) and its error, None if it was stopped. `on_idle`: the name of a query that finds
+    nothing to read, about every ten seconds."""
 
     on_batch: Callable[[Batch], None]
     on_end: Callable[[str, str | None], None]
@@ -107,7 +112,7 @@ class Callbacks:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """What a drain left of a stage: its last batch (-1 for none), and the rows that its flush could not empty, by operator."""
+    """The result of a flush: the last batch (-1 for none), how many rows of state are left, and the operators that have them."""
 
     batch: int
     rows_left: int = 0
@@ -116,47 +121,49 @@ class Emptied:
 
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
-        """Start the session; seconds. Once, before all else."""
+        """Start the session; seconds. Called once, first."""
         ...
 
     def start(self, start: StageStart) -> tuple[str, Any]:
-        """Call the stage's function and start its query: a token that is new for each start, and the query.
+        """Call the stage's function and start its query. Returns a token, unique for each start, and the query.
 
-        Raises StateElsewhere (also for a store that a drain has emptied), CheckpointUnreadable, LeaseLost, and whatever the user's function
-        raises.
+        Raises StateElsewhere (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, and what the user's
+        function raises.
         """
         ...
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        """Stop between batches; False if the batch had to be interrupted."""
+        """Stop between two batches. False if the batch had to be interrupted, at the deadline or when `forced` was set."""
         ...
 
     def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
-        """Let the running batch finish, and the query wait before the next one: from now on it reads nothing, and its store stays as it is,
-        until `release`, `empty` or `stop`. False when it cannot be held, or was not there by `deadline` or when `forced` was set: then it
-        goes on as ever."""
+        """Pause the query: let the running batch finish, and wait before the next one. The query then reads nothing and its checkpoint does
+        not change, until `release`, `empty` or `stop`. False if it cannot be paused, or did not get there by `deadline` or before `forced`
+        was set; it then keeps running."""
         ...
 
     def release(self, query: Any) -> None:
-        """Let a query that is held go on."""
+        """Resume a paused query."""
         ...
 
     def finish(self, start: StageStart) -> None:
-        """Run the batch that the stage's store has planned and not committed, if there is one. Its query is stopped, or held. Raises as
-        `start`."""
+        """Run the batch that is planned in the stage's checkpoint and not committed, if there is one. The query is stopped or paused.
+        Raises what `start` raises."""
         ...
 
     def ends(self, start: StageStart) -> Mapping[Ssp, int]:
-        """The ends of the intermediate streams that the stage reads, of the partitions of its task, as they are now."""
+        """The current ends of the intermediate streams that the stage reads, in the partitions of its task."""
         ...
 
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
-        """Read on to these ends, close all windows and fire all timers, under `start.drain`. The stage's query is stopped, or held: then it
-        does this, and stays held. May be interrupted anywhere and done again; afterwards `start` refuses the store. Raises as `start`."""
+        """Flush the stage under `start.drain`: read up to these ends, close all windows and fire all timers. The query is stopped or
+        paused, and stays so. May be interrupted anywhere and repeated; afterwards `start` refuses the checkpoint. Raises what `start`
+        raises."""
         ...
 
     def check(self) -> None:
-        """Get a sign of life: milliseconds, unless the JVM hangs. Raises SparkGone when there is no session any more. Any thread."""
+        """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkGone when there is no session any more. Any
+        thread."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Errors of a container's process: they are raised, logged and reported here, and never cross the wire as answers."""
+"""Errors of the container's process and of its command line. They are logged and reported, and are never answers of the coordinator."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class StateElsewhere(ClientError):
 
 
 class PathNotShared(ClientError):
-    """A directory that executors must share with the driver is not the same for all of them."""
+    """A directory that the executors must share with the driver is not the same one for all of them."""
 
 
 class JarsUnavailable(Unavailable):
-    """Jars that are needed cannot be fetched."""
+    """Required jars cannot be downloaded."""
 
 
 class ClassArchiveNotMade(Unavailable):
-    """The archive of Spark's classes, with which containers start sooner, cannot be made."""
+    """The AppCDS archive of Spark's classes, which makes containers start faster, cannot be created."""
 
 
 class BrokerUnavailable(Unavailable):
-    """The Kafka broker of this machine cannot be used."""
+    """The development Kafka broker on this machine cannot be used."""
 
 
 class DiskUnwritable(Unavailable):
@@ -30,20 +30,20 @@ class DiskUnwritable(Unavailable):
 
 
 class SparkNotStarted(Unavailable):
-    """The container's Spark cannot be started."""
+    """Spark cannot be started in the container."""
 
 
 class ExecutorsMissing(Unavailable):
-    """Spark's cluster has no executors to work on."""
+    """The Spark cluster provides no executors."""
 
 
 class SparkGone(Unavailable):
-    """The container's Spark has ended."""
+    """Spark has ended in the container."""
 
 
 class OffsetsTrimmed(CorruptData):
-    """The records that a reader needs are no longer in the stream."""
+    """Records that a reader needs are no longer in the stream."""
 
 
 class CheckpointUnreadable(CorruptData):
-    """A checkpoint directory is not one that Spark wrote whole."""
+    """A checkpoint directory is incomplete, or was not written by Spark."""

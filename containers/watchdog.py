@@ -1,8 +1,8 @@
-"""`sluice container`: a small process that outlives its driver's troubles.
+"""The watchdog process, `sluice container`: it starts the driver, and kills it when its lease expires.
 
-It starts the driver in a session of its own, passes SIGTERM on to the driver's Python only (a signal to the group would kill the JVM and
-lose its batch), and kills the whole session when the lease ends that the agent last told of: with only Python stopped, or a call that never
-lets go of the interpreter, the JVM would go on committing batches. It imports neither pyspark nor the job file.
+The driver gets a session of its own. SIGTERM is passed on to the driver's Python only, because a signal to the process group would kill the
+JVM and lose its batch. When the lease expires that the agent reported last, the whole session is killed: if only Python were stopped, or a
+call did not release the interpreter lock, the JVM would keep committing batches. The watchdog imports neither pyspark nor the job file.
 """
 
 from __future__ import annotations
@@ -34,21 +34,19 @@ log = logging.getLogger(__name__)
 TICK = timedelta(seconds=0.2)
 """How late the end of a lease is noticed at most."""
 
-
-TELL_WITHIN = timedelta(seconds=8)
-"""How long an exit is told to a coordinator that does not answer."""
+REPORT_WITHIN = timedelta(seconds=8)
+"""How long the report of an exit is repeated while the coordinator does not answer."""
 
 STOP_WITH_STDIN = "SLUICE_STOP_WITH_STDIN"
-"""Set by a launcher that holds the other end of standard input: its end is a request to stop."""
-
+"""Set by a launcher that holds the other end of standard input. The end of standard input is then a request to stop."""
 
 DRIVER = (sys.executable, "-P", "-m", "containers.driver")
-"""With `-P`, as every Python that Sluice starts: else the working directory is first on the path, and what is in it shadows Sluice. The
+"""With `-P`, as every Python that Sluice starts: otherwise the working directory is first on the path, and files in it shadow Sluice. The
 variable PYTHONSAFEPATH would be inherited by processes that user code starts."""
 
 
 class Watchdog:
-    """One driver and its session. `driver` is its command, which gets the job file as an argument."""
+    """One driver and its session. `driver` is its command, to which the job file is appended."""
 
     def __init__(self, job_file: Path, settings: ContainerSettings, clock: Clock, driver: Sequence[str] = DRIVER) -> None:
         self._command = [*driver, str(job_file)]
@@ -57,24 +55,24 @@ class Watchdog:
         self._lease_ends: Instant | None = None
         self._killed_for_lease = False
         self._driver: asyncio.subprocess.Process | None = None
-        self._stop_asked = False
-        self._told = b""
-        self._last_words: tuple[int, str] | None = None
-        self._about: dict[str, str] = {}
+        self._stop_requested = False
+        self._unread = b""
+        self._exit_reason: tuple[int, str] | None = None
+        self._log_fields: dict[str, str] = {}
 
     async def run(self) -> int:
-        """Start the driver and see it out; the container's exit code."""
+        """Start the driver and wait for its end; the container's exit code."""
         sockets = _sockets_directory()
         try:
-            return await self._see_out({} if sockets is None else {"SLUICE_SOCKETS_DIR": sockets})
+            return await self._run_driver({} if sockets is None else {"SLUICE_SOCKETS_DIR": sockets})
         finally:
             if sockets is not None:
                 shutil.rmtree(sockets, ignore_errors=True)
 
-    async def _see_out(self, environment: Mapping[str, str]) -> int:
+    async def _run_driver(self, environment: Mapping[str, str]) -> int:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(each, self._pass_on)
+            loop.add_signal_handler(each, self._stop_driver)
         read_fd, write_fd = os.pipe()
         own = {WATCHDOG_FD: str(write_fd), "EXECUTION_ENV_CONTAINER_ID": self._settings.id}
         self._driver = await asyncio.create_subprocess_exec(
@@ -86,96 +84,96 @@ class Watchdog:
         )
         os.close(write_fd)
         os.set_blocking(read_fd, False)
-        loop.add_reader(read_fd, self._hear, read_fd)
-        if self._stop_asked:
-            self._pass_on()
+        loop.add_reader(read_fd, self._read, read_fd)
+        if self._stop_requested:
+            self._stop_driver()
         if os.environ.get(STOP_WITH_STDIN):
-            with suppress(PermissionError):  # a plain file, or /dev/null: it never ends, so nobody holds the other end
-                loop.add_reader(0, self._launcher_gone)
-        guard = asyncio.create_task(self._guard())
+            with suppress(PermissionError):  # a plain file or /dev/null, which has no other end
+                loop.add_reader(0, self._on_launcher_end)
+        lease = asyncio.create_task(self._enforce_lease())
         code = await self._driver.wait()
-        guard.cancel()
+        lease.cancel()
         with suppress(BlockingIOError):  # a child that the driver forked may hold the other end
-            self._hear(read_fd)
+            self._read(read_fd)
         cleared = await self._clear_session()
         shutil.rmtree(self._settings.scratch_directory, ignore_errors=True)
         exit_code, reason = self._verdict(code)
         if cleared:
-            await self._tell(exit_code, reason)
+            await self._report_exit(exit_code, reason)
         return exit_code
 
-    def _hear(self, fd: int) -> None:
-        """`lease T`: the driver may act until T on the clock of leases; `job NAME`: what it works for, for the log; `end CODE REASON`."""
-        told = os.read(fd, 65536)
-        if not told:
+    def _read(self, fd: int) -> None:
+        """`lease T`: the driver may act until T on the clock of leases; `job NAME`, for the log; `end CODE REASON`."""
+        read = os.read(fd, 65536)
+        if not read:
             asyncio.get_running_loop().remove_reader(fd)
-        *lines, self._told = (self._told + told).split(b"\n")
+        *lines, self._unread = (self._unread + read).split(b"\n")
         for line in lines:
-            word, _, value = line.partition(b" ")
-            if word == b"lease":
+            key, _, value = line.partition(b" ")
+            if key == b"lease":
                 self._lease_ends = Instant(float(value))
-            elif word == b"job":
-                self._about = {"job": value.decode()}
-            elif word == b"end":
+            elif key == b"job":
+                self._log_fields = {"job": value.decode()}
+            elif key == b"end":
                 code, _, reason = value.decode(errors="replace").partition(" ")
-                self._last_words = int(code), reason.replace("\0", "\n")
+                self._exit_reason = int(code), reason.replace("\0", "\n")
 
-    def _launcher_gone(self) -> None:
+    def _on_launcher_end(self) -> None:
         if not os.read(0, 1024):
             asyncio.get_running_loop().remove_reader(0)
-            self._pass_on()
+            self._stop_driver()
 
-    def _pass_on(self) -> None:
-        self._stop_asked = True
+    def _stop_driver(self) -> None:
+        self._stop_requested = True
         if self._driver is not None and self._driver.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._driver.pid, signal.SIGTERM)
 
-    async def _guard(self) -> None:
-        """Kill the session when the lease is over. A driver that has registered tells of it; before that it holds nothing."""
+    async def _enforce_lease(self) -> None:
+        """Kill the session when the lease expires. A driver that has not registered has no lease, and owns nothing."""
         while True:
             await asyncio.sleep(TICK.total_seconds())
             if self._lease_ends is not None and self._clock.elapsed() >= self._lease_ends:
                 break
         assert self._driver is not None
         self._killed_for_lease = True
-        kill_session(self._driver.pid)  # before a word is said about it: whoever reads our log may read no more
-        log.error("the lease of %s ended and its driver had not: its session was killed", self._settings.id, extra=self._about)
+        kill_session(self._driver.pid)  # before the log line: a full pipe would block it
+        log.error("the lease of %s expired and its driver had not ended: its session was killed", self._settings.id, extra=self._log_fields)
 
     async def _clear_session(self) -> bool:
-        """End whatever the driver left behind: its JVM and Python workers. False if something cannot be killed: it may still act, so nobody
-        is told that this container is gone, and its tasks wait for the lease and the grace."""
+        """Kill what the driver left behind: its JVM and Python workers. False if a process cannot be killed. It may still act, so the exit
+        is not reported, and the tasks are reassigned after the lease and the grace period."""
         assert self._driver is not None
         for _ in range(100):
             if not kill_session(self._driver.pid):
                 return True
             await asyncio.sleep(TICK.total_seconds() / 4)
-        log.error("processes of session %d cannot be killed", self._driver.pid, extra=self._about)
+        log.error("processes of session %d cannot be killed", self._driver.pid, extra=self._log_fields)
         return False
 
     def _verdict(self, code: int) -> tuple[int, str]:
         if self._killed_for_lease:
-            return EXIT_LEASE_LOST, "killed: its lease ended and it did not stop"
-        if self._last_words is not None and self._last_words[0] == code:
-            return self._last_words
-        if code == -signal.SIGTERM and self._stop_asked:
-            return EXIT_OK, "told to stop before it had begun"
+            return EXIT_LEASE_LOST, "killed: its lease expired and it did not stop"
+        if self._exit_reason is not None and self._exit_reason[0] == code:
+            return self._exit_reason
+        if code == -signal.SIGTERM and self._stop_requested:
+            return EXIT_OK, "stop requested before the driver had started"
         if code < 0:
-            return EXIT_FAILED, f"its driver was ended by {signal.Signals(-code).name}"
-        return EXIT_FAILED, f"its driver ended with exit code {code} and not by itself: user code ended the process, or it could not begin"
+            return EXIT_FAILED, f"its driver was killed by {signal.Signals(-code).name}"
+        return EXIT_FAILED, f"its driver exited with code {code} without a reason: user code ended the process, or it could not start"
 
-    async def _tell(self, exit_code: int, reason: str) -> None:
-        """Report the exit, so that nobody waits for the lease to end. A coordinator that is just restarting is waited for a little; after
-        that the lease does what the report would have done."""
+    async def _report_exit(self, exit_code: int, reason: str) -> None:
+        """Report the exit, so that the tasks are free without waiting for the end of the lease. The report is repeated for a short time, in
+        case the coordinator is restarting."""
         coordinator = CoordinatorClient(self._settings.coordinator_url)
         try:
             with suppress(SluiceError, TimeoutError):
-                async with asyncio.timeout(TELL_WITHIN.total_seconds()):
-                    await self._tell_until_heard(coordinator, exit_code, reason)
+                async with asyncio.timeout(REPORT_WITHIN.total_seconds()):
+                    await self._report_until_answered(coordinator, exit_code, reason)
         finally:
             await coordinator.close()
 
-    async def _tell_until_heard(self, coordinator: CoordinatorClient, exit_code: int, reason: str) -> None:
+    async def _report_until_answered(self, coordinator: CoordinatorClient, exit_code: int, reason: str) -> None:
         while True:
             try:
                 return await coordinator.exited(self._settings.id, exit_code, reason)
@@ -184,7 +182,7 @@ class Watchdog:
 
 
 def _sockets_directory() -> str | None:
-    """A new one with a short path, that nobody else can enter; None where there is no room for it, and Spark does without."""
+    """A new directory with a short path and no access for other users; None if it cannot be created, and Spark then works without it."""
     try:
         return tempfile.mkdtemp(prefix="sluice-")
     except OSError as error:
@@ -193,7 +191,7 @@ def _sockets_directory() -> str | None:
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session that are not dead yet."""
+    """The processes of a session that are alive."""
     members = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):
@@ -203,7 +201,7 @@ def session_members(session: int) -> list[int]:
 
 
 def kill_session(session: int) -> int:
-    """SIGKILL every process of a session; how many there were. Call it until it finds none: a process may be just forking."""
+    """Send SIGKILL to every process of a session; how many there were. Repeat it until there are none: a process may be forking."""
     members = session_members(session)
     for pid in members:
         with suppress(ProcessLookupError):

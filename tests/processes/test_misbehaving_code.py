@@ -115,7 +115,7 @@ def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that
 
 def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
     assert reason_of(scene, "ends_the_process").startswith(
-        "its driver ended with exit code 0 and not by itself: user code ended the process"
+        "its driver exited with code 0 without a reason: user code ended the process"
     )
 
 

@@ -178,7 +178,7 @@ async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exi
     assert await exit_code(process) == 1
     told = coordinator.told.get(timeout=5)[1]
     assert told["exitCode"] == 1
-    assert told["reason"].startswith(f"its driver ended with exit code {code} and not by itself: ")
+    assert told["reason"].startswith(f"its driver exited with code {code} without a reason: ")
 
 
 async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
@@ -197,7 +197,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(kenne
     process, driver = await kennel.ready(WAITS)
     os.kill(driver, signal.SIGKILL)
     assert await exit_code(process) == 1
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 1, "reason": "its driver was ended by SIGKILL"}
+    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 1, "reason": "its driver was killed by SIGKILL"}
 
 
 async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> None:
@@ -241,7 +241,7 @@ async def test_a_driver_that_hangs_is_killed_with_all_it_started_when_its_lease_
     process, driver = await kennel.ready(IGNORES + "child(); ready(); lease(0.5)\n" + HANGS)
     assert await exit_code(process) == 3
     assert session_members(driver) == []
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease ended and it did not stop"}
+    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease expired and it did not stop"}
 
 
 async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kennel: Kennel) -> None:
@@ -288,7 +288,7 @@ async def test_a_driver_that_is_stopped_before_it_can_hear_of_it_has_not_failed(
     process, _ = await kennel.ready(WAITS)
     process.terminate()
     assert await exit_code(process) == 0
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 0, "reason": "told to stop before it had begun"}
+    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 0, "reason": "stop requested before the driver had started"}
 
 
 async def test_a_driver_that_others_end_has_failed(kennel: Kennel) -> None:

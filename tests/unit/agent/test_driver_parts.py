@@ -1,4 +1,4 @@
-"""Small parts of the driver process: its lifeline to the watchdog, and how it reads the offsets that sources tell of."""
+"""Small parts of the driver process: its pipe to the watchdog, and how it reads the offsets that sources tell of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from select import PIPE_BUF
 import pytest
 
 from containers.agent.lifecycle import ExitReason
-from containers.driver import Lifeline, main
+from containers.driver import WatchdogPipe, main
 from containers.state.offsetlog import positions_of
 from sluice.core.ids import Instant, Ssp, StreamId
 
@@ -18,9 +18,9 @@ FLIGHTS, CARRIERS = StreamId("log", "flights"), StreamId("kafka", "by.carrier")
 
 def test_a_renewal_is_one_line_that_loses_no_digit() -> None:
     read_fd, write_fd = os.pipe()
-    lifeline = Lifeline(write_fd)
-    lifeline.renewed(Instant(0.1 + 0.2))
-    lifeline.renewed(Instant(31.0))
+    pipe = WatchdogPipe(write_fd)
+    pipe.renewed(Instant(0.1 + 0.2))
+    pipe.renewed(Instant(31.0))
     assert os.read(read_fd, 1000) == b"lease 0.30000000000000004\nlease 31.0\n"
     os.close(read_fd)
     os.close(write_fd)
@@ -29,32 +29,32 @@ def test_a_renewal_is_one_line_that_loses_no_digit() -> None:
 def test_a_watchdog_that_is_gone_is_no_reason_for_the_heart_to_fail() -> None:
     read_fd, write_fd = os.pipe()
     os.close(read_fd)
-    lifeline = Lifeline(write_fd)
-    lifeline.renewed(Instant(1.0))
-    lifeline.renewed(Instant(2.0))
+    pipe = WatchdogPipe(write_fd)
+    pipe.renewed(Instant(1.0))
+    pipe.renewed(Instant(2.0))
     os.close(write_fd)
 
 
 def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next_renewal() -> None:
     read_fd, write_fd = os.pipe()
-    lifeline = Lifeline(write_fd)
+    pipe = WatchdogPipe(write_fd)
     for n in range(10_000):
-        lifeline.renewed(Instant(1000.0 + n))
+        pipe.renewed(Instant(1000.0 + n))
     assert os.read(read_fd, 1 << 20).startswith(b"lease 1000.0\nlease 1001.0\n")
-    lifeline.renewed(Instant(5.0))
+    pipe.renewed(Instant(5.0))
     assert os.read(read_fd, 65536).endswith(b"lease 5.0\n")
     os.close(read_fd)
     os.close(write_fd)
 
 
 def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
-    Lifeline(None).renewed(Instant(1.0))
-    Lifeline(None).ended(ExitReason(0, "told to stop"))
+    WatchdogPipe(None).renewed(Instant(1.0))
+    WatchdogPipe(None).exiting(ExitReason(0, "told to stop"))
 
 
 def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
     read_fd, write_fd = os.pipe()
-    Lifeline(write_fd).ended(ExitReason(1, "first\nsecond \ud800"))
+    WatchdogPipe(write_fd).exiting(ExitReason(1, "first\nsecond \ud800"))
     assert os.read(read_fd, 1000) == b"end 1 first\0second ?\n"
     os.close(read_fd)
     os.close(write_fd)
@@ -62,7 +62,7 @@ def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
 
 def test_last_words_fit_into_one_write_of_a_pipe() -> None:
     read_fd, write_fd = os.pipe()
-    Lifeline(write_fd).ended(ExitReason(1, "ü" * 10_000))
+    WatchdogPipe(write_fd).exiting(ExitReason(1, "ü" * 10_000))
     told = os.read(read_fd, 1 << 20)
     assert len(told) <= PIPE_BUF
     assert (told[:6], told[-1:], told.count(b"\n")) == (b"end 1 ", b"\n", 1)
