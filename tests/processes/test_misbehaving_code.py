@@ -114,9 +114,7 @@ def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that
 
 
 def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
-    assert reason_of(scene, "ends_the_process").startswith(
-        "its driver exited with code 0 without a reason: user code ended the process"
-    )
+    assert reason_of(scene, "ends_the_process").startswith("its driver exited with code 0 without a reason: user code ended the process")
 
 
 def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene: Stage) -> None:

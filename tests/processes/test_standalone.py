@@ -70,7 +70,7 @@ class TestOnAStandaloneCluster:
         execution_id, watchdog = scene.start_container(SLUICE_SPARK_MASTER="sprak://127.0.0.1:7077")
         assert watchdog.wait(180) == 1
         reason = scene.incarnation(execution_id).reason
-        assert reason.startswith("The container's Spark cannot be started. there is no session under the master sprak://127.0.0.1:7077: ")
+        assert reason.startswith("Spark cannot be started in the container. there is no session under the master sprak://127.0.0.1:7077: ")
 
     def test_every_record_goes_through_the_executors_of_the_cluster_once(self, scene: Stage, master: str, worker: None) -> None:
         type(self).first = scene.start_container(SLUICE_SPARK_MASTER=master)
@@ -110,7 +110,7 @@ class TestOnAStandaloneCluster:
             late, refused = scene.start_container(SLUICE_SPARK_MASTER=master)
             assert refused.wait(180) == 1
             told = scene.incarnation(late).reason
-            assert told.startswith("A directory that executors must share with the driver is not the same for all of them.")
+            assert told.startswith("A directory that the executors must share with the driver is not the same one for all of them.")
             assert blind in told
             assert all(task.holder is None for task in scene.detail().tasks)
 

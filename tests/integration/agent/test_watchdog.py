@@ -184,7 +184,7 @@ async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exi
 async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
     process = await kennel.start("tell('end 0 told to stop\\n'); os._exit(9)")
     assert await exit_code(process) == 1
-    assert coordinator.told.get(timeout=5)[1]["reason"].startswith("its driver ended with exit code 9 ")
+    assert coordinator.told.get(timeout=5)[1]["reason"].startswith("its driver exited with code 9 ")
 
 
 async def test_last_words_are_heard_while_a_forked_child_holds_the_pipe(kennel: Kennel, coordinator: Coordinator) -> None:

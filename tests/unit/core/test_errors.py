@@ -76,16 +76,16 @@ WIRE = {
 
 CONTAINER = {
     ("state-elsewhere", 422, "The task's state is not on this disk."),
-    ("path-not-shared", 422, "A directory that executors must share with the driver is not the same for all of them."),
-    ("jars-unavailable", 503, "Jars that are needed cannot be fetched."),
-    ("class-archive-not-made", 503, "The archive of Spark's classes, with which containers start sooner, cannot be made."),
-    ("broker-unavailable", 503, "The Kafka broker of this machine cannot be used."),
+    ("path-not-shared", 422, "A directory that the executors must share with the driver is not the same one for all of them."),
+    ("jars-unavailable", 503, "Required jars cannot be downloaded."),
+    ("class-archive-not-made", 503, "The AppCDS archive of Spark's classes, which makes containers start faster, cannot be created."),
+    ("broker-unavailable", 503, "The development Kafka broker on this machine cannot be used."),
     ("disk-unwritable", 503, "A directory of this machine cannot be written."),
-    ("spark-not-started", 503, "The container's Spark cannot be started."),
-    ("executors-missing", 503, "Spark's cluster has no executors to work on."),
-    ("spark-gone", 503, "The container's Spark has ended."),
-    ("offsets-trimmed", 500, "The records that a reader needs are no longer in the stream."),
-    ("checkpoint-unreadable", 500, "A checkpoint directory is not one that Spark wrote whole."),
+    ("spark-not-started", 503, "Spark cannot be started in the container."),
+    ("executors-missing", 503, "The Spark cluster provides no executors."),
+    ("spark-gone", 503, "Spark has ended in the container."),
+    ("offsets-trimmed", 500, "Records that a reader needs are no longer in the stream."),
+    ("checkpoint-unreadable", 500, "A checkpoint directory is incomplete, or was not written by Spark."),
 }
 
 FAMILIES = {
