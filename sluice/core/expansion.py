@@ -82,8 +82,8 @@ def plainly(each: Counted) -> Judged:
     if each.now is None:
         return Judged(each, Verdict.UNKNOWN, each.trouble)
     if each.now < each.known:
-        told = f"{each.stream} had {each.known} partitions and now has {each.now}: a running job cannot give partitions up"
-        return Judged(each, Verdict.REFUSED, f"{told}; stop it, and deploy it with an explicit start")
+        reason = f"{each.stream} had {each.known} partitions and now has {each.now}: a running job cannot give partitions up"
+        return Judged(each, Verdict.REFUSED, f"{reason}; stop it, and deploy it with an explicit start")
     return Judged(each, Verdict.UNCHANGED)
 
 
@@ -125,9 +125,9 @@ def check_nothing_is_taken(former: JobModel, new: JobModel) -> None:
     for name, task in former.tasks.items():
         lost = sorted(task.ssps - (tasks[name].ssps if name in tasks else frozenset()))
         if lost:
-            told = ", ".join(map(str, lost[:3])) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            names = ", ".join(map(str, lost[:3])) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
             raise IncompatibleExpansion(
-                f"task {name} would lose {told}, and a running query cannot give partitions up: deploy the job again with an explicit start"
+                f"task {name} would lose {names}, and a running query cannot give partitions up: deploy it again with an explicit start"
             )
 
 

@@ -34,18 +34,18 @@ class FailOver:
             after = _seconds(config[AFTER])
         if GIVE_BACK in config:
             if config[GIVE_BACK] not in ("true", "false"):
-                raise BadConfig(f"{GIVE_BACK} is {config[GIVE_BACK][:80]!r}: say true or false")
+                raise BadConfig(f"{GIVE_BACK} is {config[GIVE_BACK][:80]!r}: use true or false")
             give_back = config[GIVE_BACK] == "true"
         return FailOver(after, give_back)
 
 
-def _seconds(told: str) -> timedelta | None:
+def _seconds(text: str) -> timedelta | None:
     try:
-        seconds = float(told)
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 1e9:
-        raise BadConfig(f"{AFTER} is {told[:80]!r}: say a number of seconds, or 0 for never")
+        raise BadConfig(f"{AFTER} is {text[:80]!r}: use a number of seconds, or 0 for never")
     return timedelta(seconds=seconds) or None
 
 
@@ -82,8 +82,9 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class CrashLoopPolicy:
-    """The rule: `free` failures one after the other cost nothing; the next one `first`, and every further one double, up to `most`. A
-    failure counts when it came within `quick` of the registration. `first` of zero holds nobody back."""
+    """The back-off of a slot whose containers fail repeatedly. `allowed_failures` in a row cause no delay; the next one delays the slot by
+    `first`, and each further one by twice as long, up to `longest`. A failure counts if it came within `crash_window` of the registration.
+    `first` of zero: no back-off."""
 
     first: timedelta = timedelta(seconds=5)
     longest: timedelta = timedelta(minutes=5)
@@ -101,7 +102,7 @@ class BackoffUntil:
 
 
 def backoff_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy) -> BackoffUntil | None:
-    """Until when a slot with these incarnations, in order, is held back; None if it is not."""
+    """When a slot with these incarnations, in order, may register again; None if it may now."""
     failures = 0
     for each in reversed(incarnations):
         if not each.failed or each.ended_at - each.registered_at > rule.crash_window:

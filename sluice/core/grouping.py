@@ -159,8 +159,8 @@ def check_co_partitioned(stage: str, reads: Sequence[StreamId], baselines: Mappi
     NotCoPartitioned."""
     keyed = [stream for stream in reads if stream in baselines]
     if len({baselines[stream] for stream in keyed}) > 1:
-        told = ", ".join(f"{stream} has {baselines[stream]}" for stream in keyed)
-        raise NotCoPartitioned(f"stage {stage} reads streams with unequal partition counts ({told}): route by the join key first")
+        found = ", ".join(f"{stream} has {baselines[stream]}" for stream in keyed)
+        raise NotCoPartitioned(f"stage {stage} reads streams with unequal partition counts ({found}): route by the join key first")
     for p in range(baselines[keyed[0]] if len(keyed) > 1 else 0):
         tasks = Counter(owners[Ssp(s.system, s.stream, p)] for s in keyed)
         if len(tasks) > 1:

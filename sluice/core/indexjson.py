@@ -160,13 +160,13 @@ def _check_whole(document: object, body: bytes) -> None:
     version = _number(document["schema-version"], "schema-version")
     if version > SCHEMA_VERSION:
         raise _Wrong(f"a newer version of Sluice wrote it (schema {version}; this one reads {SCHEMA_VERSION}): run that version")
-    told = document.pop(_CHECKSUM)
+    stored = document.pop(_CHECKSUM)
     ending = len(_checksum_of(b""))
     if body.endswith(_checksum_of(body[:-ending] + b"}")):
         return  # the usual case: the text is unchanged, so it need not be encoded again
     found = hashlib.sha256(_canonical(document)).hexdigest()
-    if told != found:
-        raise _Wrong(f"its SHA-256 is {found}, but it contains {str(told)[:64]!r}")
+    if stored != found:
+        raise _Wrong(f"its SHA-256 is {found}, but it contains {str(stored)[:64]!r}")
 
 
 def _index(document: Mapping[str, Any]) -> SnapshotIndex:

@@ -31,7 +31,7 @@ def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previo
     Raises BadPlacement if a processor would have no task.
     """
     if len(tasks) < len(processors):
-        raise BadPlacement(f"{len(processors)} containers for {len(tasks)} tasks: ask for at most {len(tasks)} containers")
+        raise BadPlacement(f"{len(processors)} containers for {len(tasks)} tasks: request at most {len(tasks)} containers")
     names = sorted(tasks)
     order = {pid: place for place, pid in enumerate(processors)}
     held: defaultdict[ProcessorId, list[TaskName]] = defaultdict(list)
@@ -70,10 +70,10 @@ Hosts = Mapping[ProcessorId, str]
 
 def replicas_of(config: Mapping[str, str]) -> int:
     """How many standby copies each task's state has: 0 or 1. Raises BadConfig."""
-    told = config.get(REPLICAS, "0")
-    if told not in ("0", "1"):
-        raise BadConfig(f"{REPLICAS} is {told[:80]!r}: say 0 for no copies of state on other hosts, or 1")
-    return int(told)
+    value = config.get(REPLICAS, "0")
+    if value not in ("0", "1"):
+        raise BadConfig(f"{REPLICAS} is {value[:80]!r}: use 0 for no copies of state on other hosts, or 1")
+    return int(value)
 
 
 def standbys(placement: Placement, hosts: Hosts) -> Mapping[TaskName, ProcessorId]:

@@ -65,6 +65,13 @@ def test_a_page_uses_no_deprecated_name(page: Path) -> None:
     assert [name for name in sorted(named) if re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", text)] == []
 
 
+def test_the_index_of_decisions_lists_each_of_them_by_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"^\| \[(\d+)\]\((\S+)\) \| (.*) \|$", (folder / "README.md").read_text(), re.M)
+    titles = {file.name: file.read_text().splitlines()[0] for file in sorted(folder.glob("0*.md"))}
+    assert {name: f"# {number}. {title}" for number, name, title in listed} == titles
+
+
 def walks() -> dict[str, str]:
     """The sequence diagram under each heading of docs/architecture.md that has one."""
     text = (ROOT / "docs" / "architecture.md").read_text()

@@ -68,7 +68,7 @@ def test_a_time_that_is_none_is_refused(told: str) -> None:
 
 
 def test_a_wish_that_is_neither_true_nor_false_is_refused() -> None:
-    with pytest.raises(BadConfig, match="say true or false"):
+    with pytest.raises(BadConfig, match="use true or false"):
         RULE.of_config({"failover.give.back": "yes"})
 
 

@@ -45,7 +45,7 @@ def test_tasks_go_round_robin_in_the_order_of_their_names_at_first() -> None:
 
 
 def test_more_containers_than_tasks_are_refused_with_both_numbers() -> None:
-    with pytest.raises(BadPlacement, match="3 containers for 2 tasks: ask for at most 2"):
+    with pytest.raises(BadPlacement, match="3 containers for 2 tasks: request at most 2"):
         place(names(2), slots(3), {})
 
 
