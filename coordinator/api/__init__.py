@@ -2,17 +2,18 @@
 
 The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `jobmodels`, `drains`, `snapshots`
 and `ops` (metrics and probes). `deps` has what routes depend on, `errors` turns errors into answers, `middleware` counts and limits
-requests, and `fastpath` answers heartbeats without the framework.
+requests, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats without the framework.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from coordinator.api import agents, drains, jobmodels, ops, runs, snapshots
+from coordinator.api.text import check_text
 from sluice.core.deprecations import Kind, of_kind
 
 ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.router, jobmodels.router)
@@ -20,7 +21,7 @@ ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.rout
 
 def new_api(**kwargs: Any) -> FastAPI:
     """The application, without the objects that its routes call."""
-    api = FastAPI(title="Sluice coordinator", version="0.2.0", redirect_slashes=False, **kwargs)
+    api = FastAPI(title="Sluice coordinator", version="0.2.0", redirect_slashes=False, dependencies=[Depends(check_text)], **kwargs)
     for each in (*ROUTERS, _old_routes()):
         api.include_router(each)
     return api

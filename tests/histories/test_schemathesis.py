@@ -26,13 +26,14 @@ pytestmark = pytest.mark.slow
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A coordinator on a socket and a thread of its own, with a run in it."""
+    more = {"database_url": request.getfixturevalue("postgres_server").new_database()} if request.param == "postgresql" else {}
     home: Path = tmp_path_factory.mktemp("home")
     Log(home / "log").create("flights", 2)
     listening = listen("127.0.0.1", 0)
-    coordinator = server(read_settings(home=home, notices_wait_seconds=0.05))
+    coordinator = server(read_settings(home=home, notices_wait_seconds=0.05, **more))
     thread = threading.Thread(target=coordinator.run, args=([listening],))
     thread.start()
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"

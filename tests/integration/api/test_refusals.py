@@ -113,8 +113,8 @@ async def test_bytes_that_are_no_request_are_refused_as_a_problem(caller: Caller
     ("method", "path", "body", "expected"),
     [
         ("GET", "/runs/lost", None, (404, "unknown-run")),
-        ("GET", "/runs/%00", None, (404, "unknown-run")),
-        ("GET", "/runs/%ED%A0%80", None, (404, "unknown-run")),
+        ("GET", "/runs/%00", None, (422, "invalid-request")),
+        ("GET", "/runs/%ED%A0%80", None, (422, "invalid-request")),
         ("GET", "/runs/" + "x" * 5000, None, (422, "invalid-request")),
         ("GET", "/runs/lost/notices", None, (404, "unknown-run")),
         ("POST", "/runs/lost/stop", {}, (404, "unknown-run")),

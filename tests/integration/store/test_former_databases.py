@@ -56,12 +56,11 @@ async def former(request: pytest.FixtureRequest, tmp_path: Path) -> Former:
     return Former(home, url, json.loads((DATA / f"{request.param}.json").read_text()))
 
 
-def upgraded(former: Former) -> str:
-    """The output of `sluice db upgrade`."""
+def upgrade(former: Former) -> None:
+    """`sluice db upgrade`."""
     command = [*SLUICE, "db", "upgrade", "--home", str(former.home), "--database-url", former.url]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def streams_again(former: Former) -> None:
@@ -108,7 +107,7 @@ async def test_the_command_brings_the_database_to_todays_schema_and_may_run_twic
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata))
 
     for _ in range(2):
-        assert "is at the newest schema" in upgraded(former)
+        upgrade(former)
     store = open_store(former.url)
     async with store.engine.connect() as connection:
         assert await connection.run_sync(differences) == []

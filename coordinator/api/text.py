@@ -1,0 +1,66 @@
+"""Refuse text that cannot be stored or encoded: NUL, which PostgreSQL does not store, lone surrogates, which UTF-8 does not encode, and
+bytes that are not UTF-8. Every route depends on the check, which comes before the request is validated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+async def check_text(request: Request) -> None:
+    """Raises RequestValidationError, which names the field."""
+    found = [*_in_url(request)]
+    if request.method in _WITH_BODY:
+        found += _in_body(await request.body())
+    if found:
+        raise RequestValidationError(found)
+
+
+def _in_url(request: Request) -> Iterator[dict[str, Any]]:
+    for part, raw in (("path", request.scope.get("raw_path") or b""), ("query", request.scope["query_string"])):
+        if b"%" in raw or not raw.isascii():
+            yield from _of_bytes(part, unquote_to_bytes(raw))
+
+
+def _in_body(body: bytes) -> Iterator[dict[str, Any]]:
+    yield from _of_bytes("body", body)
+    if b"\\u" in body:  # the only spelling of such text in UTF-8
+        for where in _unprintable(json.loads(body)):
+            yield _error(("body", *where), "NUL and lone surrogates are not allowed")
+
+
+def _of_bytes(part: str, text: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        if "\0" in text.decode():
+            yield _error((part,), "NUL is not allowed")
+    except UnicodeDecodeError:
+        yield _error((part,), "it is not UTF-8")
+
+
+def _error(where: tuple[str, ...], message: str) -> dict[str, Any]:
+    return {"type": "unprintable_text", "loc": where, "msg": message}
+
+
+def _unprintable(document: Any) -> Iterator[tuple[str, ...]]:
+    """Where in a JSON document text has a NUL or a lone surrogate; names of fields are text, too. Not recursive, since a document may be
+    nested as deeply as its parser allows."""
+    left: list[tuple[tuple[str, ...], Any]] = [((), document)]
+    while left:
+        where, value = left.pop()
+        match value:
+            case str():
+                if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+                    yield where
+            case Mapping():
+                left += [((*where, "a field's name"), name) for name in value]
+                left += [((*where, name), each) for name, each in value.items()]
+            case list():
+                left += [((*where, str(number)), each) for number, each in enumerate(value)]
