@@ -1,14 +1,15 @@
-"""The checkpoint directories of this disk: where they are, whether a directory is the history that the coordinator knows, and new ones.
+"""Spark's checkpoint directories on this disk: where they are, what they hold, and how a new one begins.
 
-<root>/<job>/<task>/             the stores of a task
-  .drafts/ .given-up/            what `prepare` is just doing; no store is named like them
-  .cuts/<stage>/<checkpoint>/    a cut of a store that is being uploaded (`containers/state/freeze.py`)
-  .staging/<stage>/              what a restore has brought so far; .replaced/<stage>/ the former store, while it is swapped for that
-<root>/<job>/.standby/<slot>/    copies of stores of other tasks (`containers/state/copies.py`)
-<root>/<job>/<task>/<stage>/     one store: Spark's checkpoint directory
-  metadata                       {"id": lineage}, written by us before Spark first sees the directory
-  drain.json                     {"uuid": drain, "batch": last}, written before a drain empties the store, which must not go on then
-  offsets/N, commits/N           batch N planned, batch N done
+<root>/<job>/<task>/             one task
+  .drafts/ .given-up/            temporary directories of `Checkpoints.prepare`; no stage has such a name
+  .cuts/<stage>/<commit>/        a frozen copy of a checkpoint, while it is uploaded (`containers.state.freeze`)
+  .staging/<stage>/              what a restore has written so far
+  .replaced/<stage>/             the former checkpoint, while a restored one takes its place
+<root>/<job>/.standby/<slot>/    standby copies of other slots' tasks (`containers.state.copies`)
+<root>/<job>/<task>/<stage>/     the checkpoint directory of one stage
+  metadata                       {"id": lineage}, written before Spark first opens the directory; Spark calls it the query id
+  drain.json                     {"uuid": drain, "batch": last}, written before a drain flushes the state: no query may start on it then
+  offsets/N, commits/N           batch N is planned, batch N is committed
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MARK = "drain.json"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """What a checkpoint directory holds. -1 for no batch."""
+    """The lineage of a checkpoint, and its newest batches; -1 for none."""
 
     lineage: Lineage
     planned: int
@@ -46,7 +47,7 @@ def inspect(directory: Path) -> CheckpointInfo | None:
         text = file.read_bytes()
     except FileNotFoundError:
         if directory.is_dir() and any(directory.iterdir()):
-            raise CheckpointUnreadable(f"{directory} holds files but no metadata: move it away, or bring its metadata back") from None
+            raise CheckpointUnreadable(f"{directory} has files but no metadata: move it away, or put its metadata back") from None
         return None
     except OSError as error:
         raise CheckpointUnreadable(f"{file}: {error.strerror}") from error
@@ -54,7 +55,7 @@ def inspect(directory: Path) -> CheckpointInfo | None:
         lineage = Lineage(_text(json.loads(text)["id"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointUnreadable(
-            f"{file} is not a checkpoint's metadata ({text[:60]!r}): move the directory away to begin afresh"
+            f"{file} is not the metadata of a checkpoint ({text[:60]!r}): move the directory away to start with empty state"
         ) from error
     return CheckpointInfo(lineage, _newest(directory / "offsets"), _newest(directory / "commits"))
 
@@ -72,62 +73,61 @@ def _newest(directory: Path) -> int:
 
 
 def read_local_checkpoint(directory: Path) -> LocalCheckpoint | None:
-    """What `inspect` finds, with the plans of the batches that Spark still keeps. Raises CheckpointUnreadable."""
+    """What `inspect` finds, with the offset-log entries that are still in the directory. Raises CheckpointUnreadable."""
     found = inspect(directory)
     if found is None:
         return None
-    return LocalCheckpoint(found.lineage, found.committed, found.planned, dict(_plans(directory / "offsets")))
+    return LocalCheckpoint(found.lineage, found.committed, found.planned, dict(_entries(directory / "offsets")))
 
 
-def _plans(offsets: Path) -> Iterator[tuple[int, str]]:
+def _entries(offsets: Path) -> Iterator[tuple[int, str]]:
     for entry in offsets.iterdir() if offsets.is_dir() else ():
         if entry.name.isdigit():
             yield int(entry.name), entry.read_text()
 
 
 def read_offset_log(directory: Path, batch: int) -> str:
-    """The plan of a batch that Spark has just begun. Raises CheckpointUnreadable."""
+    """The offset-log entry of a batch that Spark has planned. Raises CheckpointUnreadable."""
     try:
         return (directory / "offsets" / str(batch)).read_text()
     except OSError as error:
-        raise CheckpointUnreadable(f"{error.filename}: {error.strerror}, although the batch has begun") from error
+        raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is planned, so the file should be there") from error
 
 
-def write_offset_log(directory: Path, batch: int, plan: str) -> None:
-    """Make this the plan of the batch, which Spark has not committed: the next start of the query runs it. Whole or not at all. A checksum
-    file of Hadoop's that stayed from another plan would make this one unreadable."""
+def write_offset_log(directory: Path, batch: int, entry: str) -> None:
+    """Write the offset-log entry of a batch that is not committed: the next query on the checkpoint runs the batch with it. Atomic.
+    Hadoop's checksum file of a former entry is removed, since it would make this one unreadable."""
     offsets = directory / "offsets"
     offsets.mkdir(exist_ok=True)
     (offsets / f".{batch}.crc").unlink(missing_ok=True)
-    _write_whole(offsets / str(batch), plan, offsets / f".{batch}.sluice")
+    _write_whole(offsets / str(batch), entry, offsets / f".{batch}.sluice")
 
 
 def set_lineage(directory: Path, lineage: Lineage) -> None:
-    """Give a store that no query runs on a new lineage. Whole or not at all."""
+    """Give a checkpoint on which no query runs a new lineage. Atomic."""
     (directory / ".metadata.crc").unlink(missing_ok=True)
     _write_whole(directory / "metadata", json.dumps({"id": lineage}), directory / ".metadata.sluice")
 
 
 def mark_emptied(directory: Path, drain: str, batch: int) -> None:
-    """Note that the drain empties the store after this batch (-1 for none), unless that is noted. Whole or not at all."""
+    """Record that the drain flushes the state after this batch (-1 for none), unless it is recorded already. Atomic."""
     if not (directory / MARK).exists():
         _write_whole(directory / MARK, json.dumps({"uuid": drain, "batch": batch}), directory / f".{MARK}.sluice")
 
 
 def check_not_emptied(directory: Path, drain: str = "") -> None:
-    """Raises StateElsewhere for a store that a drain other than `drain` has emptied or begun to: it would drop what comes as late."""
+    """Raises StateElsewhere if a drain other than `drain` has flushed the state, or begun to: a query would drop its input as late."""
     try:
         mark = json.loads((directory / MARK).read_bytes())
         emptied_by, batch = _text(mark["uuid"]), int(mark["batch"])
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointUnreadable(f"{directory / MARK}: {error}: move the directory away to begin afresh") from error
+        raise CheckpointUnreadable(f"{directory / MARK}: {error}: move the directory away to start with empty state") from error
     if emptied_by != drain:
         raise StateElsewhere(
-            f"{directory} was emptied after batch {batch} by the drain {emptied_by}, which did not end well, and there is no snapshot to "
-            "go back to: whatever it reads now it would drop as late; deploy with an explicit start (earliest, latest or a time) to begin "
-            "with empty state"
+            f"{directory} was flushed after batch {batch} by the drain {emptied_by}, which failed, and there is no earlier snapshot: a "
+            "query would drop its input as late; deploy with an explicit start (earliest, latest or a time) to start with empty state"
         )
 
 
@@ -150,7 +150,7 @@ def fsync_directory(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The stores of one job under `root`."""
+    """The checkpoint directories of one job under `root`."""
 
     root: Path
     job: str
@@ -159,18 +159,18 @@ class Checkpoints:
         return self.root / self.job / directory_name(task) / stage
 
     def copies(self, slot: str) -> Path:
-        """What the slot keeps of tasks that other slots run: <task>/<stage>/ under it."""
+        """The slot's standby copies: <task>/<stage>/ in it."""
         return self.root / self.job / ".standby" / directory_name(slot)
 
     def frozen(self, task: str, stage: str) -> Path:
         return self.root / self.job / directory_name(task) / ".cuts" / stage
 
     def prepare(self, task: str, stage: str, lineage: Lineage, reported: int | None) -> Path:
-        """Make this disk's store ready for a query of `lineage`, whose last reported batch is `reported`; its directory.
+        """Make the directory ready for a query of `lineage`, whose last reported batch is `reported`; the directory.
 
-        A directory of that lineage that is at least as new goes on; one of another lineage is a history that was given up, and makes room.
-        Raises StateElsewhere when batches were reported that this disk does not have: starting would silently lose their state. Raises
-        DiskUnwritable.
+        A checkpoint of that lineage that has the reported batch is used as it is. One of another lineage is replaced by a new one. Raises
+        StateElsewhere if a reported batch is not on this disk, since its state would be lost without an error; DiskUnwritable;
+        CheckpointUnreadable.
         """
         try:
             return self._prepare(task, stage, lineage, reported)
@@ -186,7 +186,7 @@ class Checkpoints:
             relocate(directory)
             return directory
         if reported is not None:
-            has = "is not there" if found is None else f"is of another lineage ({found.lineage})"
+            has = "does not exist" if found is None else f"is of another lineage ({found.lineage})"
             raise StateElsewhere(_elsewhere(task, stage, directory, has, reported))
         if found is not None:
             _set_aside(directory)
@@ -196,7 +196,7 @@ class Checkpoints:
 
 
 def check_writable(directory: Path) -> None:
-    """Make the directory, if it is not there, and write something into it. Raises DiskUnwritable."""
+    """Create the directory if it does not exist, and write into it. Raises DiskUnwritable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=directory) as probe:
@@ -210,14 +210,14 @@ def check_writable(directory: Path) -> None:
 def _unwritable(directory: Path, error: OSError) -> DiskUnwritable:
     where = f" ({error.filename})" if error.filename and str(error.filename) != str(directory) else ""
     return DiskUnwritable(
-        f"{directory}{where}: {error.strerror}: mend it, or choose another with SLUICE_STATE_DIR or SLUICE_HOME, and start again"
+        f"{directory}{where}: {error.strerror}: correct this, or set SLUICE_STATE_DIR or SLUICE_HOME to another directory, and start again"
     )
 
 
 def _elsewhere(task: str, stage: str, directory: Path, has: str, reported: int) -> str:
     return (
-        f"the state of stage {stage} of task {task} has reached batch {reported}, but {directory} {has}: start this container on the disk "
-        "that has it, or deploy with an explicit start (earliest, latest or a time) to begin a new history with empty state"
+        f"the state of stage {stage} of task {task} is at batch {reported}, but {directory} {has}: start this container on the disk that "
+        "has it, or deploy with an explicit start (earliest, latest or a time) to start with empty state"
     )
 
 
@@ -226,7 +226,7 @@ def _given_up(directory: Path) -> Path:
 
 
 def _set_aside(directory: Path) -> None:
-    """Rename; it is deleted when the new store is there. A crash in between leaves it for the next time a store begins here."""
+    """Rename. The directory is deleted once the new checkpoint exists; after a crash in between, by the next `prepare`."""
     old = _given_up(directory)
     old.parent.mkdir(exist_ok=True)
     shutil.rmtree(old, ignore_errors=True)
@@ -234,7 +234,7 @@ def _set_aside(directory: Path) -> None:
 
 
 def _begin(directory: Path, lineage: Lineage) -> None:
-    """Write `metadata` whole or not at all, before anything else is in the directory."""
+    """Write `metadata` atomically, before anything else is in the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     draft = directory.parent / ".drafts" / directory.name
     draft.parent.mkdir(exist_ok=True)
@@ -246,8 +246,8 @@ _SCHEMAS = "/_stateSchema/"
 
 
 def relocated(text: str, operator: Path) -> str:
-    """The metadata of an operator whose directory this is; `text` where nothing in it is elsewhere. Raises ValueError for what is not such
-    metadata."""
+    """The metadata of the stateful operator in the directory `operator`, with the paths of its files corrected; `text` if they are correct.
+    Raises ValueError."""
     version, _, body = text.partition("\n")
     if version != VERSION:
         raise ValueError(f"its version is {version[:20]!r}, not {VERSION}")
@@ -264,8 +264,8 @@ def _moved(info: dict[str, Any], operator: Path) -> bool:
 
 
 def relocate(directory: Path) -> None:
-    """Let the store name its own files. Whole or not at all, and nothing where it does. No query runs on it. Raises CheckpointUnreadable,
-    OSError."""
+    """Correct the absolute paths that Spark has written into the checkpoint, after it was moved or restored. Each file atomically. No query
+    runs on the checkpoint. Raises CheckpointUnreadable, OSError."""
     for file in sorted(directory.glob("state/*/_metadata/v2/*")):
         if file.name.startswith("."):
             continue
@@ -273,13 +273,13 @@ def relocate(directory: Path) -> None:
         try:
             moved = relocated(text, file.parents[2])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CheckpointUnreadable(f"{file} is not an operator's metadata: {error}") from error
+            raise CheckpointUnreadable(f"{file} is not the metadata of an operator: {error}") from error
         if moved != text:
             _replace(file, moved)
 
 
 def _replace(file: Path, text: str) -> None:
-    """Hadoop's checksum of the former text, if there is one, would make this one unreadable."""
+    """Atomic. Hadoop's checksum of the former text is removed, since it would make this one unreadable."""
     draft = file.with_name(f".{file.name}.sluice")
     with draft.open("w") as out:
         out.write(text)

@@ -1,4 +1,4 @@
-"""What the backups of a container share: the blob stores that the run names, threads for work on disk, and how a stage's backup is made."""
+"""What the stages of a container share for their state: the run's blob stores, threads for work on disk, settings and meters."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DISK_THREADS = 4
-"""Hashing and reading release the interpreter's lock; more threads than cores only take the queries' time."""
+"""Hashing and reading release the interpreter's lock. More threads would take CPU time from the queries."""
 
 
 @dataclass
 class Destinations:
-    """The blob stores of a container: `to` which all state goes, and `restore_from`, both in the run's order. Changed on the agent's
-    loop."""
+    """The blob stores of a container: all state is backed up `to` each of them, and restored from the first of `restore_from` that has it.
+    Both are in the run's order. Changed on the agent's loop."""
 
     open_blobs: Callable[[str], BlobStore]
     to: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
@@ -50,7 +50,8 @@ class Destinations:
     _opened: dict[tuple[str, str], BlobStore] = field(default_factory=dict)
 
     async def adopt(self, run: wire_runs.RunDetail) -> None:
-        """Use what the run says. Nothing is changed if a store cannot be opened: raises BlobStoreUnusable, BlobUnavailable, BadSettings."""
+        """Use the blob stores of the run. If one cannot be opened, nothing changes. Raises BlobStoreUnusable, BlobUnavailable,
+        BadSettings."""
         to = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.backup_to}
         restore_from = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.restore_from}
         if to.keys() != self.to.keys():
@@ -70,7 +71,7 @@ class Destinations:
 
 
 class StateContext:
-    """Of one container. Made on the agent's loop."""
+    """Of one container. Created on the agent's loop."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class StateContext:
         clock: Clock,
         open_blobs: Callable[[str], BlobStore] | None = None,
     ) -> None:
-        """`open_blobs` makes the blob store that a URL names; by default the one that `locations` says, with retries and counted."""
+        """`open_blobs` makes the blob store of a URL; by default `open_blob_store` with retries and counters."""
         self.coordinator = coordinator
         self.run_id: RunId = settings.run
         self.job: JobName = job.name
@@ -97,15 +98,15 @@ class StateContext:
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
     async def adopt(self, run: wire_runs.RunDetail) -> None:
-        """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also when a commit may last until its blobs are collected
-        as garbage."""
+        """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also if a commit may take so long that its blobs are
+        collected as garbage."""
         if run.backup_to and run.garbage_grace_seconds is not None:
             self.policy.check(timedelta(seconds=run.garbage_grace_seconds))
         self._streams = {stream.name: StreamId(stream.system, stream.stream) for stream in run.streams}
         await self.destinations.adopt(run)
 
     async def in_thread(self, blocking: Callable[[], T]) -> T:
-        """The default pool also resolves names, and heartbeats need it."""
+        """Run work on the disk threads. The loop's default pool is left free: heartbeats need it to resolve names."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, blocking)
 
     def reads(self, start: StageStart) -> list[StreamId]:
@@ -132,11 +133,11 @@ class StateContext:
         return Restorer(blobs, key, settings, progress, files=files, in_thread=self.in_thread)
 
     def meter(self, start: StageStart) -> BackupMeter:
-        """Of that stage, for as long as the container has it."""
+        """The meter of the stage, until `forget`."""
         return self.meters.setdefault((start.task, start.declared.stage.name), BackupMeter())
 
     def forget(self, start: StageStart) -> None:
-        """The container does not run that stage any more."""
+        """Drop the meter: the container has released the stage's task."""
         self.meters.pop((start.task, start.declared.stage.name), None)
 
     def key(self, start: StageStart) -> StageKey:

@@ -1,9 +1,9 @@
-"""Copies of stores of tasks that other slots run, on this disk: each whole, or not there.
+"""Standby copies on this disk of the checkpoints of tasks that other slots run. A copy is complete, or does not exist.
 
-<root>/<job>/.standby/<slot>/lock               held by the incarnation of the slot that writes here
-<root>/<job>/.standby/<slot>/<task>/<stage>/    a copy; .staging/<stage>/ and .replaced/<stage>/ beside it, as beside every store
+<root>/<job>/.standby/<slot>/lock               locked by the process of the slot that writes here
+<root>/<job>/.standby/<slot>/<task>/<stage>/    a copy; beside it .staging/<stage>/ and .replaced/<stage>/, as for every restore
 
-A copy is made by `containers/state/standby.py`. When its task comes to this slot, it becomes the task's store by a rename.
+`containers.state.standby` keeps the copies up to date. When the task is assigned to this slot, its copy becomes its checkpoint by a rename.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CopyKey = tuple[TaskName, StageName]
 
 
 class Copies:
-    """Of one slot. On the agent's loop; `in_thread` runs what blocks."""
+    """The copies of one slot. Used on the agent's loop; `in_thread` runs blocking work."""
 
     def __init__(self, stores: Checkpoints, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._stores = stores
@@ -47,15 +47,15 @@ class Copies:
     # --- keeping them ----------------------------------------------------------------------------------------------
 
     def lock(self) -> bool:
-        """Whether this process may write here, as it may until it ends: not while another incarnation of the slot is there, frozen perhaps.
-        Blocks for a moment. Raises DiskUnwritable."""
+        """Lock the directory until this process ends. False if another process of the slot has it locked, even a suspended one. Blocks
+        briefly. Raises DiskUnwritable."""
         if self._lock is not None:
             return True
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             file = (self._root / "lock").open("w")
         except OSError as error:
-            raise DiskUnwritable(f"{error.filename}: {error.strerror}: no copies of other tasks' state are kept") from error
+            raise DiskUnwritable(f"{error.filename}: {error.strerror}: no standby copies are kept") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -65,7 +65,7 @@ class Copies:
         return True
 
     async def write(self, of: CopyKey, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do what makes the copy; None when its task has come to this slot, or comes meanwhile."""
+        """Run the work that writes the copy; None if its task is assigned to this slot, or is during the work."""
         if of in self._taken:
             work.close()
             return None
@@ -83,25 +83,25 @@ class Copies:
             self._lock = None
 
     def found(self, of: CopyKey) -> CheckpointInfo | None:
-        """What there is of a store; None for nothing. Blocks. Raises OSError; what cannot be read is removed."""
+        """The copy; None without one. An unreadable one is removed. Blocks. Raises OSError."""
         directory = self.directory(of)
         finish_swap(directory)
         try:
             return inspect(directory)
         except CheckpointUnreadable as error:
-            log.warning("a copy is made anew: %s", error)
+            log.warning("an unreadable standby copy is removed, and fetched again: %s", error)
             shutil.rmtree(directory, ignore_errors=True)
             return None
 
     def usable(self, of: CopyKey) -> Path | None:
-        """The directory that a new copy may take files from: the copy as it is, else what the task left when it ran here. Blocks."""
+        """The directory whose files a new copy may reuse: the present copy, else the checkpoint of the task when it ran here. Blocks."""
         if self.found(of) is not None:
             return self.directory(of)
         store = self._stores.directory(*of)
         return store if store.is_dir() else None
 
     def forget(self, task: TaskName) -> None:
-        """The task does not run here any more: there may be copies of it again."""
+        """The task has left this slot: there may be copies of it again."""
         self._taken = {of for of in self._taken if of[0] != task}
 
     def keep_only(self, wanted: Iterable[TaskName]) -> None:
@@ -109,7 +109,7 @@ class Copies:
         names = {directory_name(task) for task in wanted}
         for directory in self._tasks():
             if directory.name not in names:
-                log.info("the copy of the state in %s is not kept any more", directory)
+                log.info("the standby copy in %s is no longer wanted, and is removed", directory)
                 shutil.rmtree(directory, ignore_errors=True)
 
     def _tasks(self) -> Iterator[Path]:
@@ -119,7 +119,7 @@ class Copies:
     # --- using them ------------------------------------------------------------------------------------------------
 
     async def take(self, task: TaskName, stage: StageName, lineage: Lineage) -> None:
-        """The stage is to run here: let its copy be its store, unless there is one that has as much. May run twice."""
+        """The stage is to run here: make its copy its checkpoint, unless the checkpoint has as many batches. May run twice."""
         of = task, stage
         self._taken.add(of)
         writing = self._writing.get(of)
@@ -133,12 +133,12 @@ class Copies:
         found = self.found(of)
         if found is not None and _has_more(found, inspect(store), lineage):
             swap(copy, store, LocalFiles())
-            log.info("%s/%s: the copy that was kept on this disk is its store now: batch %d", *of, found.committed)
+            log.info("%s/%s: the standby copy on this disk is its checkpoint now: batch %d", *of, found.committed)
         shutil.rmtree(copy, ignore_errors=True)
 
 
 def _has_more(copy: CheckpointInfo, store: CheckpointInfo | None, lineage: Lineage) -> bool:
-    """A store of another history than the one to go on with is of no use, and neither is such a copy, unless nothing else is there."""
+    """A checkpoint or a copy of another lineage is of no use; a copy is taken, whatever its lineage, if there is no checkpoint."""
     if store is None:
         return True
     return copy.lineage == lineage and (store.lineage != lineage or store.committed < copy.committed)

@@ -1,9 +1,8 @@
-"""A local directory against the index of the snapshot before: what is added, retained and removed.
+"""The difference between a local directory and the index of the previous snapshot: files added, retained and removed.
 
-A file is retained when it has the size and the SHA-256 of the one that the index has at its path. Its SHA-256 is known without reading it
-when a file of the same identity (inode, size, time of change in ns) was read before; `files_to_read` says which must be read. Owner,
-mode and times never decide: they are the local ones in the next index, and its bytes are not uploaded again for them. A changed file is
-both removed and added, as in Samza.
+A file is retained if it has the size and the SHA-256 of the file at its path in the index. The SHA-256 of a file that was read before is
+known by its identity (inode, size, time of change in nanoseconds); `files_to_read` finds those that must be read. Owner, mode and times do
+not matter: the next index has the local ones, and the bytes are not uploaded again. A changed file is both removed and added, as in Samza.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from sluice.core.snapshot import DirIndex, FileIndex, FileMetadata
 
 
 class Identity(NamedTuple):
-    """Of a file's contents on one file system: any change in place gives another time, any new file another inode. Linking leaves it as
-    it is. Times have the grain of the kernel's tick: see `is_stable`."""
+    """Identifies the contents of a file on one file system: a change in place gives another time, a new file another inode. Linking does
+    not change it. Times have the resolution of the kernel's tick: see `is_stable`."""
 
     inode: int
     size: int
@@ -29,14 +28,14 @@ SETTLING_NANOS = 2_000_000_000
 
 
 def is_stable(identity: Identity, now_nanos: int) -> bool:
-    """Whether a file that was read at `now_nanos` can be known again by its identity: one changed again within the tick in which it was
-    read would look the same."""
+    """Whether a file that was read at `now_nanos` can be recognised by its identity. One that changes again within the tick in which it was
+    read would have the same identity."""
     return identity.modified_nanos + SETTLING_NANOS < now_nanos
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """`links` are the names that the file has on its file system."""
+    """`links` is the number of hard links to the file."""
 
     name: str
     identity: Identity
@@ -46,7 +45,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class LocalDir:
-    """A directory on disk; the root's name is "". Files and directories are in the order of their names."""
+    """A directory on disk; the root's name is "". Files and directories are sorted by name."""
 
     name: str
     files: tuple[LocalFile, ...] = ()
@@ -55,7 +54,7 @@ class LocalDir:
 
 @dataclass(frozen=True, slots=True)
 class DirDiff:
-    """What a directory needs. `retained` have the blobs of the index before and the metadata of the local files."""
+    """The difference. `retained` files have the blobs of the previous index and the metadata of the local files."""
 
     name: str
     added: tuple[LocalFile, ...] = ()
@@ -81,7 +80,7 @@ class DirDiff:
 def files_to_read(
     local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint], prefix: str = ""
 ) -> Iterator[tuple[str, LocalFile]]:
-    """The files that may be those of the index and are not known: by path, those of the same size."""
+    """The files, by path, that may be those of the index (they have the same size) and are not in `known`."""
     if before is None:
         return
     sizes = {file.name: file.metadata.size for file in before.files}
@@ -94,7 +93,7 @@ def files_to_read(
 
 
 def diff(local: LocalDir, before: DirIndex | None, known: Mapping[Identity, Fingerprint]) -> DirDiff:
-    """Compare. A file that is not in `known` counts as changed."""
+    """A file that is not in `known` counts as changed."""
     if before is None:
         return DirDiff(local.name, added=local.files, dirs_added=tuple(diff(each, None, known) for each in local.dirs))
     added: list[LocalFile] = []
@@ -129,13 +128,13 @@ def _same(file: LocalFile, indexed: FileIndex, known: Mapping[Identity, Fingerpr
 
 
 def _present(directory: DirIndex) -> DirIndex:
-    """Without what was removed from it earlier, or indexes would grow for ever."""
+    """Without what was removed from it earlier; otherwise indexes would grow without bound."""
     return DirIndex(directory.name, directory.files, dirs=tuple(_present(each) for each in directory.dirs))
 
 
 def next_index(found: DirDiff, uploaded: Mapping[str, FileIndex], prefix: str = "") -> DirIndex:
-    """The directory in the next snapshot. `uploaded` has, by path, every added file, and the retained ones that were put again into
-    another blob: those count as removed from the former."""
+    """The directory in the next snapshot. `uploaded` has, by path, every added file, and the retained files that were put into another
+    blob: those count as removed from the former one."""
     again = {file.name for file in found.retained if prefix + file.name in uploaded}
     files = [file for file in found.retained if file.name not in again]
     files += [uploaded[prefix + name] for name in (*again, *(file.name for file in found.added))]

@@ -1,7 +1,7 @@
-"""The files of a store on this disk: what a directory holds, bytes with their fingerprints, and every change that a restore makes.
+"""Disk operations of commits and restores: listing a directory, reading and fingerprinting files, and every change that a restore makes.
 
-All of it blocks, and is called on threads; hashing lets other threads run. `LocalFiles` is one object, so that tests can make any single
-operation on the disk fail, or end the process. Links are never followed.
+All of them block and are called on threads. Hashing lets other threads run. The operations are methods of one object, `LocalFiles`, so that
+tests can make any single one fail, or end the process at it. Symbolic links are never followed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FileUnreadable(Unavailable):
 
 @dataclass(slots=True)
 class _Listing:
-    """One look at a directory. Names of owners are looked up once in it: that may ask a server."""
+    """A listing in progress. Each owner's name is looked up once, since that may be a request to a server."""
 
     owners: dict[int, str] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Listing:
         modified = max(0, found.st_mtime_ns // 1_000_000)
         owner = self.owners.get(found.st_uid) or self.owners.setdefault(found.st_uid, _owner(found.st_uid))
         group = self.groups.get(found.st_gid) or self.groups.setdefault(found.st_gid, _group(found.st_gid))
-        created = min(modified, max(0, found.st_ctime_ns // 1_000_000))  # Linux does not tell; it is not later than either
+        created = min(modified, max(0, found.st_ctime_ns // 1_000_000))  # Linux has no creation time here; it is not later than either
         metadata = FileMetadata(created, modified, found.st_size, owner, group, stat.S_IMODE(found.st_mode) & _PERMISSIONS)
         return LocalFile(entry.name, Identity(found.st_ino, found.st_size, found.st_mtime_ns), metadata, found.st_nlink)
 
@@ -87,16 +87,16 @@ def _group(gid: int) -> str:
 
 
 class LocalFiles:
-    """Operations on the disk. They raise OSError, where nothing else is said."""
+    """Operations on the disk. They raise OSError, unless they say otherwise."""
 
-    # --- looking and reading -------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------
 
     def listing(self, directory: Path) -> LocalDir:
-        """Raises CheckpointUnreadable when something in it is neither a file nor a directory: a link's contents are not the store's."""
+        """Raises CheckpointUnreadable if it has anything but files and directories: the target of a link is not part of the checkpoint."""
         found = self.staged(directory)
         if found.strange:
             raise CheckpointUnreadable(
-                f"{directory}/{found.strange[0]} is a link or a special file: a store has files and directories only; remove it"
+                f"{directory}/{found.strange[0]} is a link or a special file; a checkpoint has files and directories only: remove it"
             )
         return found.listing
 
@@ -105,13 +105,13 @@ class LocalFiles:
         return Staged(listing.directory(str(directory), "", ""), tuple(listing.strange))
 
     def is_directory(self, path: Path) -> bool:
-        """Whether it is there. Raises CheckpointUnreadable for anything that is no directory, a link to one included."""
+        """Whether it exists. Raises CheckpointUnreadable for anything but a directory; a link to a directory is not one."""
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(mode):
-            raise CheckpointUnreadable(f"{path} is not a directory, or a link to one: a store is a directory itself; move it there")
+            raise CheckpointUnreadable(f"{path} is not a directory; a link to one is not enough: move the directory there")
         return True
 
     def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
@@ -122,7 +122,7 @@ class LocalFiles:
         return hashes.fingerprint
 
     def read(self, path: Path, offset: int, length: int, identity: Identity) -> bytes:
-        """Bytes of the file of that identity. Raises FileChanged, FileUnreadable."""
+        """Bytes of the file, if it still has that identity. Raises FileChanged, FileUnreadable."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -131,11 +131,11 @@ class LocalFiles:
             finally:
                 os.close(file)
         except FileNotFoundError as error:
-            raise FileChanged(f"{path} vanished before it was read: the next commit takes what is there then") from error
+            raise FileChanged(f"{path} was deleted before it was read; the next commit reads the directory again") from error
         except OSError as error:
             raise FileUnreadable(f"{path}: {error.strerror}") from error
         if Identity(found.st_ino, found.st_size, found.st_mtime_ns) != identity or len(part) != length:
-            raise FileChanged(f"{path} changed while it was read: the next commit takes what is there then")
+            raise FileChanged(f"{path} changed while it was read; the next commit reads the directory again")
         return part
 
     # --- changing ------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class LocalFiles:
         os.link(path, to, follow_symlinks=False)
 
     def write(self, path: Path, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, mode: int | None) -> None:
-        """Write into a file that this restore makes. With `mode` it is complete: its mode is set, and its way to the disk begins, so that
-        `sync` later waits less."""
+        """Write into a file of this restore. With `mode`, it is complete: its mode is set, and the kernel is told to begin to write it to
+        disk, so that a later `sync` takes less time."""
         file = os.open(path, _NEW if new else _AGAIN, 0o600)
         try:
             for part in parts:
@@ -163,7 +163,7 @@ class LocalFiles:
         path.chmod(mode)
 
     def sync(self, paths: Iterable[Path]) -> None:
-        """Files and directories: their bytes, and the names in them, are on disk."""
+        """fsync files and directories."""
         for path in paths:
             entry = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
             try:
@@ -175,7 +175,7 @@ class LocalFiles:
         path.rename(to)
 
     def remove(self, path: Path) -> None:
-        """A file, a link or a whole directory; nothing if it is not there."""
+        """Remove a file, a link or a directory recursively, if it exists."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
@@ -183,7 +183,7 @@ class LocalFiles:
 
 
 def _pread(file: int, length: int, offset: int) -> bytes:
-    """One read gives at most 2 GiB, and may give less than it was asked for."""
+    """One read returns at most 2 GiB, and may return less than requested."""
     part = os.pread(file, length, offset)
     if len(part) == length:
         return part

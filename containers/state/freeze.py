@@ -1,8 +1,9 @@
-"""A consistent cut of a running query's checkpoint directory, as hard links: it costs milliseconds, and the query goes on.
+"""Freezing a checkpoint: a consistent copy of the directory of a running query, made of hard links. It takes milliseconds, and the query
+continues.
 
-Spark writes a batch's state before its commit, and drops old state later than the commits that need it. So commits are linked before
-state: whatever the newest linked commit needs was on disk before it, and is in the cut unless it was dropped in between, which is looked
-for; then the cut is made again. Files are linked, never copied, since Spark renames whole files into place and changes none.
+Spark writes the state of a batch before its commit file, and deletes old state after the commits that need it. So commits are linked before
+state: what the newest linked commit needs was on disk before it, and is in the copy unless it was deleted in between. That is checked, and
+then the copy is made again. Files are linked and not copied, since Spark renames whole files into place and changes none.
 """
 
 from __future__ import annotations
@@ -30,79 +31,81 @@ log = logging.getLogger(__name__)
 ATTEMPTS = 20
 ORDER = ("metadata", "commits", "offsets", "sources", "state")
 _MAY_GO = ("commits", "offsets", "state")
-"""Spark drops what is old there while it runs; whether what is left suffices is looked at afterwards."""
+"""Directories in which Spark deletes old files while it runs. Whether the copy has enough is checked afterwards."""
 
 _TEMPORARY = (".crc", ".tmp", ".sluice")
-"""Hidden files that end so are Hadoop's checksums, which are only valid beside the very file, and drafts. `X.changelog.crc` and `X.zip.crc`
-are not hidden: they are Spark's checksums of its state, and stay."""
+"""Endings of hidden files that are left out: Hadoop's checksums, which are valid only beside the same file, and temporary files.
+`X.changelog.crc` and `X.zip.crc` are not hidden: they are Spark's checksums of its state, and are kept."""
 
 _HEAD = 1 << 20
 
 
 class FreezeFailed(Unavailable):
-    """No consistent cut of a checkpoint directory could be made."""
+    """No consistent copy of a checkpoint directory could be made."""
 
     slug = "cut-failed"
 
 
 class _Gone(Exception):
-    """Something that the cut needs was dropped while it was made."""
+    """A file that the copy needs was deleted while it was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenCheckpoint:
-    """`batch` is the last committed one in it, None before the first."""
+    """A frozen copy of a checkpoint. `batch` is its last committed batch, None before the first."""
 
     directory: Path
     lineage: Lineage
     batch: int | None
 
 
-def freeze(store: Path, into: Path) -> FrozenCheckpoint:
-    """Cut `store`, which a query may be running on, into the new directory `into` on the same file system. Blocks. Raises CutFailed,
-    CheckpointUnreadable, DiskUnwritable, BadSettings; nothing of `store` is changed, and `into` is gone then."""
+def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
+    """Copy the checkpoint, on which a query may be running, into the new directory `into` on the same file system. Blocks. Raises
+    FreezeFailed, CheckpointUnreadable, DiskUnwritable, BadSettings; `into` is removed then. The checkpoint is never changed."""
     why = ""
     for attempt in range(ATTEMPTS):
         try:
             into.mkdir(parents=True)
-            return _freeze_once(store, into)
+            return _freeze_once(checkpoint, into)
         except (_Gone, FileNotFoundError) as error:
             why = str(error)
-            log.debug("the cut %d of %s is made again: %s", attempt + 1, store, why)
+            log.debug("freezing %s is tried again after attempt %d: %s", checkpoint, attempt + 1, why)
             shutil.rmtree(into, ignore_errors=True)
         except FileExistsError:
             raise
         except OSError as error:
             shutil.rmtree(into, ignore_errors=True)
             if error.errno == EXDEV:
-                raise BadSettings(f"{into} is on another file system than {store}: cuts are made of hard links") from error
-            raise DiskUnwritable(f"{error.filename or into}: {error.strerror}: mend it; the state is not backed up until then") from error
+                raise BadSettings(f"{into} is on another file system than {checkpoint}: frozen copies are made of hard links") from error
+            raise DiskUnwritable(
+                f"{error.filename or into}: {error.strerror}: correct this; the state is not backed up until then"
+            ) from error
         except BaseException:
             shutil.rmtree(into, ignore_errors=True)
             raise
-    raise FreezeFailed(f"{store} changed while it was cut, {ATTEMPTS} times: {why}")
+    raise FreezeFailed(f"{checkpoint} changed while it was frozen, {ATTEMPTS} times: {why}")
 
 
-def _freeze_once(store: Path, into: Path) -> FrozenCheckpoint:
-    found = _order(store)
+def _freeze_once(checkpoint: Path, into: Path) -> FrozenCheckpoint:
+    found = _order(checkpoint)
     for name in found:
-        _link(store / name, into / name, may_go=name in _MAY_GO)
-    cut = inspect(into)
-    if cut is None:
-        raise CheckpointUnreadable(f"{store} is no checkpoint directory: it has no metadata")
-    if cut.committed < 0:
+        _link(checkpoint / name, into / name, may_go=name in _MAY_GO)
+    frozen = inspect(into)
+    if frozen is None:
+        raise CheckpointUnreadable(f"{checkpoint} is not a checkpoint directory: it has no metadata")
+    if frozen.committed < 0:
         _drop_uncommitted(into, -1)
-        return FrozenCheckpoint(into, cut.lineage, None)
-    _drop_uncommitted(into, cut.committed)
-    _check(into, cut.committed)
-    return FrozenCheckpoint(into, cut.lineage, cut.committed)
+        return FrozenCheckpoint(into, frozen.lineage, None)
+    _drop_uncommitted(into, frozen.committed)
+    _check(into, frozen.committed)
+    return FrozenCheckpoint(into, frozen.lineage, frozen.committed)
 
 
-def _order(store: Path) -> list[str]:
+def _order(checkpoint: Path) -> list[str]:
     try:
-        names = {entry.name for entry in store.iterdir()}
+        names = {entry.name for entry in checkpoint.iterdir()}
     except FileNotFoundError:
-        raise CheckpointUnreadable(f"there is no checkpoint directory {store}") from None
+        raise CheckpointUnreadable(f"there is no checkpoint directory {checkpoint}") from None
     return [*(name for name in ORDER if name in names), *sorted(name for name in names - set(ORDER) if not _left_out(name))]
 
 
@@ -111,7 +114,7 @@ def _left_out(name: str) -> bool:
 
 
 def _link(path: Path, to: Path, *, may_go: bool) -> None:
-    """A file, or a directory with all in it, files before sub-directories: a .zip before the files that it shares."""
+    """Link a file, or a directory recursively, files before sub-directories: a .zip before the files that it shares."""
     if path.is_dir() and not path.is_symlink():
         to.mkdir(exist_ok=True)
         with os.scandir(path) as entries:
@@ -134,51 +137,51 @@ def _link_file(path: str, to: str, *, may_go: bool) -> None:
 
 
 def _drop_uncommitted(into: Path, batch: int) -> None:
-    """Of batches that are not committed: they would run again, and read what they read then."""
+    """Remove the offset-log entries of batches that are not committed: after a restore, the durable entries are used instead."""
     offsets = into / "offsets"
     for entry in list(offsets.iterdir()) if offsets.is_dir() else ():
         if entry.name.isdigit() and int(entry.name) > batch:
             entry.unlink()
 
 
-# --- is it whole? ----------------------------------------------------------------------------------------------------
+# --- completeness ----------------------------------------------------------------------------------------------------
 
 
-def _check(cut: Path, batch: int) -> None:
+def _check(frozen: Path, batch: int) -> None:
     """Raises _Gone, CheckpointUnreadable."""
-    for each in (batch, batch - 1):  # Spark compares the last plan with the one before it
-        if not (cut / "offsets" / str(each)).exists() and (cut / "commits" / str(each)).exists():
+    for each in (batch, batch - 1):  # Spark compares the last entry with the one before it
+        if not (frozen / "offsets" / str(each)).exists() and (frozen / "commits" / str(each)).exists():
             raise _Gone(f"offsets/{each} is gone")
     try:
-        needs = needed(batch, (cut / "commits" / str(batch)).read_text())
+        needs = needed(batch, (frozen / "commits" / str(batch)).read_text())
     except ValueError as error:
-        raise CheckpointUnreadable(f"{cut}: {error}") from error
-    names = _state_files(cut) if needs else {}
+        raise CheckpointUnreadable(f"{frozen}: {error}") from error
+    names = _state_files(frozen) if needs else {}
     for need in needs:
-        _check_loads(cut, names, need)
+        _check_loads(frozen, names, need)
 
 
-def _state_files(cut: Path) -> dict[str, set[str]]:
+def _state_files(frozen: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
-    for directory, _, files in os.walk(cut / "state"):
-        found[os.path.relpath(directory, cut)] = set(files)
+    for directory, _, files in os.walk(frozen / "state"):
+        found[os.path.relpath(directory, frozen)] = set(files)
     return found
 
 
-def _check_loads(cut: Path, names: dict[str, set[str]], need: NeededVersion) -> None:
+def _check_loads(frozen: Path, names: dict[str, set[str]], need: NeededVersion) -> None:
     directory = find(names, need)
     if directory is None:
         raise _Gone(f"version {need.version.number} ({need.version.id}) of {need.directory} is gone")
     files = names[directory]
-    lineage = [] if need.version.zip in files else _changelog_chain(cut / directory, need.version, files)
-    base, changelogs = to_load(need.version, lineage, files)
+    before = [] if need.version.zip in files else _changelog_chain(frozen / directory, need.version, files)
+    base, changelogs = to_load(need.version, before, files)
     if base is None and changelogs[0].number != 1:
-        raise _Gone(f"nothing that version {changelogs[0].number} of {directory} builds upon is there")
+        raise _Gone(f"the base of version {changelogs[0].number} of {directory} is gone")
     for each in changelogs:
         if each.changelog not in files:
             raise _Gone(f"{directory}/{each.changelog} is gone")
     shared = names.get(f"{directory}/SSTs", set())
-    for name in _shared(cut / directory / base.zip) if base is not None else ():
+    for name in _shared(frozen / directory / base.zip) if base is not None else ():
         if name not in shared:
             raise _Gone(f"{directory}/SSTs/{name} is gone")
 
@@ -198,14 +201,14 @@ def _shared(path: Path) -> Iterator[str]:
         with zipfile.ZipFile(path) as archive:
             yield from shared_files(archive.read("metadata").decode())
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise CheckpointUnreadable(f"{path} is not a state store's file: {error}") from error
+        raise CheckpointUnreadable(f"{path} is not a file of a state store: {error}") from error
 
 
 _STATE_FILE = re.compile(r"(\d+)_([0-9A-Za-z-]+)\.(changelog|zip)")
 
 
 class Version(NamedTuple):
-    """A version of a state store and its id; a store may have several of one number when a batch ran twice."""
+    """A version of a RocksDB state store and its id. A batch that ran twice leaves several versions of one number."""
 
     number: int
     id: str
@@ -221,15 +224,15 @@ class Version(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NeededVersion:
-    """A version that some state store below `directory` ("state/0/1") must be able to load."""
+    """A version that a state store below `directory` ("state/0/1") must be able to load."""
 
     directory: str
     version: Version
 
 
 def needed(batch: int, commit: str) -> Sequence[NeededVersion]:
-    """What batch `batch` needs, from the text of `commits/<batch>`. Nothing for a query without state, or with another format of state than
-    Sluice sets (checkpointFormatVersion 1), for which only the order of the cut speaks. Raises ValueError for what Spark did not write."""
+    """What batch `batch` needs, from the text of `commits/<batch>`. Nothing for a query without state, or with another state format than
+    Sluice sets (checkpointFormatVersion 1): then only the order of linking protects the copy. Raises ValueError."""
     text = commit.partition("\n")[2]
     try:
         ids: Mapping[str, Sequence[Sequence[str]]] = json.loads(text).get("stateUniqueIds") or {}
@@ -252,9 +255,10 @@ def find(names: Mapping[str, set[str]], need: NeededVersion) -> str | None:
     return None
 
 
-def to_load(version: Version, lineage: Sequence[Version], files: set[str]) -> tuple[Version | None, Sequence[Version]]:
-    """The newest .zip among the version and its lineage (oldest first), None if it begins with nothing, and the changelogs after it."""
-    chain = [*lineage, version]
+def to_load(version: Version, before: Sequence[Version], files: set[str]) -> tuple[Version | None, Sequence[Version]]:
+    """The newest .zip among the version and the versions that it builds upon (`before`, oldest first), None without one, and the changelogs
+    after it."""
+    chain = [*before, version]
     for place in range(len(chain) - 1, -1, -1):
         if chain[place].zip in files:
             return chain[place], chain[place + 1 :]
@@ -262,8 +266,8 @@ def to_load(version: Version, lineage: Sequence[Version], files: set[str]) -> tu
 
 
 def changelog_chain_by_number(version: Version, files: set[str]) -> Sequence[Version]:
-    """What a version builds upon as far as names tell, for changelogs that cannot be read (another compression than LZ4): one of each
-    number back to the newest .zip. Of several of one number the first."""
+    """The versions that a version builds upon, as far as file names show them, for changelogs that cannot be read (not compressed with
+    LZ4): one of each number, back to the newest .zip. Of several of one number, the first."""
     by_number: dict[int, Version] = {}
     for name in sorted(files, reverse=True):
         if match := _STATE_FILE.fullmatch(name):
@@ -283,7 +287,7 @@ def shared_files(zip_metadata: str) -> Sequence[str]:
         document = json.loads(zip_metadata.partition("\n")[2])
         return [str(each["dfsSstFileName"]) for each in document["sstFiles"] if each.get("dfsSstFileName")]
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{zip_metadata[:80]!r} does not say which files it shares") from error
+        raise ValueError(f"{zip_metadata[:80]!r} does not list the files that it shares") from error
 
 
 # --- changelogs ------------------------------------------------------------------------------------------------------
@@ -294,25 +298,25 @@ _RAW, _LZ4 = 0x10, 0x20
 
 
 class Unreadable(ValueError):
-    """The changelog is in a format that Sluice does not know."""
+    """The changelog is in a format that Sluice cannot read."""
 
 
 def changelog_chain_of(changelog: bytes) -> Sequence[Version]:
-    """What a version builds upon, oldest first, from the beginning of its changelog (64 KiB and a block are always enough). Raises
-    Unreadable."""
+    """The versions that a version builds upon, oldest first, from the first bytes of its changelog; 64 KiB and a block are always enough.
+    Spark calls this the lineage of the changelog. Raises Unreadable."""
     try:
         head = _Head(_blocks(changelog))
         if head.utf() not in ("v2", "v3", "v4"):
-            raise Unreadable("its version is not known")
+            raise Unreadable("its version is unknown")
         return [Version(int(each["version"]), str(each["checkpointUniqueId"])) for each in json.loads(head.utf())]
     except Unreadable:
         raise
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise Unreadable(f"it does not begin as changelogs do: {error}") from error
+        raise Unreadable(f"its head is not that of a changelog: {error}") from error
 
 
 class _Head:
-    """Reads strings of Java's writeUTF from blocks, taking no more of them than it needs."""
+    """Reads strings written by Java's writeUTF from blocks, and no more blocks than it needs."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
@@ -339,7 +343,7 @@ def _blocks(data: bytes) -> Iterator[bytes]:
         packed, size = (int.from_bytes(data[place + begin : place + begin + 4], "little") for begin in (9, 13))
         body = data[place + _BLOCK_HEADER : place + _BLOCK_HEADER + packed]
         if method not in (_RAW, _LZ4) or len(body) < packed:
-            raise Unreadable("it has a block that is cut short or of an unknown kind")
+            raise Unreadable("it has a truncated block, or one of an unknown kind")
         yield body if method == _RAW else lz4_block(body, size)
         place += _BLOCK_HEADER + packed
     if place < len(data):

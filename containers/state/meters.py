@@ -1,5 +1,5 @@
-"""What the backups of a container's stages do, for its metrics. Told of on the event loop and its threads, read by those that answer
-Prometheus."""
+"""Counters of backups and restores, for the container's metrics. Written on the event loop and its threads, read by the threads that
+answer Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime
 from sluice.core.histogram import Histogram
 
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""Seconds that a commit, or a restore, takes."""
+"""Buckets of the duration of a commit or a restore, in seconds."""
 
 
 @dataclass
 class Transfers:
-    """Uploads, or restores, of one stage: totals since the container began. What is planned and not done remains to be done."""
+    """Uploads, or restores, of one stage: totals since the container started. Planned minus done is what remains."""
 
     planned_files: int = 0
     planned_bytes: int = 0
@@ -38,7 +38,7 @@ class Transfers:
         self.done_bytes += size
 
     def over(self) -> None:
-        """Nothing is under way: what a failure left undone remains no more."""
+        """The transfer has ended, perhaps by an error: nothing remains."""
         self.planned_files, self.planned_bytes = self.done_files, self.done_bytes
 
 
@@ -56,7 +56,7 @@ class BackupMeter:
 
 @dataclass
 class CopyMeter:
-    """Of one copy: what was fetched for it, and which batch it has since when."""
+    """Of one standby copy: what was fetched for it, its last batch, and when that was fetched."""
 
     transfers: Transfers = field(default_factory=Transfers)
     batch: int | None = None

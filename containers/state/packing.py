@@ -1,11 +1,10 @@
-"""Which bytes go into which blob: large files in chunks, small ones together in packs.
+"""Which bytes go into which blob: large files are split into chunks, small ones are combined into packs.
 
     large file   chunk  chunk  chunk            a blob each, put and fetched in parallel
     small files  |a|b|c|d| … up to `pack_bytes`   one blob
 
-A pack lives as long as one of its files does. So that dead bytes do not pile up, a commit puts the living files of a pack again when less
-than half of it lives; and so that a restore does not need a request for each commit there ever was, it puts those of the small packs
-together when they have become many.
+A pack is needed as long as one of its files is. To bound the unneeded bytes, a commit puts the needed files of a pack again when they are
+less than half of it. To bound the requests of a restore, it combines the files of small packs when there are many of these.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from sluice.core.errors import BadSettings
 from sluice.core.snapshot import BlobId, FileBlob, FileIndex
 
 MANY_PACKS = 64
-"""So many packs of less than an eighth of `pack_bytes` are put together."""
+"""The number of packs of less than an eighth of `pack_bytes` at which they are combined."""
 
 _SMALL_PACK = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """All in bytes. Files of fewer than `small_bytes` are packed. `packs` off: a blob for each file, or chunk of one, which Samza's own
+    """Sizes in bytes. Files smaller than `small_bytes` are packed. Without `packs` each file, or chunk of one, is a blob, which Samza's own
     code can restore. Raises BadSettings."""
 
     chunk_bytes: int = 16 << 20
@@ -81,8 +80,8 @@ Put: TypeAlias = PutPack | PutChunk
 
 
 def plan_puts(files: Iterable[tuple[str, int]], packing: Packing) -> list[Put]:
-    """What to put for files, given as path and size: packs first, then the chunks of each large file in their order. An empty file needs no
-    blob, unless Samza is to find one."""
+    """The puts for files, given as path and size: packs first, then the chunks of each large file in order. An empty file needs no blob,
+    except without `packs`, because Samza expects one."""
     small: list[tuple[str, int]] = []
     chunks: list[Put] = []
     for path, size in files:
@@ -94,7 +93,7 @@ def plan_puts(files: Iterable[tuple[str, int]], packing: Packing) -> list[Put]:
 
 
 def _chunks(path: str, size: int, chunk_bytes: int) -> list[PutChunk]:
-    """As few as there can be and of one length, since they are put at once: the longest decides."""
+    """As few as possible, and of one length: they are put concurrently, so the longest one takes the time."""
     length = ceil(size / ceil(size / chunk_bytes)) if size else chunk_bytes
     offsets = range(0, max(1, size), length)
     return [PutChunk(path, offset, min(length, size - offset), len(offsets) == 1) for offset in offsets]
@@ -115,21 +114,21 @@ def _packs(files: Iterable[tuple[str, int]], pack_bytes: int) -> list[PutPack]:
 
 
 def files_to_repack(retained: Iterable[tuple[str, FileIndex]], packing: Packing) -> frozenset[str]:
-    """The paths of retained files whose packs are to be replaced."""
+    """The paths of retained files that are to be put again, because their packs are replaced."""
     files: dict[BlobId, list[str]] = defaultdict(list)
-    alive: dict[BlobId, int] = defaultdict(int)
+    needed: dict[BlobId, int] = defaultdict(int)
     sizes: dict[BlobId, int] = defaultdict(int)
     for path, file in retained:
         for part in file.blobs:
             if part.length is not None:
                 files[part.blob].append(path)
-                alive[part.blob] += part.length
+                needed[part.blob] += part.length
                 sizes[part.blob] = max(sizes[part.blob], _blob_size(part, part.length))
-    dying = {blob for blob, size in sizes.items() if 2 * alive[blob] < size or not packing.packs}
-    small = {blob for blob, size in sizes.items() if blob not in dying and _SMALL_PACK * size < packing.pack_bytes}
+    replaced = {blob for blob, size in sizes.items() if 2 * needed[blob] < size or not packing.packs}
+    small = {blob for blob, size in sizes.items() if blob not in replaced and _SMALL_PACK * size < packing.pack_bytes}
     if len(small) >= MANY_PACKS:
-        dying |= small
-    return frozenset(path for blob in dying for path in files[blob])
+        replaced |= small
+    return frozenset(path for blob in replaced for path in files[blob])
 
 
 def _blob_size(part: FileBlob, length: int) -> int:

@@ -1,4 +1,4 @@
-"""Making a stage's store ready before its query starts: go on, begin, or restore, as `containers/state/recovery.py` decides."""
+"""Making a stage's checkpoint ready before its query starts: resume, start fresh or restore, as `containers.state.recovery` decides."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from sluice.core.snapshot import BlobStoreName, Snapshot
 
 log = logging.getLogger(__name__)
 OVERLAP = 3
-"""How many plans of batches that a store has committed are compared with the store's own."""
+"""How many entries of committed batches are read, to compare them with those of the local checkpoint."""
 
 
 async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: Snapshot | None) -> StageStart:
-    """Make the store ready; how to start it. May be interrupted anywhere and run again. Raises StateElsewhere, and what blob stores and the
-    coordinator raise."""
+    """Make the checkpoint ready; the stage's start with what must run again first. May be interrupted anywhere and run again. Raises
+    StateElsewhere, and what blob stores and the coordinator raise."""
     stage, directory = start.declared.stage.name, state.checkpoints.directory(start.task, start.declared.stage.name)
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
@@ -55,19 +55,19 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
         case Restore(snapshot=found, replay=replay):
             await _restore(state, start, blobs, found, name)
         case RestoreUnderNewLineage(snapshot=found, why=why):
-            log.warning("%s begins a new lineage after batch %d: %s; rows may come twice, none is lost", start.query, found.batch, why)
-            ask = partial(state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why)
-            start = replace(start, lineage=await until_answered(ask, start.query))
+            log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, none is lost", start.query, found.batch, why)
+            request = partial(state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why)
+            start = replace(start, lineage=await until_answered(request, start.query))
             await _restore(state, start, blobs, found, name)
         case Refuse(why=why):
             raise StateElsewhere(
                 f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
-                "start this container on the disk that has it, or deploy with an explicit start to begin with empty state"
+                "start this container on the disk that has it, or deploy with an explicit start to start with empty state"
             )
         case decision:
             assert_never(decision)
     state.meter(start).replayed += len(replay)
-    return replace(start, replay={plan.batch: plan.text for plan in replay}, restored=True)
+    return replace(start, replay={entry.batch: entry.text for entry in replay}, restored=True)
 
 
 async def _decided(
@@ -76,19 +76,19 @@ async def _decided(
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
-    plans = await offset_log(state, start, blobs).after(max(-1, min(bases) - OVERLAP))
-    return recovery(start.lineage, start.reported, local, plans, snapshot, state.code)
+    entries = await offset_log(state, start, blobs).after(max(-1, min(bases) - OVERLAP))
+    return recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
 
 
 def _source(state: StateContext, snapshot: Snapshot | None) -> tuple[BlobStoreName, BlobStore]:
-    """The first blob store to restore from that has the snapshot; without a snapshot the first."""
+    """The first blob store to restore from that has the snapshot; without a snapshot, the first one."""
     for name, blobs in state.destinations.restore_from.items():
         if snapshot is None or name in snapshot.markers:
             return name, blobs
     assert snapshot is not None
     raise StateElsewhere(
-        f"checkpoint {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, and this run restores from "
-        f"{', '.join(state.destinations.restore_from)}: name one that has it in restore.from"
+        f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
+        f"{', '.join(state.destinations.restore_from)}: add a blob store that has it to restore.from"
     )
 
 
@@ -110,4 +110,4 @@ async def _restore(state: StateContext, start: StageStart, blobs: BlobStore, sna
     if found is None or found.lineage != start.lineage:
         await state.in_thread(lambda: set_lineage(directory, start.lineage))
     took = state.clock.elapsed() - began
-    log.info("%s restored checkpoint %s, batch %d, in %.1f s: %s", start.query, snapshot.checkpoint, snapshot.batch, took, restored)
+    log.info("%s restored snapshot %s, batch %d, in %.1f s: %s", start.query, snapshot.checkpoint, snapshot.batch, took, restored)

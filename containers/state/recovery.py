@@ -1,10 +1,9 @@
-"""Where a stage goes on when a container acquires its task: from the local directory, from a snapshot, or from nothing; and what it must
-run again first.
+"""The decision where a stage continues when a container acquires its task: from the local checkpoint, from a snapshot, or from nothing; and
+which batches must run again first.
 
-Every batch of a stage has a plan (Spark's offset-log entry), and the plan is durable in the blob store before the batch's output is seen.
-So a directory that ends at batch N becomes the one that was lost by running the plans N+1..M again: the same batches, the same output,
-which sinks that know (lineage, batch) skip. Where that cannot be done exactly the stage gets a new lineage: rows may come twice, and none
-is dropped.
+Spark's offset-log entry of every batch is durable in the blob store before the batch writes output. So a checkpoint that ends at batch N is
+brought to batch M by running batches N+1..M again with their entries: the same batches with the same output, which sinks that record
+(lineage, batch) skip. If that cannot be done exactly, the stage gets a new lineage: rows may be duplicated, and none is lost.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from sluice.core.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class OffsetLogEntry:
-    """What a batch reads, as Spark spells it in `offsets/<batch>`. `strict`: it was durable before the batch wrote anything, into a sink
-    that skips what it has seen. `code` tells the job file that planned it from other versions."""
+    """What a batch reads: the text of Spark's `offsets/<batch>`. `strict`: the entry was durable before the batch wrote anything, and its
+    sink skips a batch that it has. `code` identifies the version of the job file that planned the batch."""
 
     batch: int
     text: str
@@ -31,31 +30,31 @@ class OffsetLogEntry:
 
 @dataclass(frozen=True, slots=True)
 class LocalCheckpoint:
-    """A checkpoint directory of this disk; -1 for no batch. `plans` are those that its newest batches were planned by."""
+    """A checkpoint directory on this disk; -1 for no batch. `entries`: the offset-log entries of its newest batches."""
 
     lineage: Lineage
     committed: int
     planned: int
-    plans: Mapping[int, str] = field(default_factory=dict)
+    entries: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """With the local directory, after these plans."""
+    """Use the local checkpoint, and run these batches again."""
 
     replay: Sequence[OffsetLogEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StartFresh:
-    """With an empty directory, after these plans."""
+    """Start with an empty checkpoint, and run these batches again."""
 
     replay: Sequence[OffsetLogEntry] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """The snapshot, then run the plans."""
+    """Restore the snapshot, and run these batches again."""
 
     snapshot: Snapshot
     replay: Sequence[OffsetLogEntry] = ()
@@ -63,7 +62,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class RestoreUnderNewLineage:
-    """The snapshot under a new lineage: what came after it cannot be repeated exactly."""
+    """Restore the snapshot under a new lineage: the batches after it cannot be repeated exactly."""
 
     snapshot: Snapshot
     why: str
@@ -71,7 +70,7 @@ class RestoreUnderNewLineage:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Nothing may be started: state would be lost silently."""
+    """Start nothing: state would be lost without an error."""
 
     why: str
 
@@ -83,46 +82,46 @@ def recovery(
     lineage: Lineage,
     reported: int | None,
     local: LocalCheckpoint | None,
-    plans: Mapping[int, OffsetLogEntry],
+    entries: Mapping[int, OffsetLogEntry],
     snapshot: Snapshot | None,
     code: str,
 ) -> Recovery:
-    """Decide. `reported` is the last batch that the coordinator heard of in this lineage, `plans` the durable ones of it, `code` that of
-    the job file at hand."""
+    """Decide. `reported` is the last batch of this lineage that was reported to the coordinator, `entries` its durable offset-log entries,
+    `code` the version of the present job file."""
     if snapshot is not None and snapshot.restored_explicitly:
-        return RestoreUnderNewLineage(snapshot, f"checkpoint {snapshot.checkpoint} was chosen")
-    last = max([-1 if reported is None else reported, *plans])
-    if local is not None and local.lineage == lineage and _agrees(local, plans):
-        ahead = _replay(local.committed, last, plans, code, local.plans)
+        return RestoreUnderNewLineage(snapshot, f"snapshot {snapshot.checkpoint} was selected to be restored")
+    last = max([-1 if reported is None else reported, *entries])
+    if local is not None and local.lineage == lineage and _agrees(local, entries):
+        ahead = _replay(local.committed, last, entries, code, local.entries)
         if not isinstance(ahead, str):
             return Resume(ahead)
     if snapshot is not None:
-        ahead = _replay(snapshot.batch, last, plans, code, {})
+        ahead = _replay(snapshot.batch, last, entries, code, {})
         return RestoreUnderNewLineage(snapshot, ahead) if isinstance(ahead, str) else Restore(snapshot, ahead)
-    ahead = _replay(-1, last, plans, code, {})
+    ahead = _replay(-1, last, entries, code, {})
     return Refuse(ahead) if isinstance(ahead, str) else StartFresh(ahead)
 
 
-def _agrees(local: LocalCheckpoint, plans: Mapping[int, OffsetLogEntry]) -> bool:
-    """Whether the batches that the directory has committed are those of the history: another holder may have planned some of them
-    otherwise."""
-    return all(plans[batch].text == text for batch, text in local.plans.items() if batch <= local.committed and batch in plans)
+def _agrees(local: LocalCheckpoint, entries: Mapping[int, OffsetLogEntry]) -> bool:
+    """Whether the committed batches of the local checkpoint have the durable entries: another owner of the task may have planned some of
+    them differently."""
+    return all(entries[batch].text == text for batch, text in local.entries.items() if batch <= local.committed and batch in entries)
 
 
 def _replay(
-    after: int, last: int, plans: Mapping[int, OffsetLogEntry], code: str, local_plans: Mapping[int, str]
+    after: int, last: int, entries: Mapping[int, OffsetLogEntry], code: str, local_entries: Mapping[int, str]
 ) -> Sequence[OffsetLogEntry] | str:
-    """The plans of batches after+1 to last, or why they cannot all be run again exactly. One that the directory itself holds, and which it
-    was interrupted in, runs again in any case."""
+    """The entries of batches after+1 to last, or why they cannot all run again exactly. A batch whose entry the local checkpoint has was
+    interrupted there, and can always run again."""
     found = []
     for batch in range(after + 1, last + 1):
-        if batch not in plans:
-            return f"batch {batch} was run and its plan is not in the blob store"
-        plan = plans[batch]
-        if local_plans.get(batch) != plan.text:
-            if not plan.strict:
-                return f"batch {batch} was written by a sink that does not say which batches it has seen"
-            if plan.code != code:
+        if batch not in entries:
+            return f"batch {batch} was run, and its offset-log entry is not in the blob store"
+        entry = entries[batch]
+        if local_entries.get(batch) != entry.text:
+            if not entry.strict:
+                return f"batch {batch} was written to a sink that does not record which batches it has"
+            if entry.code != code:
                 return f"batch {batch} was planned by another version of the job file"
-        found.append(plan)
+        found.append(entry)
     return tuple(found)

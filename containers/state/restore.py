@@ -1,12 +1,12 @@
-"""A snapshot back onto this disk, whole or not at all.
+"""Restoring a snapshot to this disk, atomically.
 
-    look      what the local directory, and what an earlier restore left, have of the snapshot: read and compared
-    plan      `containers/state/restore_plan.py`, a list of operations
-    stage     <parent>/.staging/<name>: link what is there, fetch the rest in parallel; CRC-32 and SHA-256 are taken on the way to the disk
-    swap      <name> -> .replaced/<name>, .staging/<name> -> <name>; then the former directory goes
+    compare   find what the local directory, and the remains of an earlier restore, have of the snapshot
+    plan      `containers.state.restore_plan`: a list of operations
+    stage     in <parent>/.staging/<name>: link what is on disk, fetch the rest in parallel, verify CRC-32 and SHA-256 while writing
+    swap      <name> -> .replaced/<name>, .staging/<name> -> <name>; then remove the former directory
 
-Until the swap the target is as it was; an error or a crash leaves what is staged, and the next restore goes on with it. A crash in the swap
-is mended by the next restore, which puts the former directory back if the target is missing.
+Until the swap, the target does not change. After an error or a crash the next restore continues with what is staged. A crash within the
+swap is completed by the next restore: it puts the former directory back if the target is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SYNCED_TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """`concurrency` requests at a time, each for at most `chunk_bytes`, which are held in memory."""
+    """`concurrency` requests at a time, each for at most `chunk_bytes`, which are kept in memory."""
 
     chunk_bytes: int = 16 << 20
     concurrency: int = 8
@@ -59,7 +59,7 @@ class RestoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: the files and bytes of the snapshot, those that were on this disk already, and the requests for the rest."""
+    """What a restore did: files and bytes of the snapshot, those reused from this disk, and those fetched, in `gets` requests."""
 
     index: SnapshotIndex
     files: int
@@ -98,23 +98,23 @@ class Restorer:
         self._in_thread = in_thread
 
     async def restore(self, index: BlobId, target: Path, local: Path | None) -> Restored:
-        """Make `target` what the snapshot is, with the help of `local`: the same directory, or another on its file system. No query may run
-        on either.
+        """Restore the snapshot into `target`, reusing files of `local`: the same directory, or another one on its file system. No query may
+        run on either.
 
         Raises IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and the file; BlobUnavailable; DiskUnwritable;
-        CheckpointUnreadable where a link is in the place of a directory. `target` is as it was then, and what is staged stays for the
-        next time.
+        CheckpointUnreadable if a link is in the place of a directory. `target` is unchanged then, and what is staged is kept for the next
+        restore.
         """
         snapshot = await self._read_index(index)
         run = _Run(self, index, snapshot, target)
         try:
             return await run.restore(local)
         except OSError as error:
-            if error.errno is None:  # a TimeoutError, of whoever waits for this
+            if error.errno is None:  # a TimeoutError of the caller
                 raise
             raise DiskUnwritable(
-                f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}; what is fetched stays in "
-                f"{run.staging}, and {target} is as it was: make room, or mend the disk, and start again"
+                f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}, which is unchanged; what was "
+                f"fetched is kept in {run.staging}: make room, or repair the disk, and start again"
             ) from error
 
     async def _read_index(self, index: BlobId) -> SnapshotIndex:
@@ -128,13 +128,13 @@ class Restorer:
 
 
 def _gone(error: BlobMissing, what: str) -> BlobMissing:
-    said = f"{what}; nothing on this disk was changed: bring the blob back, restore from another blob store, or choose an earlier snapshot"
-    return BlobDeleted(said) if isinstance(error, BlobDeleted) else BlobMissing(said)
+    text = f"{what}; nothing on this disk was changed: put the blob back, restore from another blob store, or choose an earlier snapshot"
+    return BlobDeleted(text) if isinstance(error, BlobDeleted) else BlobMissing(text)
 
 
 @dataclass(slots=True)
 class _Fetching:
-    """A file that is being fetched in several ranges."""
+    """A file that is fetched in several ranges."""
 
     order: InOrder = field(default_factory=InOrder)
     hashes: Hashes = field(default_factory=Hashes)
@@ -204,7 +204,7 @@ class _Run:
     # --- stage and swap --------------------------------------------------------------------------------------------
 
     async def _run(self, plan: Sequence[Operation]) -> None:
-        """Fetches at once, and what is synced too; all else in its order."""
+        """Consecutive fetches run concurrently, and so do syncs; everything else runs in order."""
         for kind, operations in groupby(plan, key=lambda each: type(each) if isinstance(each, Fetch | Sync) else None):
             batch = list(operations)
             if kind is None:
@@ -239,7 +239,7 @@ class _Run:
                 case Swap():
                     swap(self.staging, self._target, disk)
                 case Fetch() | Sync():
-                    raise AssertionError(f"{each} is not done here")
+                    raise AssertionError(f"{each} is not an operation for this thread")
                 case _:
                     assert_never(each)
 
@@ -251,7 +251,7 @@ class _Run:
         except BlobMissing as error:
             raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
         if (got := sum(map(len, parts))) != fetch.length:
-            raise BlobCorrupted(self._corrupt(fetch, f"gave {got} of {fetch.length} bytes"))
+            raise BlobCorrupted(self._corrupt(fetch, f"has {got} of {fetch.length} bytes"))
         if fetch.pieces[0].whole:
             await self._of._thread(lambda: self._write_whole(fetch, parts))
         else:
@@ -259,7 +259,7 @@ class _Run:
         self._of._progress.done(sum(piece.last for piece in fetch.pieces), sum(piece.length for piece in fetch.pieces))
 
     def _write_whole(self, fetch: Fetch, parts: _Parts) -> None:
-        """Files that this fetch has the whole of."""
+        """The pieces of this fetch are whole files."""
         body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
         for piece in fetch.pieces:
             part = body[piece.at : piece.at + piece.length]
@@ -267,7 +267,7 @@ class _Run:
             self._write(piece.path, 0, (part,), new=True, last=True)
 
     async def _write_piece(self, fetch: Fetch, piece: Piece, parts: _Parts) -> None:
-        """The pieces of a file are fetched at the same time, and hashed and written one after the other."""
+        """The pieces of a file are fetched concurrently, and hashed and written in order."""
         file = self._fetching.setdefault(piece.path, _Fetching())
         await file.order.turn(piece.offset)
         await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
@@ -286,7 +286,7 @@ class _Run:
 
     def _verify(self, fetch: Fetch, piece: Piece, found: Fingerprint) -> None:
         if not self._files[piece.path].matches(found):
-            raise BlobCorrupted(self._corrupt(fetch, f"does not hold what {piece.path} was (SHA-256 {found.digest})"))
+            raise BlobCorrupted(self._corrupt(fetch, f"does not match {piece.path} (SHA-256 {found.digest})"))
 
     def _described(self, pieces: Sequence[Piece]) -> str:
         more = f" and {len(pieces) - 1} more" if len(pieces) > 1 else ""
@@ -295,13 +295,13 @@ class _Run:
     def _corrupt(self, fetch: Fetch, what: str) -> str:
         others = dict.fromkeys(part.blob for piece in fetch.pieces for part in self._files[piece.path].blobs)
         return (
-            f"{', '.join(others)} {what}, which {self._described(fetch.pieces)} needs; {self._target} is as it was: restore from another "
+            f"{', '.join(others)} {what}, which {self._described(fetch.pieces)} needs; {self._target} is unchanged: restore from another "
             "blob store, or choose an earlier snapshot"
         )
 
 
 def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
-    """Let `staging` take the place of `target`, and remove what was there. `finish_swap` first: then nothing is lost wherever this ends."""
+    """Replace `target` by `staging`, and remove the former `target`. Call `finish_swap` before: then a crash at any line loses nothing."""
     replaced = _replaced(target)
     disk.make_directory(replaced.parent)
     if disk.is_directory(target):
@@ -312,7 +312,7 @@ def swap(staging: Path, target: Path, disk: LocalFiles) -> None:
 
 
 def finish_swap(target: Path, disk: LocalFiles | None = None) -> None:
-    """Finish a swap that a crash interrupted: the former directory comes back if the new one is not there, else it goes. Raises OSError."""
+    """Finish a swap that a crash interrupted: put the former directory back if the new one is missing, else remove it. Raises OSError."""
     disk, replaced = disk or LocalFiles(), _replaced(target)
     if disk.is_directory(replaced):
         if disk.is_directory(target):

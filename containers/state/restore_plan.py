@@ -1,15 +1,15 @@
-"""The plan of a restore: from an index, and what of it is on this disk already, to the operations that bring the rest.
+"""The plan of a restore: the operations that turn an index, and what of it is on this disk already, into a checkpoint directory.
 
     Remove     what an earlier restore left in the staging directory and this one cannot use
     MakeDir    directories, parents first
-    Link       a file that the local directory has, byte for byte and with its mode
+    Link       a file that the local directory has with the same bytes and mode
     MakeEmpty  a file without bytes
-    Fetch      a range of a blob, and the files, or the part of one, that it holds
-    SetMode    of a file that an earlier restore staged and did not finish
-    Sync       everything that is staged is on disk
-    Swap       the staging directory takes the target's place; then the former target goes
+    Fetch      a range of a blob that has whole files, or a part of one
+    SetMode    of a file that an earlier restore has staged without its mode
+    Sync       fsync everything that is staged
+    Swap       replace the target by the staging directory; then remove the former target
 
-A plan that was interrupted anywhere is made again from what is there then. Until Swap, nothing outside the staging directory changes.
+After an interruption, a new plan is made from what is on disk then. Until Swap, nothing outside the staging directory changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluice.core.indexjson import lengths
 from sluice.core.snapshot import BlobId, DirIndex, FileIndex, walk, walk_dirs
 
 NEAR = 64 << 10
-"""Ranges of a pack that are no further apart, in bytes, are fetched in one request."""
+"""Ranges of a pack that are at most this many bytes apart are fetched in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class MakeEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`length` bytes of a file from `offset`, `at` bytes behind the beginning of what is fetched. `last` of its file."""
+    """`length` bytes of a file from `offset`, found `at` bytes into what is fetched. `last`: the last piece of its file."""
 
     path: str
     offset: int
@@ -67,7 +67,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """`length` bytes of a blob from `start`. Pieces of different files only if each is its whole file."""
+    """`length` bytes of a blob from `start`. With pieces of several files, each piece is a whole file."""
 
     blob: BlobId
     start: int
@@ -83,7 +83,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All files and directories; "" is the staging directory."""
+    """All files and directories; "" is the staging directory itself."""
 
     paths: tuple[str, ...]
 
@@ -98,14 +98,14 @@ Operation: TypeAlias = Remove | MakeDir | Link | MakeEmpty | Fetch | SetMode | S
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What an earlier restore left. `strange` are paths of what is neither a file nor a directory, or in the way of one."""
+    """What an earlier restore left. `strange`: paths of anything that is neither a file nor a directory."""
 
     listing: LocalDir
     strange: tuple[str, ...] = ()
 
 
 def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[tuple[str, LocalFile]]:
-    """The local files that may be those of the index, by path and size, and by mode if asked."""
+    """The local files that may be those of the index: by path and size, and with `same_mode` by mode."""
     indexed = dict(walk(root))
     for path, file in walk(local):
         wanted = indexed.get(path)
@@ -120,12 +120,12 @@ def candidates(root: DirIndex, local: LocalDir, *, same_mode: bool) -> Iterator[
 def plan_restore(
     root: DirIndex, staged: Staged, local: LocalDir | None, known: Mapping[Identity, Fingerprint], chunk_bytes: int
 ) -> list[Operation]:
-    """`known` has the fingerprints of the candidates that were read. No request is for more than `chunk_bytes`."""
+    """`known` has the fingerprints of the candidates that were read. No fetch is larger than `chunk_bytes`."""
     files, dirs = dict(walk(root)), list(walk_dirs(root))
     ready = dict(_identical(files, candidates(root, staged.listing, same_mode=False), known))
     modes = [SetMode(path, files[path].metadata.mode) for path, file in ready.items() if file.metadata.mode != files[path].metadata.mode]
     for shared in [each.path for each in modes if ready[each.path].links > 1]:
-        del ready[shared]  # setting its mode would set that of the local directory's file
+        del ready[shared]  # the file in the local directory would get the mode, too
     linked = dict(_identical(files, candidates(root, local, same_mode=True), known)) if local is not None else {}
     missing = [(path, file) for path, file in files.items() if path not in ready]
     to_fetch = [(path, file) for path, file in missing if path not in linked and file.metadata.size]
@@ -151,7 +151,7 @@ def _identical(
 
 
 def _in_the_way(staged: Staged, ready: set[str], dirs: set[str]) -> Iterator[str]:
-    """Topmost paths only: a directory that goes takes what is in it along."""
+    """Topmost paths only: a directory is removed with what is in it."""
     gone: set[str] = set()
     for path in (*staged.strange, *(each for each in walk_dirs(staged.listing) if each not in dirs)):
         gone.add(path)
@@ -170,7 +170,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _fetches(files: Iterable[tuple[str, FileIndex]], chunk_bytes: int) -> Iterator[Fetch]:
-    """Whole small files first, put together by blob, then the ranges of each large file in their order."""
+    """Whole small files first, combined by blob, then the ranges of each large file in order."""
     whole: list[Fetch] = []
     parted: list[Fetch] = []
     for path, file in files:

@@ -1,5 +1,5 @@
-"""Warm standby: the newest snapshots of tasks that other slots run, kept on this disk: a task that comes over when its container is lost
-then needs the difference only. Which tasks those are is the coordinator's word (`sluice/core/placement.py`)."""
+"""Warm standby: copies, on this disk, of the newest snapshots of tasks that other slots run. When such a task fails over to this slot, only
+the difference must be fetched. The coordinator decides which tasks are copied where (`sluice.core.placement`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class Remembering(LocalFiles):
-    """Files that nobody else writes are read only once to be compared. Those that the last restore did not ask for are forgotten."""
+    """Remembers fingerprints of files that only this process writes. Those that the last restore did not need are forgotten."""
 
     def __init__(self) -> None:
         self._before: dict[Identity, Fingerprint] = {}
         self._now: dict[Identity, Fingerprint] = {}
 
     def turn(self) -> None:
-        """Another restore begins."""
+        """Another restore starts."""
         self._before, self._now = self._now, {}
 
     def fingerprint(self, path: Path, identity: Identity) -> Fingerprint:
@@ -50,7 +50,7 @@ class _Copy:
 
 
 class Standby:
-    """Of one container, on the agent's loop."""
+    """The standby copies of one container. Used on the agent's loop."""
 
     def __init__(self, state: StateContext, execution_id: ExecutionContainerId, every: timedelta) -> None:
         self._state = state
@@ -63,19 +63,20 @@ class Standby:
         return {of: copy.meter for of, copy in self._copies.items()}
 
     async def run(self) -> NoReturn:
-        """Keep the copies, for ever. What goes wrong is told, and tried again: the container's own tasks do not depend on it."""
+        """Update the copies until cancelled. Errors are logged, and the update is tried again: the container's own tasks do not depend on
+        the copies."""
         while True:
             try:
-                await self.look()
+                await self.update()
             except SluiceError as error:
-                log.warning("no copies are brought up to date: %s", error)
+                log.warning("standby copies are not updated: %s", error)
             except OSError as error:
-                log.warning("no copies are brought up to date: %s: %s", error.filename, error.strerror)
+                log.warning("standby copies are not updated: %s: %s", error.filename, error.strerror)
             await asyncio.sleep(self._every.total_seconds())
 
-    async def look(self) -> None:
-        """Bring every copy up to the snapshot that its store would be restored from now, and remove those that are of no use. Raises
-        DiskUnwritable, OSError, and what the coordinator raises."""
+    async def update(self) -> None:
+        """Update every copy to the newest snapshot, and remove those that are no longer wanted. Raises DiskUnwritable, OSError, and what
+        the coordinator raises."""
         state = self._state
         reply = await state.coordinator.standby(state.run_id, self._execution_id)
         wanted = {(TaskName(each.task), StageName(each.stage)): each for each in reply.copies}
@@ -87,17 +88,17 @@ class Standby:
         keep = {of[0] for of in wanted} | set(map(TaskName, reply.own))
         await state.in_thread(lambda: state.copies.keep_only(keep))
         for of, each in wanted.items():
-            await self._bring_up(of, each)
+            await self._update_copy(of, each)
 
-    async def _bring_up(self, of: CopyKey, wanted: StandbyCopy) -> None:
+    async def _update_copy(self, of: CopyKey, wanted: StandbyCopy) -> None:
         copy, checkpoint = self._copies[of], CommitId(wanted.snapshot.checkpoint_id)
         if copy.checkpoint == checkpoint:
             return
         try:
             restored = await self._state.copies.write(of, self._fetch(of, copy, wanted))
-        except BlobMissing as error:  # a newer snapshot has taken its place
+        except BlobMissing as error:  # a newer snapshot has replaced it
             copy.meter.transfers.failed += 1
-            log.info("the copy of %s/%s is left as it is until the next look: %s", *of, error)
+            log.info("the standby copy of %s/%s is not updated until the next time: %s", *of, error)
             return
         except SluiceError:
             copy.meter.transfers.failed += 1
@@ -105,10 +106,10 @@ class Standby:
         if restored is not None:
             copy.checkpoint = checkpoint
             copy.meter.batch, copy.meter.at = wanted.snapshot.batch_id, self._state.clock.now()
-            log.debug("the copy of %s/%s is at checkpoint %s: %s", *of, checkpoint, restored)
+            log.debug("the standby copy of %s/%s is at snapshot %s: %s", *of, checkpoint, restored)
 
     async def _fetch(self, of: CopyKey, copy: _Copy, wanted: StandbyCopy) -> Restored | None:
-        """None when no blob store that this run restores from has it."""
+        """None if no blob store that this run restores from has the snapshot."""
         state, directory = self._state, self._state.copies.directory(of)
         for name, blobs in state.destinations.restore_from.items():
             index = wanted.snapshot.markers.get(name)

@@ -19,37 +19,37 @@ from sluice.core.fingerprint import Fingerprint
 T = TypeVar("T")
 
 READERS = 4
-"""So many threads read files only to compare them."""
+"""The number of threads that read files to compare them."""
 
 _TOGETHER = 4 << 20
 _OPENING = 16 << 10
-"""To open a file takes about as long as to hash so many bytes."""
+"""Opening a file takes about as long as hashing this many bytes."""
 
 
 class Progress(Protocol):
-    """Told how a long upload or restore goes on. Each call adds to the totals; it must not block."""
+    """Receives the progress of an upload or a restore. Each call adds to the totals, and must not block."""
 
     def planned(self, files: int, size: int) -> None:
-        """There are so many files to transfer, and bytes."""
+        """Files and bytes that are to be transferred."""
         ...
 
     def retained(self, files: int, size: int) -> None:
-        """So many files, and bytes, are where they should be already."""
+        """Files and bytes that need no transfer."""
         ...
 
     def done(self, files: int, size: int) -> None:
-        """So many files, and bytes, of those planned are transferred."""
+        """Files and bytes, of those planned, that were transferred."""
         ...
 
 
 class InThread(Protocol):
-    """Runs blocking work on a thread, as `asyncio.to_thread` does."""
+    """Runs blocking work on a thread, like `asyncio.to_thread`."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 async def run_to_completion(work: Awaitable[T]) -> T:
-    """Wait for work on a thread even when cancelled: a thread that nobody waits for would go on writing."""
+    """Await work on a thread to its end, even if cancelled: otherwise the thread would continue to write unobserved."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -62,15 +62,15 @@ async def run_to_completion(work: Awaitable[T]) -> T:
         raise
 
 
-async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> None:
-    """Begin them in their order, `at_once` at a time. The first failure is raised once the others have ended."""
+async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], concurrency: int) -> None:
+    """Start the works in their order, `concurrency` at a time. The first error is raised when the works under way have ended."""
     left = iter(works)
 
     async def worker() -> None:
         for work in left:
             await work()
 
-    workers = [asyncio.create_task(worker()) for _ in range(at_once)]
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
     try:
         done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
         for each in done:
@@ -84,8 +84,8 @@ async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: i
 async def fingerprints(
     files: LocalFiles, directory: Path, wanted: Iterable[tuple[str, LocalFile]], in_thread: InThread
 ) -> dict[Identity, Fingerprint]:
-    """Read files of a directory, given by path, to compare them: small ones together, since a thread costs more than they do. Raises
-    FileChanged, FileUnreadable."""
+    """Fingerprints of files of a directory, given by path. Small files are read together, since a thread costs more than reading one.
+    Raises FileChanged, FileUnreadable."""
     known: dict[Identity, Fingerprint] = {}
 
     async def read(some: list[tuple[str, LocalFile]]) -> None:
@@ -112,8 +112,8 @@ def _together(files: Iterable[tuple[str, LocalFile]]) -> Iterator[list[tuple[str
 
 
 class InOrder:
-    """Lets the parts of one file, which are read or fetched at the same time, pass one after the other by their offsets. Whoever waits must
-    have begun after those he waits for."""
+    """Orders the parts of one file, which are read or fetched concurrently, by their offsets. Parts must be started in the order of their
+    offsets."""
 
     def __init__(self) -> None:
         self._reached = 0
@@ -138,10 +138,10 @@ EVERY = timedelta(seconds=10)
 
 @asynccontextmanager
 async def log_progress(what: str, transfers: Transfers, every: timedelta = EVERY) -> AsyncIterator[None]:
-    """While the block runs, say now and then how far it is; nothing of one that is over sooner than that."""
+    """While the block runs, log the progress each `every`."""
     files, size = transfers.done_files, transfers.done_bytes
 
-    async def tell() -> None:
+    async def log_now_and_then() -> None:
         while True:
             await asyncio.sleep(every.total_seconds())
             planned = transfers.planned_bytes - size
@@ -149,8 +149,8 @@ async def log_progress(what: str, transfers: Transfers, every: timedelta = EVERY
             part = f"{100 * done // planned} %, " if planned else ""
             log.info("%s: %s%d files, %.1f of %.1f MB", what, part, transfers.done_files - files, done / 1e6, planned / 1e6)
 
-    teller = asyncio.create_task(tell())
+    logger = asyncio.create_task(log_now_and_then())
     try:
         yield
     finally:
-        teller.cancel()
+        logger.cancel()

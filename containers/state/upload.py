@@ -1,12 +1,12 @@
-"""The upload of a cut: what changed since the snapshot before goes into new blobs, and an index says where everything is.
+"""The upload of a frozen checkpoint: what changed since the previous snapshot goes into new blobs, and an index says where everything is.
 
-    compare  the cut's files with the index before; those that may be the same and are not known are read once
-    plan     packs and chunks (`containers/state/packing.py`), a list of puts
+    compare  the files with the previous index; a file that may be unchanged and is not known is read once
+    plan     packs and chunks (`containers.state.packing`): a list of puts
     put      read, hash, put: in parallel, `concurrency` blobs in memory at a time; each with a TTL, which the coordinator removes once
              the snapshot is reported
-    index    put last: before it there is only garbage, which its TTL ends
+    index    put last: until then the blobs are garbage, which expires
 
-Blob ids are fresh for every put, so an upload that failed, or that a former holder of the task still makes, changes nothing that is there.
+Every put has a new blob id. So an upload that failed, or one by a former owner of the task, changes no existing blob.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CommitSettings:
-    """Sizes in bytes; see `containers.state.packing`. `concurrency` blobs are put at a time, and held in memory. Raises BadSettings."""
+    """Sizes in bytes; see `containers.state.packing`. `concurrency` blobs are put at a time, and kept in memory. Raises BadSettings."""
 
     chunk_bytes: int = 16 << 20
     pack_bytes: int = 8 << 20
@@ -59,8 +59,8 @@ class CommitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What the coordinator is told of a snapshot: the blob of its index and of the one before, the files and bytes in it, and what it cost.
-    Retained are bytes that were in the blob store already; `puts` has the index."""
+    """What is reported of a snapshot in one blob store: its index and the previous one, its files and bytes, and the cost of the upload.
+    Retained bytes were in the blob store already; `puts` includes the index."""
 
     index: BlobId
     previous: BlobId | None
@@ -74,7 +74,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """`marker` is still without its index."""
+    """`marker` has no index yet."""
 
     found: DirDiff
     changed: Mapping[str, LocalFile]
@@ -83,7 +83,7 @@ class _Plan:
 
 
 class Uploader:
-    """Uploads the cuts of one store to one blob store, one at a time."""
+    """Uploads frozen checkpoints of one stage to one blob store, one at a time."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Uploader:
         files: LocalFiles | None = None,
         in_thread: InThread = asyncio.to_thread,
     ) -> None:
-        """`new_id` makes at least 16 random hex digits."""
+        """`new_id` returns at least 16 random hex digits."""
         self._blobs = blobs
         self._key = key
         self._settings = settings
@@ -110,32 +110,32 @@ class Uploader:
         self._known: dict[Identity, Fingerprint] = {}
 
     async def begin(self, previous: BlobId | None) -> None:
-        """Go on from that snapshot. Raises what `read_index` raises."""
+        """Continue after that snapshot; None for none. Raises what `read_index` raises."""
         self._previous = None
         if previous is not None:
             about = About.of_stage(Purpose.INDEX, self._key)
             self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
 
-    async def upload(self, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
-        """Put what the blob store does not have of the cut, and its index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged,
-        FileUnreadable, CheckpointUnreadable; nothing refers to what was put then."""
+    async def upload(self, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
+        """Put what the blob store does not have, and the index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged, FileUnreadable,
+        CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
         millis = int(self._clock.now().timestamp() * 1000)
         before = self._previous[1].root if self._previous is not None else None
-        local, unread = await self._thread(lambda: self._look(cut.directory, before))
-        known = self._known | await fingerprints(self._files, cut.directory, unread, self._in_thread)
+        local, unread = await self._thread(lambda: self._look(frozen.directory, before))
+        known = self._known | await fingerprints(self._files, frozen.directory, unread, self._in_thread)
         plan = await self._thread(lambda: self._plan(local, before, known))
         self._progress.planned(plan.marker.uploaded_files, plan.marker.uploaded_bytes)
         self._progress.retained(plan.marker.files - plan.marker.uploaded_files, plan.marker.retained_bytes)
-        upload = _Upload(self, cut.directory, plan.changed, millis)
+        upload = _Upload(self, frozen.directory, plan.changed, millis)
         await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
         root = await self._thread(lambda: next_index(plan.found, dict(upload.indexes())))
-        index = self._index(root, cut, checkpoint, generation, millis)
+        index = self._index(root, frozen, checkpoint, generation, millis)
         marker = replace(plan.marker, index=await self._put_index(index, millis))
         self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index
 
     def _look(self, directory: Path, before: DirIndex | None) -> tuple[LocalDir, list[tuple[str, LocalFile]]]:
-        """What is there, and what must be read: a store that was just restored is, once."""
+        """The listing, and the files that must be read: all of them after a restore, once."""
         local = self._files.listing(directory)
         return local, list(files_to_read(local, before, self._known))
 
@@ -152,7 +152,7 @@ class Uploader:
         return _Plan(found, changed, puts, marker)
 
     def reported(self, marker: Marker, index: SnapshotIndex) -> None:
-        """The snapshot was reported: the next one follows it."""
+        """The coordinator has recorded the snapshot: it is the previous one of the next upload."""
         self._previous = (marker.index, index)
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
@@ -161,15 +161,15 @@ class Uploader:
         await self._blobs.put(blob, body, About.of_stage(Purpose.INDEX, self._key), ttl=self._settings.ttl)
         return blob
 
-    def _index(self, root: DirIndex, cut: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
+    def _index(self, root: DirIndex, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation, millis: int) -> SnapshotIndex:
         return SnapshotIndex(
             created_millis=millis,
             metadata=SnapshotMetadata(checkpoint, self._key.job, self._key.task, self._key.stage),
             root=root,
             previous=self._previous[0] if self._previous is not None else None,
             generation=generation,
-            lineage=cut.lineage,
-            batch=cut.batch,
+            lineage=frozen.lineage,
+            batch=frozen.batch,
         )
 
     def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
@@ -177,7 +177,7 @@ class Uploader:
 
 
 def _settled(local: LocalDir, known: Mapping[Identity, Fingerprint], millis: int) -> dict[Identity, Fingerprint]:
-    """What is worth knowing at the next commit."""
+    """The fingerprints that the next upload can use."""
     return {file.identity: known[file.identity] for _, file in walk(local) if is_stable(file.identity, millis * 1_000_000)}
 
 
@@ -240,7 +240,7 @@ class _Upload:
         self._of._progress.done(int(chunk.offset + chunk.length == self._changed[chunk.path].identity.size), chunk.length)
 
     async def _hash(self, file: _Progressing, chunk: PutChunk, part: bytes) -> None:
-        """While it is put, and after the chunks before it."""
+        """While the chunk is put, and after the chunks before it."""
         await file.order.turn(chunk.offset)
         await self._of._thread(lambda: file.hashes.write(part))
         file.order.passed(chunk.offset + chunk.length)
@@ -262,7 +262,7 @@ class _Upload:
             yield self._changed[path].identity, file.fingerprint or file.hashes.fingerprint
 
     def indexes(self) -> Iterator[tuple[str, FileIndex]]:
-        """Every uploaded file as the index has it, by path. An empty one without a blob has the fingerprint of nothing."""
+        """Every uploaded file as in the index, by path. An empty file without a blob has the fingerprint of no bytes."""
         for path, file in self._files.items():
             local, found = self._changed[path], file.fingerprint or file.hashes.fingerprint
             parts = tuple(sorted(file.parts, key=lambda part: part.offset))

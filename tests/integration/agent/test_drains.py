@@ -382,6 +382,6 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
     second = start(unsaved, again, "c2", "disk1")
     ending = await second.ending()
     assert ending.exit_code == EXIT_FAILED
-    assert f"was emptied after batch 0 by the drain {uuid}" in ending.reason
+    assert f"was flushed after batch 0 by the drain {uuid}" in ending.reason
     afresh = await unsaved.deploy(job=one_stage(), start="earliest")
     await began(start(unsaved, afresh, "c3", "disk1"))

@@ -108,9 +108,7 @@ def test_the_longest_names_have_room(stores: Checkpoints) -> None:
 
 
 def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Checkpoints, tmp_path: Path) -> None:
-    with pytest.raises(
-        StateElsewhere, match=r"has reached batch 3, but .*hourly is not there: start this container on the disk that has it"
-    ):
+    with pytest.raises(StateElsewhere, match=r"is at batch 3, but .*hourly does not exist: start this container on the disk that has it"):
         stores.prepare(TASK, STAGE, OURS, 3)
     assert list(tmp_path.iterdir()) == []
 
@@ -138,7 +136,7 @@ def test_a_store_older_than_reported_is_refused_and_kept(
     if committed >= 0:
         spark_ran(directory, committed, planned=7)
     before = everything(tmp_path)
-    with pytest.raises(StateElsewhere, match=f"has reached batch {reported}, but .* ends at batch {committed}"):
+    with pytest.raises(StateElsewhere, match=f"is at batch {reported}, but .* ends at batch {committed}"):
         stores.prepare(TASK, STAGE, OURS, reported)
     assert everything(tmp_path) == before
 
@@ -178,7 +176,9 @@ def test_metadata_that_is_not_whole_is_told_and_nothing_is_lost(
     spark_ran(directory, committed=7)
     (directory / "metadata").write_bytes(metadata)
     before = everything(tmp_path)
-    with pytest.raises(CheckpointUnreadable, match=r"is not a checkpoint's metadata .*move the directory away to begin afresh"):
+    with pytest.raises(
+        CheckpointUnreadable, match=r"is not the metadata of a checkpoint .*move the directory away to start with empty state"
+    ):
         stores.prepare(TASK, STAGE, OURS, reported)
     assert everything(tmp_path) == before
 
@@ -188,7 +188,7 @@ def test_files_without_metadata_are_refused_and_kept(stores: Checkpoints, direct
     spark_ran(directory, committed=7)
     (directory / "metadata").unlink()
     before = everything(tmp_path)
-    with pytest.raises(CheckpointUnreadable, match="holds files but no metadata: move it away, or bring its metadata back"):
+    with pytest.raises(CheckpointUnreadable, match="has files but no metadata: move it away, or put its metadata back"):
         stores.prepare(TASK, STAGE, OURS, None)
     assert everything(tmp_path) == before
 
@@ -288,7 +288,7 @@ def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Chec
     mark_emptied(store, "drain-1", 9)  # again, after a crash
     check_not_emptied(store, "drain-1")
     for drain in ("", "drain-2"):
-        with pytest.raises(StateElsewhere, match="was emptied after batch 7 by the drain drain-1, which did not end well"):
+        with pytest.raises(StateElsewhere, match="was flushed after batch 7 by the drain drain-1, which failed"):
             check_not_emptied(store, drain)
 
 

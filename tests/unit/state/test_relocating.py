@@ -64,6 +64,6 @@ def test_one_that_names_its_own_files_is_not_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "v3\n{}", "v2\nnonsense", "v2\n{}", "v2\n[]", 'v2\n{"stateStoreInfo": [3]}'])
 def test_what_is_no_metadata_is_told_and_left(tmp_path: Path, text: str) -> None:
     stores, file = store(tmp_path, text)
-    with pytest.raises(CheckpointUnreadable, match="v2/3 is not an operator's metadata"):
+    with pytest.raises(CheckpointUnreadable, match="v2/3 is not the metadata of an operator"):
         stores.prepare("Partition 0", "totals", LINEAGE, None)
     assert file.read_text() == text

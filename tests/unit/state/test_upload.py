@@ -229,7 +229,9 @@ def replace_it(path: Path) -> None:
     path.with_name("draft").replace(path)
 
 
-@pytest.mark.parametrize(("meddle", "says"), [(Path.unlink, "vanished"), (grow, "changed"), (shrink, "changed"), (replace_it, "changed")])
+@pytest.mark.parametrize(
+    ("meddle", "says"), [(Path.unlink, "was deleted"), (grow, "changed"), (shrink, "changed"), (replace_it, "changed")]
+)
 async def test_a_file_that_changes_or_vanishes_while_it_is_read_fails_the_commit(
     tmp_path: Path, blobs: FaultyBlobs, clock: FakeClock, meddle: object, says: str
 ) -> None:
