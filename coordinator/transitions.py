@@ -5,7 +5,7 @@ for clean-up, and the check that every report about a task passes. Each function
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -102,8 +102,6 @@ async def request_stop(tx: Writing, run: RunRow, now: datetime, reason: str, *, 
 
 log = logging.getLogger(__name__)
 
-SetDrain = Callable[[Sequence[ExecutionContainerId], DrainId | None], None]
-"""Tells which drain the answers to these containers' heartbeats name."""
 
 KEPT_AFTER_FAILURE = timedelta(days=30)
 """How long the checkpoints that a failed drain went back to stay pinned, for whoever looks into it."""
@@ -226,12 +224,13 @@ async def _go_back(tx: Writing, drain: DrainRow) -> int:
     return left
 
 
-async def abandon_run(tx: Writing, run: RunRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow | None]:
-    """Take a run that somebody stops out of its drain: cancelled while it can be, else failed. Without one nothing happens."""
+async def abandon_drain(tx: Writing, run: RunRow, reason: str, now: datetime) -> RunRow:
+    """End the drain of a run that is being stopped, if it has one: it is cancelled if that is still possible, and fails otherwise."""
     if run.state is not RunState.DRAINING:
-        return run, None
+        return run
     drain = await drain_of(tx, run)
-    return await (cancel if drain.phase.can_go_back else fail)(tx, run, drain, reason, now)
+    after, _ = await (cancel if drain.phase.can_go_back else fail)(tx, run, drain, reason, now)
+    return after
 
 
 def retirement(key: StageKey, now: datetime) -> CleanupRow:

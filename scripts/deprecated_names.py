@@ -35,8 +35,8 @@ HEADINGS: Mapping[Kind, tuple[str, str]] = {
     Kind.OPTION: ("Options", ""),
     Kind.METRIC: (
         "Metrics",
-        "Both names are exposed. Counters have the suffix `_total`. Change your own dashboards and alert rules; those in `deploy/` use the\n"
-        "new names.",
+        "Both names are exposed. Counters have the suffix `_total`. Change your own dashboards and alert rules; those in `deploy/` use\n"
+        "the new names.",
     ),
     Kind.URL: ("URLs", ""),
 }

@@ -14,10 +14,8 @@ from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.port import ContainerRow, Reading, RunRow, Store, TaskOwnershipRow, Writing
 from coordinator.transitions import (
-    SetDrain,
     cancel,
     check_owner,
-    containers_of,
     enter,
     fail,
     get_run,
@@ -109,7 +107,6 @@ class Drains:
         notices: Notices,
         clock: Clock,
         model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
-        set_drain: SetDrain,
         new_id: Callable[[], DrainId],
     ) -> None:
         self._store = store
@@ -119,7 +116,6 @@ class Drains:
         self._notices = notices
         self._clock = clock
         self._model_of = model_of
-        self._set_drain = set_drain
         self._new_id = new_id
         self._final_ends: dict[DrainId, Mapping[Ssp, int]] = {}
 
@@ -145,8 +141,6 @@ class Drains:
             if asked.require_empty:
                 _check_emptied(emptying(run, model, self._stage_metrics))
             drain = await self._begin(tx, run, model, asked, pinned)
-            containers = await containers_of(tx, run.run_id)
-        self._set_drain(containers, drain.drain_id)
         self._notices.notify(run.run_id)
         return drain, True
 
@@ -202,8 +196,6 @@ class Drains:
             if drain.phase is Phase.CANCELLED:
                 return drain
             _, drain = await cancel(tx, await get_run(tx, drain.run_id), drain, "cancelled", self._clock.now())
-            containers = await containers_of(tx, drain.run_id)
-        self._set_drain(containers, None)
         self._notices.notify(drain.run_id)
         return drain
 
@@ -214,8 +206,6 @@ class Drains:
             if drain.phase.over:
                 return drain
             _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, self._clock.now())
-            containers = await containers_of(tx, drain.run_id)
-        self._set_drain(containers, None)
         self._notices.notify(drain.run_id)
         return drain
 
@@ -251,11 +241,9 @@ class Drains:
                 flushed = await _flushed(tx, run, after)
                 if not moved_on:
                     await tell(tx, after, now, flushed)
-            containers = await containers_of(tx, run_id) if after.phase.over else []
         if moved_on or flushed is not None:
             self._notices.notify(run_id)
         if after.phase.over:
-            self._set_drain(containers, None)
             self._final_ends.pop(after.drain_id, None)
         return StepOutcome(after.phase, flushed, after.catch_up)
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from math import inf
 
 from sluice.clock import Clock
-from sluice.core.drain import DrainId
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
 
@@ -23,15 +22,14 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 class LeaseEntry:
     """A valid container's lease, spread out so that renewing it makes nothing but a number, and the answer headers that go with it."""
 
-    __slots__ = ("bare", "drain", "ends_at", "epoch", "headers", "model_version")
+    __slots__ = ("bare", "ends_at", "epoch", "headers", "model_version")
 
-    def __init__(self, lease: Lease, model_version: int, headers: HeaderList, drain: DrainId | None) -> None:
+    def __init__(self, lease: Lease, model_version: int, headers: HeaderList) -> None:
         self.epoch = lease.epoch
         self.ends_at: float = lease.ends_at
         self.bare = lease.bare
         self.model_version = model_version
         self.headers = headers
-        self.drain = drain
 
     @property
     def lease(self) -> Lease:
@@ -64,27 +62,17 @@ class Leases:
         """How many containers are not valid and may still act."""
         return len(self._ending)
 
-    def grant(
-        self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False, drain: DrainId | None = None
-    ) -> Terms:
-        """Make the container valid with a full lease from now. `drain`: the one that its run is under."""
+    def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
+        """Make the container valid with a full lease from now."""
         self._ending.pop(execution_id, None)
         self._restretch(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
         promised = self._valid.get(execution_id)
-        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, _headers(epoch, model_version, self.terms, drain), drain)
+        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, _headers(epoch, model_version, self.terms))
         if promised is not None:
             entry.ends_at = max(entry.ends_at, promised.ends_at)
         self._look_at(entry.ends_at)
         return self.terms
-
-    def set_drain(self, execution_ids: Sequence[ExecutionContainerId], drain: DrainId | None) -> None:
-        """Name the drain in the answers to these containers, or no drain. Those that are not valid are passed over."""
-        for execution_id in execution_ids:
-            entry = self._valid.get(execution_id)
-            if entry is not None:
-                entry.drain = drain
-                entry.headers = _headers(entry.epoch, entry.model_version, self.terms, drain)
 
     def set_model_version(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
         """Tell the version of the job model in the answers to these containers. Those that are not valid are passed over."""
@@ -92,7 +80,7 @@ class Leases:
             entry = self._valid.get(execution_id)
             if entry is not None:
                 entry.model_version = version
-                entry.headers = _headers(entry.epoch, version, self.terms, entry.drain)
+                entry.headers = _headers(entry.epoch, version, self.terms)
 
     def renew_all(self) -> None:
         """Give every valid container a full lease from now: after a restart the terms are known only when the whole fleet is."""
@@ -173,18 +161,17 @@ class Leases:
             self.terms = terms
             self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
-                entry.headers = _headers(entry.epoch, entry.model_version, terms, entry.drain)
+                entry.headers = _headers(entry.epoch, entry.model_version, terms)
 
 
 @lru_cache(maxsize=1024)
-def _headers(epoch: Epoch, model_version: int, terms: Terms, drain: DrainId | None) -> HeaderList:
+def _headers(epoch: Epoch, model_version: int, terms: Terms) -> HeaderList:
     """Shared by the containers that are told the same, which is most of a fleet."""
     return (
         (b"sluice-epoch", b"%d" % epoch),
         (b"sluice-lease-seconds", _seconds(terms.lease)),
         (b"sluice-next-heartbeat-seconds", _seconds(terms.interval)),
         (b"sluice-job-model-version", b"%d" % model_version),
-        *(((b"sluice-drain", drain.encode()),) if drain else ()),
     )
 
 

@@ -13,7 +13,7 @@ from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
 from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
-from sluice.core.drain import DrainId, Phase
+from sluice.core.drain import Phase
 from sluice.core.errors import ClientError, HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
 from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
@@ -68,14 +68,11 @@ class Registrations:
         async with self._store.read() as tx:
             standing = await tx.standing_containers()
             runs = {run.run_id: run for run in await tx.active_runs()}
-            drains = {row.run_id: row.drain_id for row in await tx.active_drains()}
         replaced = []
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
-                self._leases.grant(
-                    container.execution_id, container.epoch, run.model_version, bare=container.bare, drain=drains.get(run.run_id)
-                )
+                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
             else:
                 replaced.append(container.execution_id)
         self._leases.renew_all()
@@ -105,7 +102,7 @@ class Registrations:
             known = await tx.container(new.execution_id)
             if known is not None:
                 the_same = _the_same(known, run_id, new.processor_id)
-                return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id), await runs.drain(run))
+                return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.containers(run_id, new.processor_id)
             self._check_backoff(former)
         except (ClientError, LeaseLost, HeldBack) as refusal:
@@ -113,8 +110,8 @@ class Registrations:
         container = await self._enrol(tx, run, new, former)
         if run.state is RunState.CREATED:
             await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
-        drain = await runs.begun_drain(run, container.registered_at)
-        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id), drain)
+        await runs.begin_drain(run, container.registered_at)
+        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id))
 
     def _check_backoff(self, former: Sequence[ContainerRow]) -> None:
         """Raises HeldBack."""
@@ -129,9 +126,7 @@ class Registrations:
         for each in enrolled.former:
             self._leases.supersede(each.execution_id)
         container = enrolled.container
-        terms = self._leases.grant(
-            container.execution_id, container.epoch, enrolled.model_version, bare=container.bare, drain=enrolled.drain
-        )
+        terms = self._leases.grant(container.execution_id, container.epoch, enrolled.model_version, bare=container.bare)
         return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
 
     async def _enrol(self, tx: Writing, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
@@ -212,7 +207,6 @@ class _Enrolled:
     former: Sequence[ContainerRow]
     model_version: int
     notices: int
-    drain: DrainId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +223,6 @@ class _Runs:
         self._tx = tx
         self._runs: dict[RunId, RunRow] = {}
         self._notices: dict[RunId, int] = {}
-        self._drains: dict[RunId, DrainId] = {}
         self.told: list[RunId] = []
         """Those of which containers are to learn something."""
 
@@ -243,23 +236,14 @@ class _Runs:
         await self._tx.put_run(run)
         self._runs[run.run_id] = run
 
-    async def drain(self, run: RunRow) -> DrainId | None:
-        """The drain that the run is under."""
-        if run.state is not RunState.DRAINING:
-            return None
-        if run.run_id not in self._drains:
-            self._drains[run.run_id] = (await drain_of(self._tx, run)).drain_id
-        return self._drains[run.run_id]
-
-    async def begun_drain(self, run: RunRow, now: datetime) -> DrainId | None:
-        """The same, when a container has come: a drain that has waited for the first begins."""
+    async def begin_drain(self, run: RunRow, now: datetime) -> None:
+        """Begin a drain that has waited for the run's first container."""
         if run.state is RunState.DRAINING and run.started_at is None:
             drain = await drain_of(self._tx, run)
             if drain.phase is Phase.REQUESTED:
                 await enter(self._tx, drain, Phase.STOPPING, now)
                 self.told.append(run.run_id)
             await self.put(replace(run, started_at=now))
-        return await self.drain(run)
 
     async def newest_notice(self, run_id: RunId) -> int:
         if run_id not in self._notices:

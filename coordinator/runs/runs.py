@@ -12,7 +12,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelHead, WatchedRow
 from coordinator.store.port import ContainerRow, JobRow, RunRow, Store, StoreRow, TaskOwnershipRow
-from coordinator.transitions import SetDrain, abandon_run, backoff_of, containers_of, get_run, request_stop
+from coordinator.transitions import abandon_drain, backoff_of, get_run, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
 from sluice.core.errors import UnknownJob
@@ -41,14 +41,11 @@ class RunDetails:
 
 
 class Runs:
-    def __init__(
-        self, store: Store, models: JobModels, notices: Notices, clock: Clock, set_drain: SetDrain, crash_loop: CrashLoopPolicy = DEFAULT
-    ) -> None:
+    def __init__(self, store: Store, models: JobModels, notices: Notices, clock: Clock, crash_loop: CrashLoopPolicy = DEFAULT) -> None:
         self._store = store
         self._models = models
         self._notices = notices
         self._clock = clock
-        self._set_drain = set_drain
         self._crash_loop = crash_loop
 
     async def describe(self, run_id: RunId) -> RunDetails:
@@ -121,9 +118,7 @@ class Runs:
         cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
             now = self._clock.now()
-            run, left = await abandon_run(tx, await get_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
+            run = await abandon_drain(tx, await get_run(tx, run_id), f"the run was stopped{f': {reason}' if reason else ''}", now)
             run = await request_stop(tx, run, now, reason, failing=failed)
-            containers = await containers_of(tx, run_id) if left else []
-        self._set_drain(containers, None)
         self._notices.notify(run_id)
         return run

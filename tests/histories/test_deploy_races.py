@@ -65,7 +65,7 @@ class World:
             Groupers(),
             no_blob_stores(),
         )
-        self.runs = Runs(self.store, models, notices, clock, self.leases.set_drain)
+        self.runs = Runs(self.store, models, notices, clock)
 
     async def deploy(self, **changes: object) -> RunRow:
         return await self.deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(**changes))))

@@ -64,12 +64,10 @@ class World:
         self.leases = Leases(LeasePolicy(lease=timedelta(seconds=30)), self.clock)
         blob_stores, names = no_blob_stores(), Groupers()
         self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
-        self.runs = Runs(self.store, models, notices, self.clock, self.leases.set_drain)
+        self.runs = Runs(self.store, models, notices, self.clock)
         self.registrations = Registrations(self.store, self.leases, notices, self.clock)
         self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures)
-        self.drains = Drains(
-            self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self.leases.set_drain, self._drain_id
-        )
+        self.drains = Drains(self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self._drain_id)
         self.watch = DrainDeadlines(self.store, self.drains, self.clock)
 
     def _run_id(self, job: JobName, _: object) -> RunId:

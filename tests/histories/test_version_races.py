@@ -108,7 +108,7 @@ class World:
             names,
             no_blob_stores(),
         )
-        self.runs = Runs(self.store, self.models, notices, clock, self.leases.set_drain)
+        self.runs = Runs(self.store, self.models, notices, clock)
         self.versions = ModelVersions(self.store, systems, self.models, notices, clock, names, self.leases.set_model_version)
         self.history = ModelHistory(self.store, self.models, clock, self.versions.in_force)
         self.watch = PartitionMonitor(self.store, systems, self.versions, clock, timedelta(seconds=60))

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from coordinator.fleet.leases import Leases
-from sluice.core.drain import DrainId
 from sluice.core.ids import Epoch, ExecutionContainerId
 from sluice.core.lease import LeasePolicy
 from tests.support.fakes import FakeClock
@@ -74,18 +73,6 @@ def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None
         "sluice-next-heartbeat-seconds": "5",
         "sluice-job-model-version": "7",
     }
-
-
-def test_the_answer_names_the_drain_while_one_is_on_whatever_the_terms(clock: FakeClock) -> None:
-    leases = Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.2), clock)
-    leases.grant(C1, Epoch(1), 1, drain=DrainId("d1"))
-    leases.grant(C2, Epoch(1), 1)
-    assert (told(leases, C1, 1)["sluice-drain"], "sluice-drain" in told(leases, C2, 1)) == ("d1", False)
-    leases.set_drain([C2, C3], DrainId("d2"))
-    leases.grant(C3, Epoch(1), 1)  # stretches the leases
-    assert [told(leases, each, 1).get("sluice-drain") for each in (C1, C2, C3)] == ["d1", "d2", None]
-    leases.set_drain([C1, C2], None)
-    assert ["sluice-drain" in told(leases, each, 1) for each in (C1, C2)] == [False, False]
 
 
 def test_a_condemned_container_is_invalid_but_not_yet_free(leases: Leases, clock: FakeClock) -> None:
