@@ -31,7 +31,7 @@ from coordinator.snapshots.gc import Collected, Collection
 from coordinator.snapshots.inventory import is_ours
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
@@ -132,7 +132,7 @@ def make_files(top: Path, blobs: list[BlobId]) -> None:
         os.mknod(f"{top}/{blob}")
 
 
-async def _register(store: SqlStore, blob_stores: BlobStores, number: int, task: TaskName, blobs: list[BlobId]) -> None:
+async def _register(store: Store, blob_stores: BlobStores, number: int, task: TaskName, blobs: list[BlobId]) -> None:
     now, checkpoint = SystemClock().now(), CommitId(f"{1_700_000_000_000 + number}-000000")
     metadata = FileMetadata(0, 0, 0, "bench", "bench", 0o644)
     files = tuple(FileIndex(f"{n:08}", (FileBlob(blob, 0),), metadata, 0, "0" * 64) for n, blob in enumerate(blobs))
@@ -142,7 +142,7 @@ async def _register(store: SqlStore, blob_stores: BlobStores, number: int, task:
     markers = {LOCAL: MarkerRow(blob, len(files), kept=True)}
     row = SnapshotRow(JOB, number + 1, task, STAGE, checkpoint, Lineage("bench"), 1, Generation(1), RunId("bench"), now, markers=markers)
     async with store.begin() as tx:
-        await tx.put_snapshot(row)
+        await tx.snapshots.put(row)
 
 
 # --- the peer --------------------------------------------------------------------------------------------------------------

@@ -29,8 +29,9 @@ from coordinator.runs.deploy import Deployments
 from coordinator.settings import read_settings
 from coordinator.snapshots.inventory import is_ours
 from coordinator.store import tables
-from coordinator.store.port import ContainerRow, ContainerState, RunRow
-from coordinator.store.sql import SqlStore, container_columns, open_store
+from coordinator.store.fleet import ContainerRow, ContainerState, container_columns
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import Store, open_store
 from sluice.clock import SystemClock
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
 from sluice.core.lifecycle import RunState
@@ -81,11 +82,11 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         await store.close()
 
 
-async def _register_all(store: SqlStore, run: RunRow, containers: int) -> None:
+async def _register_all(store: Store, run: RunRow, containers: int) -> None:
     """The rows that registrations leave, in one statement."""
     now = SystemClock().now()
     async with store.begin() as tx:
-        await tx.put_run(replace(run, state=RunState.RUNNING, started_at=now))
+        await tx.runs.put(replace(run, state=RunState.RUNNING, started_at=now))
     registered = [container_columns(_container(run, slot, now)) for slot in range(containers)]
     async with store.engine.begin() as connection:
         await connection.execute(insert(tables.containers), registered)

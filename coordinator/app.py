@@ -50,7 +50,7 @@ from coordinator.snapshots.inventory import is_ours
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
@@ -257,7 +257,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     return Coordinator(asgi, api, notices, task_waiters, partial(take, settings, store))
 
 
-async def take(settings: Settings, store: SqlStore) -> None:
+async def take(settings: Settings, store: Store) -> None:
     """Prepare, with the database taken for this coordinator alone. May run twice. Raises DatabaseInUse besides what `prepare` raises."""
     make_directories(settings)
     await store.claim()
@@ -265,7 +265,7 @@ async def take(settings: Settings, store: SqlStore) -> None:
     await store.claim()  # now that there is a table to sign in
 
 
-async def prepare(settings: Settings, store: SqlStore) -> None:
+async def prepare(settings: Settings, store: Store) -> None:
     """Make the directories and bring the database to the newest schema. Raises StoreUnavailable or StreamUnavailable, naming the path."""
     make_directories(settings)
     await upgrade(store)

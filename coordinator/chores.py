@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from sluice.clock import Clock
 from sluice.core.errors import DatabaseInUse, SluiceError
 

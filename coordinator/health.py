@@ -10,7 +10,7 @@ from datetime import timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.chores import ChoreScheduler
 from coordinator.fleet.leases import Leases
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from sluice.core.errors import SluiceError, UnknownStream
 from sluice.core.snapshot import BlobStoreName
 from sluice.streams.port import StreamSystem
@@ -51,7 +51,7 @@ class Health:
     async def _database(self) -> Check:
         try:
             async with self.store.read() as tx:
-                active = await tx.active_runs()
+                active = await tx.runs.active()
         except SluiceError as error:
             return Check("database", False, str(error))
         if not self.store.claimed:

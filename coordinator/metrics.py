@@ -22,7 +22,7 @@ from coordinator.runs.lag import LagMonitor
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
-from coordinator.store.port import ContainerState
+from coordinator.store.fleet import ContainerState
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Phase, Step
@@ -80,7 +80,7 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
         slots.add_metric([job.job], job.slots)
         for kind in ContainerState:
             containers.add_metric([job.job, kind.value], job.tally.containers.get(kind, 0))
-        held.add_metric([job.job], job.tally.held)
+        held.add_metric([job.job], job.tally.owned)
         unheld.add_metric([job.job], job.unowned)
         for stage, count in sorted(job.lag.items()):
             behind.add_metric([job.job, stage], count)

@@ -14,7 +14,7 @@ from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
 from coordinator.fleet.stage_metrics import StageReport
 from coordinator.runs.tasks import StageStart
-from coordinator.store.port import StoreRow
+from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
@@ -144,7 +144,7 @@ async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_agents.Rele
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
 
-def stage_snapshot(found: SnapshotRow, store: StoreRow) -> wire_agents.StageSnapshot:
+def stage_snapshot(found: SnapshotRow, store: StageStateRow) -> wire_agents.StageSnapshot:
     return wire_agents.StageSnapshot(
         checkpoint_id=found.checkpoint,
         lineage=found.lineage,

@@ -13,7 +13,8 @@ from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, Task
 from coordinator.drains.drains import DrainDetails, DrainRequest, StepReport, stages_at
 from coordinator.drains.inspect import Emptying
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerState, RunRow
+from coordinator.store.fleet import ContainerState
+from coordinator.store.runs import RunRow
 from coordinator.transitions import shape_of
 from sluice.core.drain import DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
@@ -175,7 +176,7 @@ def _containers(
     valid: dict[ProcessorId, ExecutionContainerId] = {
         each.processor_id: each.execution_id for each in found.containers if each.state is ContainerState.LIVE
     }
-    holders = {each.task: each.hold.holder for each in found.holds if not each.hold.released}
+    holders = {each.task: each.owner.holder for each in found.holds if not each.owner.released}
     rows: defaultdict[TaskName, list[DrainStageRow]] = defaultdict(list)
     for row in found.stages:
         rows[row.task].append(row)

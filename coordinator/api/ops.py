@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from coordinator.api.deps import PROBLEMS, PartsDep
-from coordinator.store.port import ContainerRow
+from coordinator.store.fleet import ContainerRow
 from sluice.wire import body as wire_body
 
 router = APIRouter(responses=PROBLEMS)

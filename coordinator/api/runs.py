@@ -19,8 +19,9 @@ from coordinator.runs.deploy import Proposed
 from coordinator.runs.lag import Lag
 from coordinator.runs.runs import RunDetails
 from coordinator.store.drains import DrainRow
-from coordinator.store.jobmodels import WatchedRow
-from coordinator.store.port import ContainerRow, ContainerState, JobRow, RunRow, StoreRow
+from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
+from coordinator.store.jobmodels import MonitoredStreamRow
+from coordinator.store.runs import JobRow, RunRow
 from sluice.core.graph import Stage
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.ownership import TaskOwner
@@ -228,7 +229,7 @@ class InMemory:
 
 
 def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
-    holds = {row.task: row.hold for row in described.holds}
+    holds = {row.task: row.owner for row in described.holds}
     tasks = []
     for name, processor_id in sorted(described.model.placement.items()):
         hold = holds.get(name)
@@ -278,7 +279,7 @@ def _adoption(described: RunDetails) -> wire_runs.Adoption:
     )
 
 
-def _watched(row: WatchedRow) -> wire_runs.WatchedStream:
+def _watched(row: MonitoredStreamRow) -> wire_runs.WatchedStream:
     return wire_runs.WatchedStream(
         name=row.name,
         system=row.system,
@@ -299,7 +300,7 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
     return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
 
 
-def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
+def _stage_progress(row: StageStateRow, hold: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
     told = memory.event_times.get((row.stage, row.task))
     behind = memory.lag.get((row.task, row.stage))
     return wire_runs.StageProgress(
@@ -311,7 +312,7 @@ def _stage_progress(row: StoreRow, hold: TaskOwner | None, memory: InMemory) -> 
         alignment=None if told is None else _alignment(told),
         lag=behind,
         metrics=_metrics(memory.reports.get((row.task, row.stage)), hold, behind),
-        snapshot_at=None if row.head is None else memory.backed_up.get(StageKey(row.job, row.task, row.stage)),
+        snapshot_at=None if row.head is None else memory.backed_up.get(row.key),
     )
 
 

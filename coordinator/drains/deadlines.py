@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from coordinator.drains.drains import Drains, stages_at
 from coordinator.store.drains import DrainRow
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from coordinator.transitions import shape_of
 from sluice.clock import Clock
 from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers
@@ -47,8 +47,8 @@ class DrainDeadlines:
     async def run_once(self) -> Mapping[str, int]:
         now = self.clock.now()
         async with self.store.read() as tx:
-            self.outcomes = {phase: count for phase, count in (await tx.drain_outcomes()).items() if phase.over}
-            seen = [DrainProgress(each, each.is_late(now), await tx.drain_tally(each.drain_id)) for each in await tx.active_drains()]
+            self.outcomes = {phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over}
+            seen = [DrainProgress(each, each.is_late(now), await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
         self.active = seen
         self._told &= {(each.drain.drain_id, phase) for each in seen for phase in Phase}
         done: Counter[str] = Counter()

@@ -12,7 +12,9 @@ from coordinator.drains.inspect import Emptying, emptying
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.port import ContainerRow, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.store.fleet import ContainerRow, TaskOwnershipRow
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import (
     cancel,
     check_owner,
@@ -106,7 +108,7 @@ class Drains:
         stage_metrics: StageMetrics,
         notices: Notices,
         clock: Clock,
-        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
         new_id: Callable[[], DrainId],
     ) -> None:
         self._store = store
@@ -144,21 +146,21 @@ class Drains:
         self._notices.notify(run.run_id)
         return drain, True
 
-    async def _standing(self, tx: Reading, run: RunRow) -> DrainRow | None:
+    async def _standing(self, tx: ReadTransaction, run: RunRow) -> DrainRow | None:
         """The drain that answers a request; None for a new one. Raises StaleRun."""
-        newest = await tx.newest_drain(run.run_id)
+        newest = await tx.drains.newest(run.run_id)
         flushed = newest is not None and newest.flushing_at is not None
         stopping = run.stop_requested_at is not None
         if not begins(run.state, stopping=stopping, newest=newest.phase if newest else None, flushed=flushed):
             return newest
-        current = await tx.current_run(run.job)
+        current = await tx.runs.current(run.job)
         if current is None or current.run_id != run.run_id:
             raise StaleRun(f"run {run.run_id} is not the current run of job {run.job}")
         return None
 
-    async def _begin(self, tx: Writing, run: RunRow, model: JobModel, asked: DrainRequest, pinned: Mapping[Ssp, int]) -> DrainRow:
+    async def _begin(self, tx: WriteTransaction, run: RunRow, model: JobModel, asked: DrainRequest, pinned: Mapping[Ssp, int]) -> DrainRow:
         now = self._clock.now()
-        last = await tx.drains(run.job, None, 1)
+        last = await tx.drains.page(run.job, None, 1)
         drain = DrainRow(
             drain_id=self._new_id(),
             run_id=run.run_id,
@@ -173,9 +175,9 @@ class Drains:
             budgets=asked.times.budgets,
             pinned=pinned,
         )
-        await tx.put_drain(drain)
-        await tx.put_drain_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
-        await tx.put_run(replace(run, state=moved(run.state, RunState.DRAINING)))
+        await tx.drains.put(drain)
+        await tx.drains.put_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
+        await tx.runs.put(replace(run, state=moved(run.state, RunState.DRAINING)))
         await tell(tx, drain, now)
         log.info("run %s is to be drained: %s", run.run_id, drain.drain_id)
         return drain if run.started_at is None else await enter(tx, drain, Phase.STOPPING, now)
@@ -221,17 +223,17 @@ class Drains:
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, took.generation)
-            drain = await tx.drain(took.drain_id)
+            drain = await tx.drains.get(took.drain_id)
             if drain is None or drain.run_id != run_id:
                 raise ForeignDrain(f"run {run_id} is not under drain {took.drain_id}: read the run again")
-            row = await tx.drain_stage(drain.drain_id, task, stage)
+            row = await tx.drains.stage(drain.drain_id, task, stage)
             if row is None:
                 raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
             if not counts(drain.phase, row.step, took.step):
                 return StepOutcome(drain.phase, None, drain.catch_up)
             now = self._clock.now()
             row = await self._taken(tx, run, row, took, now)
-            await tx.put_drain_stages([row])
+            await tx.drains.put_stages([row])
             if took.step is Step.STOPPED and row.pinned is not None:
                 await pin(tx, drain, row, now)
             after = await self._advance(tx, run, drain, ends, now)
@@ -247,7 +249,7 @@ class Drains:
             self._final_ends.pop(after.drain_id, None)
         return StepOutcome(after.phase, flushed, after.catch_up)
 
-    async def _taken(self, tx: Writing, run: RunRow, row: DrainStageRow, took: StepReport, now: datetime) -> DrainStageRow:
+    async def _taken(self, tx: WriteTransaction, run: RunRow, row: DrainStageRow, took: StepReport, now: datetime) -> DrainStageRow:
         if took.step in (Step.STOPPED, Step.COMMITTED):
             await self._check_durable(tx, run, row, took)
         row = replace(row, step=took.step, generation=took.generation, batch_id=took.batch, offsets=took.offsets)
@@ -262,16 +264,16 @@ class Drains:
             case _:
                 return row
 
-    async def _check_durable(self, tx: Reading, run: RunRow, row: DrainStageRow, took: StepReport) -> None:
+    async def _check_durable(self, tx: ReadTransaction, run: RunRow, row: DrainStageRow, took: StepReport) -> None:
         """Never stopped or drained without a durable commit. Without a batch there is nothing to commit."""
         if took.checkpoint is not None:
-            if await tx.snapshot(StageKey(run.job, row.task, row.stage), took.checkpoint) is None:
+            if await tx.snapshots.get(StageKey(run.job, row.task, row.stage), took.checkpoint) is None:
                 raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {took.checkpoint}: report it first")
         elif took.batch is not None and self._blob_stores.backup(run.backup).to:
             raise CheckpointNeeded(f"run {run.run_id} is backed up: commit stage {row.stage} of task {row.task}, and report the checkpoint")
 
-    async def _advance(self, tx: Writing, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int] | None, now: datetime) -> DrainRow:
-        to = advanced(drain.phase, await tx.lowest_step(drain.drain_id))
+    async def _advance(self, tx: WriteTransaction, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int] | None, now: datetime) -> DrainRow:
+        to = advanced(drain.phase, await tx.drains.lowest_step(drain.drain_id))
         match to:
             case Phase.FLUSHING if to is not drain.phase:
                 positions = await self._positions(tx, run, drain)
@@ -286,7 +288,7 @@ class Drains:
             case _:
                 return drain if to is drain.phase else await enter(tx, drain, to, now)
 
-    async def _end(self, tx: Writing, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
+    async def _end(self, tx: WriteTransaction, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
         """Record where the next run begins, and end the run. Its containers see that, and go."""
         positions = await self._positions(tx, run, drain)
         apart = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in run.spec.intermediates}
@@ -297,17 +299,17 @@ class Drains:
                 ", ".join(map(str, sorted(apart))),
             )
         await unpin(tx, drain, now)
-        offsets = drained_offsets(await tx.starts(run.run_id), positions, ends)
+        offsets = drained_offsets(await tx.runs.start_offsets(run.run_id), positions, ends)
         drained = await enter(tx, replace(drain, drained=offsets), Phase.DRAINED, now)
         ended = replace(run, state=moved(run.state, RunState.DRAINED), ended_at=now, reason=f"drained: {drain.drain_id}")
-        await tx.put_run(ended)
-        await tx.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
+        await tx.runs.put(ended)
+        await tx.runs.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
         return drained
 
-    async def _positions(self, tx: Reading, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
+    async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
         """Where each stage of each task stands: where it reported to be, else where the run starts."""
-        starts = await tx.starts(run.run_id)
-        told = {(row.task, row.stage): row.offsets for row in await tx.drain_stages(drain.drain_id)}
+        starts = await tx.runs.start_offsets(run.run_id)
+        told = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
         reads = stages_of(run, await self._model_of(tx, run))
         return [{ssp: told.get((each.task, each.stage), {}).get(ssp, starts[ssp]) for ssp in each.ssps} for each in reads]
 
@@ -316,7 +318,7 @@ class Drains:
         before."""
         if drain_id not in self._final_ends:
             async with self._store.read() as tx:
-                drain = await tx.drain(drain_id)
+                drain = await tx.drains.get(drain_id)
                 if drain is None or drain.phase is not Phase.COMMITTING:
                     return None
                 run = await get_run(tx, drain.run_id)
@@ -335,17 +337,17 @@ class Drains:
                 drain=drain,
                 run=run,
                 model=await self._model_of(tx, run),
-                stages=await tx.drain_stages(drain_id),
-                containers=await tx.containers(run.run_id),
-                holds=[row for row in await tx.holds(run.job) if row.run_id == run.run_id],
+                stages=await tx.drains.stages(drain_id),
+                containers=await tx.fleet.containers(run.run_id),
+                holds=[row for row in await tx.fleet.owners(run.job) if row.run_id == run.run_id],
             )
 
     async def of_job(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
         """Newest first. Raises UnknownJob."""
         async with self._store.read() as tx:
-            if await tx.current_run(job) is None:
+            if await tx.runs.current(job) is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            return await tx.drains(job, before, limit)
+            return await tx.drains.page(job, before, limit)
 
     async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[Emptying]]:
         """What a flush of the run could not empty, as its containers told last. Raises UnknownRun, StaleRun."""
@@ -356,21 +358,21 @@ class Drains:
             return run, emptying(run, await self._model_of(tx, run), self._stage_metrics)
 
 
-async def get_drain(tx: Reading, drain_id: DrainId) -> DrainRow:
+async def get_drain(tx: ReadTransaction, drain_id: DrainId) -> DrainRow:
     """Raises UnknownDrain."""
-    found = await tx.drain(drain_id)
+    found = await tx.drains.get(drain_id)
     if found is None:
         raise UnknownDrain(f"there is no drain {drain_id!r}")
     return found
 
 
-async def _flushed_everywhere(tx: Reading, row: DrainStageRow) -> bool:
-    return row.step is Step.FLUSHED and not await tx.is_behind(row.drain_id, row.stage, Step.FLUSHED)
+async def _flushed_everywhere(tx: ReadTransaction, row: DrainStageRow) -> bool:
+    return row.step is Step.FLUSHED and not await tx.drains.is_behind(row.drain_id, row.stage, Step.FLUSHED)
 
 
-async def _flushed(tx: Reading, run: RunRow, drain: DrainRow) -> Sequence[StageName]:
+async def _flushed(tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[StageName]:
     """The stages that every task has flushed."""
-    return [stage for stage in run.spec.stage_names if not await tx.is_behind(drain.drain_id, stage, Step.FLUSHED)]
+    return [stage for stage in run.spec.stage_names if not await tx.drains.is_behind(drain.drain_id, stage, Step.FLUSHED)]
 
 
 def stages_at(rows: Sequence[DrainStageRow]) -> Sequence[StageAt]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.fleet.stage_metrics import StageMetrics
-from coordinator.store.port import RunRow
+from coordinator.store.runs import RunRow
 from coordinator.transitions import stages_of
 from sluice.core.ids import StageName, TaskName
 from sluice.core.model import JobModel

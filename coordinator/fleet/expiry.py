@@ -9,7 +9,8 @@ from datetime import timedelta
 from coordinator.chores import log
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
-from coordinator.store.port import ContainerState, Store, TaskOwnershipRow
+from coordinator.store.fleet import ContainerState, TaskOwnershipRow
+from coordinator.store.sql import Store
 from coordinator.transitions import end_container, get_run, settle_run
 from sluice.clock import Clock
 from sluice.core.ids import RunId
@@ -36,7 +37,7 @@ class ExpireLeases:
         async with self.store.begin() as tx:
             overdue = self.leases.overdue(self.batch)  # while nobody can register
             for execution_id in overdue:
-                container = await tx.container(execution_id)
+                container = await tx.fleet.container(execution_id)
                 if container is None or container.ended_at is not None:
                     continue
                 _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
@@ -71,5 +72,5 @@ class FlushLastSeen:
         now = self.clock.now()
         for first in range(0, len(seen), self.batch):
             async with self.store.begin() as tx:
-                await tx.seen((execution_id, now) for execution_id in seen[first : first + self.batch])
+                await tx.fleet.set_last_seen((execution_id, now) for execution_id in seen[first : first + self.batch])
         return {"flushed": len(seen)}

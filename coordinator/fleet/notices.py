@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from coordinator.store.port import NoticeRow, Store, TaskOwnershipRow
+from coordinator.store.fleet import TaskOwnershipRow
+from coordinator.store.runs import NoticeRow
+from coordinator.store.sql import Store
 from sluice.core.errors import UnknownRun
 from sluice.core.ids import JobName, RunId, TaskName
 
@@ -126,6 +128,6 @@ class Notices:
 
     async def _read(self, run_id: RunId, seq: int) -> Sequence[NoticeRow]:
         async with self._store.read() as tx:
-            if await tx.run(run_id) is None:
+            if await tx.runs.get(run_id) is None:
                 raise UnknownRun(f"there is no run {run_id!r}")
-            return await tx.notices(run_id, seq)
+            return await tx.runs.notices(run_id, seq)

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
+from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
 from coordinator.store.groupcommit import GroupCommit
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
 from sluice.core.drain import Phase
@@ -66,8 +68,8 @@ class Registrations:
     async def recover(self) -> int:
         """After a start: give every container that is not known to be gone a full lease. How many there are."""
         async with self._store.read() as tx:
-            standing = await tx.standing_containers()
-            runs = {run.run_id: run for run in await tx.active_runs()}
+            standing = await tx.fleet.active_containers()
+            runs = {run.run_id: run for run in await tx.runs.active()}
         replaced = []
         for container in standing:
             run = runs.get(container.run_id)
@@ -96,14 +98,14 @@ class Registrations:
             self._notices.notify(run_id)
         return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
 
-    async def _enrolled(self, tx: Writing, runs: _Runs, run_id: RunId, new: Registration) -> _Enrolled | SluiceError:
+    async def _enrolled(self, tx: WriteTransaction, runs: _Runs, run_id: RunId, new: Registration) -> _Enrolled | SluiceError:
         try:
             run = _running(await runs.run(run_id), new.processor_id)
-            known = await tx.container(new.execution_id)
+            known = await tx.fleet.container(new.execution_id)
             if known is not None:
                 the_same = _the_same(known, run_id, new.processor_id)
                 return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id))
-            former = await tx.containers(run_id, new.processor_id)
+            former = await tx.fleet.containers(run_id, new.processor_id)
             self._check_backoff(former)
         except (ClientError, LeaseLost, HeldBack) as refusal:
             return refusal
@@ -129,13 +131,13 @@ class Registrations:
         terms = self._leases.grant(container.execution_id, container.epoch, enrolled.model_version, bare=container.bare)
         return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
 
-    async def _enrol(self, tx: Writing, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
+    async def _enrol(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
         for each in former:
             if each.state is ContainerState.LIVE:
                 old, slot = each.execution_id, new.processor_id
                 log.info("container %s of slot %s of run %s is replaced by %s", old, slot, run.run_id, new.execution_id)
-                await tx.put_container(replace(each, state=ContainerState.REPLACED))
+                await tx.fleet.put_container(replace(each, state=ContainerState.REPLACED))
         container = ContainerRow(
             execution_id=new.execution_id,
             run_id=run.run_id,
@@ -151,7 +153,7 @@ class Registrations:
             model_version=run.model_version,
             adopted_at=now,
         )
-        await tx.put_container(container)
+        await tx.fleet.put_container(container)
         return container
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
@@ -175,7 +177,7 @@ class Registrations:
             self._notices.notify(run_id)
         return found
 
-    async def _exit(self, tx: Writing, told: _Exit, freed: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
+    async def _exit(self, tx: WriteTransaction, told: _Exit, freed: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
         """What it held is added to `freed`."""
         try:
             container = await _the_container(tx, told.execution_id)
@@ -189,13 +191,13 @@ class Registrations:
     async def live(self) -> Sequence[ContainerRow]:
         """The valid incarnation of each slot that has one, of all runs."""
         async with self._store.read() as tx:
-            return [each for each in await tx.standing_containers() if each.state is ContainerState.LIVE]
+            return [each for each in await tx.fleet.active_containers() if each.state is ContainerState.LIVE]
 
     async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
         """For an invalid container: the state of its run if that has ended or is stopping, so that it can exit as an orderly one."""
         async with self._store.read() as tx:
-            container = await tx.container(execution_id)
-            run = await tx.run(container.run_id) if container else None
+            container = await tx.fleet.container(execution_id)
+            run = await tx.runs.get(container.run_id) if container else None
         return run.state if run and run.state.ended else None
 
 
@@ -219,7 +221,7 @@ class _Exit:
 class _Runs:
     """The runs of one transaction, each read once."""
 
-    def __init__(self, tx: Writing) -> None:
+    def __init__(self, tx: WriteTransaction) -> None:
         self._tx = tx
         self._runs: dict[RunId, RunRow] = {}
         self._notices: dict[RunId, int] = {}
@@ -233,7 +235,7 @@ class _Runs:
         return self._runs[run_id]
 
     async def put(self, run: RunRow) -> None:
-        await self._tx.put_run(run)
+        await self._tx.runs.put(run)
         self._runs[run.run_id] = run
 
     async def begin_drain(self, run: RunRow, now: datetime) -> None:
@@ -247,7 +249,7 @@ class _Runs:
 
     async def newest_notice(self, run_id: RunId) -> int:
         if run_id not in self._notices:
-            self._notices[run_id] = await self._tx.newest_notice(run_id)
+            self._notices[run_id] = await self._tx.runs.last_notice(run_id)
         return self._notices[run_id]
 
 
@@ -274,8 +276,8 @@ def _the_same(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> 
     return known
 
 
-async def _the_container(tx: Reading, execution_id: ExecutionContainerId) -> ContainerRow:
-    container = await tx.container(execution_id)
+async def _the_container(tx: ReadTransaction, execution_id: ExecutionContainerId) -> ContainerRow:
+    container = await tx.fleet.container(execution_id)
     if container is None:
         raise UnknownContainer(f"no container registered as {execution_id!r}")
     return container

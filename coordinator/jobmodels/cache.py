@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.store.port import Reading, RunRow, Store
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.core.errors import NoJobModel
 from sluice.core.ids import JobName, RunId
 from sluice.core.model import JobModel
@@ -40,8 +41,8 @@ class JobModels:
     async def recover(self) -> None:
         """Fill the cache after a start."""
         async with self._store.read() as tx:
-            for job in await tx.jobs():
-                run = await tx.run(job.current_run)
+            for job in await tx.runs.jobs():
+                run = await tx.runs.get(job.current_run)
                 if run is not None:
                     self.serve(run.job, run.run_id, run.model_version, await self.decoded(tx, run))
 
@@ -73,16 +74,16 @@ class JobModels:
     def jobs(self) -> list[str]:
         return sorted(self._served)
 
-    async def decoded(self, tx: Reading, run: RunRow) -> JobModel:
+    async def decoded(self, tx: ReadTransaction, run: RunRow) -> JobModel:
         """The model of a run."""
         key = (run.job, run.model_version)
         if key not in self._decoded:
             self._decoded[key] = await self.of_version(tx, *key)
         return self._decoded[key]
 
-    async def of_version(self, tx: Reading, job: JobName, version: int) -> JobModel:
+    async def of_version(self, tx: ReadTransaction, job: JobName, version: int) -> JobModel:
         """Raises NoJobModel."""
-        row = await tx.model(job, version)
+        row = await tx.jobmodels.get(job, version)
         if row is None:
             raise NoJobModel(f"job {job} has no model {version}")
         return wire_samza.parse_job_model(json.loads(row.document))

@@ -11,7 +11,9 @@ from datetime import timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions, reassigned_slots
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store
+from coordinator.store.fleet import ContainerRow, ContainerState
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
 from sluice.core.failover import FailOver, Slot, slots_to_reassign
@@ -41,7 +43,7 @@ class ReassignTasks:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            found = [(run, await self._change(tx, run)) for run in await tx.active_runs()]
+            found = [(run, await self._change(tx, run)) for run in await tx.runs.active()]
         done: Counter[str] = Counter()
         for run, change_and_why in found:
             if change_and_why is None:
@@ -58,18 +60,18 @@ class ReassignTasks:
             done["moved"] += len(changed.proposal.effect.moves)
         return +done
 
-    async def _change(self, tx: Reading, run: RunRow) -> tuple[ModelChange, str] | None:
+    async def _change(self, tx: ReadTransaction, run: RunRow) -> tuple[ModelChange, str] | None:
         """What is to become of the run's slots, and why; None when nothing is."""
         rule = self.rule.of_config(run.spec.config)
-        current = await tx.current_run(run.job)
+        current = await tx.runs.current(run.job)
         if rule.after is None or run.state is not RunState.RUNNING or run.stop_requested_at is not None:
             return None
         if current is None or current.run_id != run.run_id or not self.blob_stores.backup(run.backup).to:
             return None
         away = reassigned_slots(run, await self.models.decoded(tx, run))
-        if not away and (await tx.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
+        if not away and (await tx.fleet.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
-        rows = await tx.containers(run.run_id)
+        rows = await tx.fleet.containers(run.run_id)
         wanted = slots_to_reassign(await self._slots(tx, run, rows), away, rule, self.clock.now())
         if wanted == away:
             return None
@@ -78,9 +80,9 @@ class ReassignTasks:
         why = "; ".join([*told, *(f"slot {pid} is back" for pid in back)])
         return ModelChange(away=wanted, homes=await self._before(tx, run, back)), why
 
-    async def _slots(self, tx: Reading, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
+    async def _slots(self, tx: ReadTransaction, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
         newest = {row.processor_id: row for row in rows}  # they come by slot and epoch
-        (version,) = await tx.models(run.job, run.model_version + 1, 1)
+        (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
         begun = max(run.started_at or run.created_at, version.created_at)
 
         def slot(pid: ProcessorId) -> Slot:
@@ -93,11 +95,11 @@ class ReassignTasks:
 
         return {pid: slot(pid) for pid in slots(run.spec.containers)}
 
-    async def _before(self, tx: Reading, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
+    async def _before(self, tx: ReadTransaction, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
         """The tasks that returning slots had when they had some last."""
         found: dict[TaskName, Sequence[ProcessorId]] = {}
         left = set(back)
-        for head in await tx.models(run.job, run.model_version, VERSIONS_LOOKED_AT) if left else ():
+        for head in await tx.jobmodels.page(run.job, run.model_version, VERSIONS_LOOKED_AT) if left else ():
             containers = (await self.models.of_version(tx, run.job, head.version)).containers
             for pid in sorted(left & containers.keys()):
                 found |= {task: [pid] for task in containers[pid].tasks}

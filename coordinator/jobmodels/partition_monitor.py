@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersions
-from coordinator.store.jobmodels import WatchedRow
-from coordinator.store.port import Reading, RunRow, Store
+from coordinator.store.jobmodels import MonitoredStreamRow
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, Unavailable, UnknownStream, VersionConflict
@@ -52,15 +53,15 @@ class PartitionMonitor:
     every: timedelta
     look_within: timedelta = LOOK_WITHIN
     name: str = "watch_partitions"
-    watched: Mapping[JobName, Sequence[WatchedRow]] = field(default_factory=dict)
+    watched: Mapping[JobName, Sequence[MonitoredStreamRow]] = field(default_factory=dict)
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
             runs = await _live(tx)
-            before = {run.job: await tx.watched(run.job) for run in runs}
+            before = {run.job: await tx.jobmodels.monitored(run.job) for run in runs}
         looks = await self._look_at({each.id for run in runs for each in run.spec.monitored})
         done: Counter[str] = Counter()
-        found: dict[JobName, Sequence[WatchedRow]] = {}
+        found: dict[JobName, Sequence[MonitoredStreamRow]] = {}
         for run in runs:
             former = {row.stream_id: row for row in before[run.job] if row.run_id == run.run_id}
             rows, grown = await self._watched(run, former, looks)
@@ -109,8 +110,8 @@ class PartitionMonitor:
     # --- judging ---------------------------------------------------------------------------------------------------
 
     async def _watched(
-        self, run: RunRow, former: Mapping[StreamId, WatchedRow], looks: Mapping[StreamId, PartitionCounts]
-    ) -> tuple[Sequence[WatchedRow], int]:
+        self, run: RunRow, former: Mapping[StreamId, MonitoredStreamRow], looks: Mapping[StreamId, PartitionCounts]
+    ) -> tuple[Sequence[MonitoredStreamRow], int]:
         """What is to be known of the run's inputs now, and how many of them grew. A trouble of one run is no other's."""
         counted = _counted(run, looks)
         kept = {each.name: row.reason for each in counted if grows(each) and (row := former.get(each.stream)) and row.kept_from == each.now}
@@ -138,10 +139,10 @@ class PartitionMonitor:
         except SluiceError as error:
             return [Judged(each, Verdict.REFUSED, str(error)) for each in growing.values()]
 
-    def _row(self, run: RunRow, judged: Judged, former: WatchedRow | None) -> WatchedRow:
+    def _row(self, run: RunRow, judged: Judged, former: MonitoredStreamRow | None) -> MonitoredStreamRow:
         counted = judged.counted
         grown = judged.verdict is Verdict.SAFE and run.state is not RunState.DRAINING and counted.now is not None
-        row = WatchedRow(
+        row = MonitoredStreamRow(
             job=run.job,
             system=counted.stream.system,
             stream=counted.stream.stream,
@@ -159,29 +160,29 @@ class PartitionMonitor:
         same = (former.verdict, former.reason) == (row.verdict, row.reason)
         return replace(row, kept_from=kept_from, since=former.since if same else row.since)
 
-    async def _keep(self, run: RunRow, rows: Sequence[WatchedRow], former: Mapping[StreamId, WatchedRow]) -> None:
+    async def _keep(self, run: RunRow, rows: Sequence[MonitoredStreamRow], former: Mapping[StreamId, MonitoredStreamRow]) -> None:
         async with self.store.begin() as tx:
-            current = await tx.current_run(run.job)
+            current = await tx.runs.current(run.job)
             if current is None or current.run_id != run.run_id:
                 return
-            present = {row.stream_id: row for row in await tx.watched(run.job) if row.run_id == run.run_id}
-            await tx.put_watched(run.job, [_newer(row, former.get(row.stream_id), present.get(row.stream_id)) for row in rows])
+            present = {row.stream_id: row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run.run_id}
+            await tx.jobmodels.put_monitored(run.job, [_newer(row, former.get(row.stream_id), present.get(row.stream_id)) for row in rows])
         for row in rows:
             known = former.get(row.stream_id)
             if row.verdict is Verdict.REFUSED and (known is None or known.reason != row.reason):
                 log.warning("run %s does not grow with %s: %s", run.run_id, row.stream_id, row.reason)
 
 
-def _newer(row: WatchedRow, former: WatchedRow | None, present: WatchedRow | None) -> WatchedRow:
+def _newer(row: MonitoredStreamRow, former: MonitoredStreamRow | None, present: MonitoredStreamRow | None) -> MonitoredStreamRow:
     """What somebody, as by a roll back, wrote since `former` was read stays."""
     return row if present is None or present == former else present
 
 
-async def _live(tx: Reading) -> Sequence[RunRow]:
+async def _live(tx: ReadTransaction) -> Sequence[RunRow]:
     """The runs that may grow, or could if they did not drain."""
     found = []
-    for run in await tx.active_runs():
-        current = await tx.current_run(run.job)
+    for run in await tx.runs.active():
+        current = await tx.runs.current(run.job)
         if run.stop_requested_at is None and current is not None and current.run_id == run.run_id:
             found.append(run)
     return found

@@ -12,9 +12,11 @@ from datetime import datetime
 
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, changeable, store_version
+from coordinator.store.fleet import ContainerRow, ContainerState
 from coordinator.store.groupcommit import GroupCommit
-from coordinator.store.jobmodels import ModelHead, WatchedRow
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, Writing
+from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import (
@@ -64,13 +66,13 @@ class ModelHistory:
         """Versions of the job's model, newest first, and the number of the one in force. Raises UnknownJob."""
         async with self._store.read() as tx:
             run = await _current(tx, job)
-            return await tx.models(job, before, limit), run.model_version
+            return await tx.jobmodels.page(job, before, limit), run.model_version
 
     async def version(self, job: JobName, version: int) -> Version:
         """Raises UnknownJob, UnknownVersion."""
         async with self._store.read() as tx:
             run = await _current(tx, job)
-            row = await tx.model(job, version)
+            row = await tx.jobmodels.get(job, version)
             if row is None:
                 raise UnknownVersion(f"the model of job {job} has no version {version}")
             return Version(row, wire_samza.parse_job_model(json.loads(row.document)), row.document, run.model_version == version)
@@ -104,7 +106,7 @@ class ModelHistory:
         log.info("job %s is back at version %d of its job model, as version %d: %s", job, version, changed.model_version, asked.why)
         return Change(changed, proposal)
 
-    async def _taken_back(self, tx: Reading, run: RunRow, wanted: JobModel) -> Proposal:
+    async def _taken_back(self, tx: ReadTransaction, run: RunRow, wanted: JobModel) -> Proposal:
         """Raises IncompatibleExpansion for a version that is no former one of what is in force."""
         present = await self._models.decoded(tx, run)
         try:
@@ -115,7 +117,7 @@ class ModelHistory:
             ) from error
         if _counts_of(wanted).keys() != _counts_of(present).keys():
             raise IncompatibleExpansion("that version is of a deployment that read fewer streams: deploy the job again")
-        previous = await tx.assignment(run.job)
+        previous = await tx.jobmodels.assignment(run.job)
         kept = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
         containers = int(wanted.config.get("job.container.count", run.spec.containers))
         model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
@@ -123,41 +125,41 @@ class ModelHistory:
         return Proposal(run, present, PlannedModel(model, assignment), (), effect(present, model), containers)
 
 
-async def _current(tx: Reading, job: JobName) -> RunRow:
-    run = await tx.current_run(job)
+async def _current(tx: ReadTransaction, job: JobName) -> RunRow:
+    run = await tx.runs.current(job)
     if run is None:
         raise UnknownJob(f"there is no job {job!r}")
     return run
 
 
-async def _not_adopted(tx: Reading, run: RunRow, version: int) -> None:
+async def _not_adopted(tx: ReadTransaction, run: RunRow, version: int) -> None:
     """Raises VersionAdopted when a container runs, or was granted something of, a later version."""
-    later = await tx.models(run.job, version + 2, 1)
+    later = await tx.jobmodels.page(run.job, version + 2, 1)
     since = later[0].created_at
-    for container in await tx.containers(run.run_id):
+    for container in await tx.fleet.containers(run.run_id):
         if container.model_version > version:
             raise VersionAdopted(
                 f"container {container.execution_id} has adopted version {container.model_version}: what it reads now it cannot give up"
             )
-    for hold in await tx.holds(run.job):
+    for hold in await tx.fleet.owners(run.job):
         if hold.run_id == run.run_id and hold.acquired_at >= since:
             raise VersionAdopted(
-                f"container {hold.hold.holder} has acquired task {hold.task} since version {later[0].version} came in force"
+                f"container {hold.owner.holder} has acquired task {hold.task} since version {later[0].version} came in force"
             )
 
 
-async def _keep_from_growing(tx: Writing, run: RunRow, counts: Mapping[StreamId, int], asked: ChangeReason, now: datetime) -> None:
+async def _keep_from_growing(tx: WriteTransaction, run: RunRow, counts: Mapping[StreamId, int], asked: ChangeReason, now: datetime) -> None:
     """Note of each stream that lost partitions which count is not to be grown to by itself."""
-    watched = {row.stream_id: row for row in await tx.watched(run.job) if row.run_id == run.run_id}
+    watched = {row.stream_id: row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run.run_id}
     for each in run.spec.streams:
         stream, had = each.id, each.partitions
         if stream not in counts or counts[stream] == had:
             continue
         reason = f"its growth to {had} partitions was taken back{f' ({asked.why})' if asked.why else ''}: ask for it to grow again"
-        watched[stream] = WatchedRow(
+        watched[stream] = MonitoredStreamRow(
             run.job, *(stream.system, stream.stream), run.run_id, each.name, counts[stream], had, Verdict.REFUSED, reason, now, had
         )
-    await tx.put_watched(run.job, list(watched.values()))
+    await tx.jobmodels.put_monitored(run.job, list(watched.values()))
 
 
 def _counts_of(model: JobModel) -> Mapping[StreamId, int]:
@@ -206,16 +208,16 @@ class Adoptions:
     async def _record_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:
             found = [await self._record(tx, each) for each in asked]
-            all_on = {run_id: version_of_all(await tx.containers(run_id)) for run_id in {each.run_id for each in asked}}
+            all_on = {run_id: version_of_all(await tx.fleet.containers(run_id)) for run_id in {each.run_id for each in asked}}
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, Adopted) else answer
             for each, answer in zip(asked, found, strict=True)
         ]
 
-    async def _record(self, tx: Writing, report: AdoptionReport) -> Adopted | SluiceError:
+    async def _record(self, tx: WriteTransaction, report: AdoptionReport) -> Adopted | SluiceError:
         try:
             run = await get_run(tx, report.run_id)
-            container = await tx.container(report.execution_id)
+            container = await tx.fleet.container(report.execution_id)
             if container is None or container.run_id != report.run_id:
                 raise UnknownContainer(f"run {report.run_id} has no container {report.execution_id!r}")
             if container.state is not ContainerState.LIVE or container.epoch != report.epoch:
@@ -228,7 +230,7 @@ class Adoptions:
             return refusal
         if report.version > container.model_version:
             container = replace(container, model_version=report.version, adopted_at=self._clock.now())
-            await tx.put_container(container)
+            await tx.fleet.put_container(container)
         return Adopted(container.model_version, run.model_version, None)
 
 

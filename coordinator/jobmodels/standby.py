@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
-from coordinator.store.port import ContainerRow, Reading, RunRow, Store, StoreRow
+from coordinator.store.fleet import ContainerRow, StageStateRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import SnapshotRow
+from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import get_run
 from sluice.core.errors import UnknownContainer
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, StageKey, TaskName
@@ -19,7 +21,7 @@ from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
 class Copy:
     """A store, and the snapshot from which it would be restored now."""
 
-    store: StoreRow
+    store: StageStateRow
     snapshot: SnapshotRow
 
 
@@ -41,7 +43,7 @@ class Standbys:
         """Of a run that says so, and is backed up. Raises UnknownRun, UnknownContainer."""
         async with self.store.read() as tx:
             run = await get_run(tx, run_id)
-            rows = await tx.containers(run_id)
+            rows = await tx.fleet.containers(run_id)
             container = next((row for row in rows if row.execution_id == execution_id), None)
             if container is None:
                 raise UnknownContainer(f"run {run_id} has no container {execution_id!r}")
@@ -52,14 +54,14 @@ class Standbys:
             return StandbyPlan(await self._copies(tx, run, container.processor_id, placement, rows), own)
 
     async def _copies(
-        self, tx: Reading, run: RunRow, slot: ProcessorId, placement: Placement, rows: Sequence[ContainerRow]
+        self, tx: ReadTransaction, run: RunRow, slot: ProcessorId, placement: Placement, rows: Sequence[ContainerRow]
     ) -> Sequence[Copy]:
         wanted = {task for task, keeper in standbys(placement, hosts_of(rows)).items() if keeper == slot}
         found = []
         for task in sorted(wanted):
-            for store in sorted(await tx.stores(run.job, task), key=lambda row: row.stage):
+            for store in sorted(await tx.fleet.stage_states(run.job, task), key=lambda row: row.stage):
                 key = StageKey(run.job, task, store.stage)
-                snapshot = None if store.head is None else await tx.snapshot(key, store.head)
+                snapshot = None if store.head is None else await tx.snapshots.get(key, store.head)
                 if snapshot is not None:
                     found.append(Copy(store, snapshot))
         return found

@@ -15,8 +15,10 @@ from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.jobmodels.standby import with_standbys
+from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
 from coordinator.store.jobmodels import ModelRow
-from coordinator.store.port import ContainerRow, ContainerState, Reading, RunRow, Store, TaskOwnershipRow, Writing
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
@@ -128,12 +130,12 @@ class ModelVersions:
             known = await self._known(tx, run)
         return await self._proposed(known, change)
 
-    async def _known(self, tx: Reading, run: RunRow) -> _Known:
-        rows = await tx.containers(run.run_id)
+    async def _known(self, tx: ReadTransaction, run: RunRow) -> _Known:
+        rows = await tx.fleet.containers(run.run_id)
         live = frozenset(each.processor_id for each in rows if each.state is ContainerState.LIVE)
         model = await self._models.decoded(tx, run)
-        homes = with_standbys(homes_of(rows, await tx.holds(run.job)), run, model.placement, rows)
-        return _Known(run, model, await tx.assignment(run.job), live, homes)
+        homes = with_standbys(homes_of(rows, await tx.fleet.owners(run.job)), run, model.placement, rows)
+        return _Known(run, model, await tx.jobmodels.assignment(run.job), live, homes)
 
     async def _proposed(self, known: _Known, change: ModelChange) -> Proposal:
         run, model, previous = known.run, known.model, known.previous
@@ -177,7 +179,7 @@ class ModelVersions:
         counts = counts_now(each.counted for each in proposal.judged if each.verdict is Verdict.SAFE)
         async with self._store.begin() as tx:
             now_run = await changeable(tx, run.run_id, run.model_version)
-            await tx.put_starts(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
+            await tx.runs.put_start_offsets(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
             changed = replace(now_run, spec=replace(now_run.spec.with_counts(counts), containers=proposal.containers))
             changed = await store_version(tx, changed, plan, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
@@ -221,7 +223,7 @@ def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) ->
     for row in rows:
         if row.state is ContainerState.LIVE and row.host:
             on_host.setdefault(row.host, []).append(row.processor_id)
-    return {hold.task: on_host.get(host_of.get(hold.hold.holder, ""), []) for hold in holds}
+    return {hold.task: on_host.get(host_of.get(hold.owner.holder, ""), []) for hold in holds}
 
 
 def reassigned_slots(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
@@ -229,24 +231,24 @@ def reassigned_slots(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
     return frozenset(slots(run.spec.containers)) - model.containers.keys()
 
 
-async def store_version(tx: Writing, run: RunRow, plan: PlannedModel, reason: ChangeReason, now: datetime) -> RunRow:
+async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, reason: ChangeReason, now: datetime) -> RunRow:
     """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
     model = plan.model
-    (newest,) = await tx.models(run.job, None, 1)
+    (newest,) = await tx.jobmodels.page(run.job, None, 1)
     version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
-    await tx.add_model(ModelRow(run.job, version, run.run_id, model.content_hash(), now, reason.why, reason.who, document))
-    await tx.put_assignment(run.job, plan.assignment)
+    await tx.jobmodels.add(ModelRow(run.job, version, run.run_id, model.content_hash(), now, reason.why, reason.who, document))
+    await tx.jobmodels.put_assignment(run.job, plan.assignment)
     changed = replace(run, model_version=version)
-    await tx.put_run(changed)
+    await tx.runs.put(changed)
     detail = {"version": version, "containers": run.spec.containers, "why": reason.why}
-    await tx.add_notice(run.run_id, "MODEL", now, detail)
+    await tx.runs.add_notice(run.run_id, "MODEL", now, detail)
     return changed
 
 
-async def changeable(tx: Reading, run_id: RunId, version: int | None) -> RunRow:
+async def changeable(tx: ReadTransaction, run_id: RunId, version: int | None) -> RunRow:
     """The run, if its model may change. Raises UnknownRun, StaleRun, RunIsDraining, VersionConflict."""
     run = await get_run(tx, run_id)
-    current = await tx.current_run(run.job)
+    current = await tx.runs.current(run.job)
     if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run_id:
         raise StaleRun(f"run {run_id} of job {run.job} is not to run any more: its job model does not change")
     if run.state is RunState.DRAINING:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from coordinator.store.port import Reading, RunRow, Store
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import check_owner, get_run
 from sluice.clock import Clock
 from sluice.core.alignment import AlignmentDecision, TaskEventTime, decide_alignment
@@ -51,7 +52,7 @@ class AlignmentCoordinator:
         store: Store,
         systems: Mapping[str, StreamSystem],
         clock: Clock,
-        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
     ) -> None:
         self._store = store
         self._systems = systems
@@ -89,22 +90,24 @@ class AlignmentCoordinator:
         """The last reports of a run's stages."""
         return {(stage, task): each for (run, stage), reports in self._reports.items() if run == run_id for task, each in reports.items()}
 
-    async def _forget_ended(self, tx: Reading) -> None:
+    async def _forget_ended(self, tx: ReadTransaction) -> None:
         """Drop the reports of runs that have ended. Called with the first report of a stage, so that memory is bounded."""
-        active = {run.run_id for run in await tx.active_runs()}
+        active = {run.run_id for run in await tx.runs.active()}
         for key in [key for key in self._reports if key[0] not in active]:
             del self._reports[key]
             self._stages.pop(key, None)
 
-    async def _stage_tasks(self, tx: Reading, run: RunRow, stage: StageName) -> StageTasks:
+    async def _stage_tasks(self, tx: ReadTransaction, run: RunRow, stage: StageName) -> StageTasks:
         known = self._stages.get((run.run_id, stage))
         if known is not None and self._clock.elapsed() - known.read_at < CACHED_FOR.total_seconds():
             return known
         reads = run.spec.reads(stage)
         tasks = (await self._model_of(tx, run)).tasks
-        starts = dict(await tx.starts(run.run_id))
-        committed = {row.task: row.offsets for row in await tx.stores(run.job) if row.stage == stage}
-        owners = {row.task: row.hold.generation for row in await tx.holds(run.job) if row.run_id == run.run_id and not row.hold.released}
+        starts = dict(await tx.runs.start_offsets(run.run_id))
+        committed = {row.task: row.offsets for row in await tx.fleet.stage_states(run.job) if row.stage == stage}
+        owners = {
+            row.task: row.owner.generation for row in await tx.fleet.owners(run.job) if row.run_id == run.run_id and not row.owner.released
+        }
         ends = {stream: await self._latest(stream) for stream in reads}
 
         def has_unread(task: TaskName, ssps: frozenset[Ssp]) -> bool:

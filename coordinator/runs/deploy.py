@@ -14,7 +14,8 @@ from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.streams import JobStreams
 from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelRow
-from coordinator.store.port import Reading, RunRow, Store, Writing
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import get_run, request_stop
 from sluice.clock import Clock
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
@@ -134,19 +135,19 @@ class Deployments:
         FailOver(None, give_back=True).of_config(spec.config)
         replicas_of(spec.config)
 
-    async def _before(self, tx: Reading, job: JobName, start: Start) -> _Before:
+    async def _before(self, tx: ReadTransaction, job: JobName, start: Start) -> _Before:
         """Raises NeverDrained."""
-        former = await tx.current_run(job)
+        former = await tx.runs.current(job)
         drain = await _last_drain(tx, job, former, start)
         continued = former if start == "checkpoint" and drain is None else None
-        starts = await tx.starts(continued.run_id) if continued else None
+        starts = await tx.runs.start_offsets(continued.run_id) if continued else None
         return _Before(
             run=former,
             continued=continued,
-            previous=await tx.assignment(job) if continued else Previous(),
+            previous=await tx.jobmodels.assignment(job) if continued else Previous(),
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
-            unknown=former is None and not await tx.snapshots(job, None, None, None, 1),
+            unknown=former is None and not await tx.snapshots.page(job, None, None, None, 1),
         )
 
     async def _nothing_backed_up(self, job: JobName) -> None:
@@ -168,7 +169,7 @@ class Deployments:
         job, now, former, continued = spec.job, self._clock.now(), before.run, before.continued
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
-            newest = await tx.models(job, None, 1)
+            newest = await tx.jobmodels.page(job, None, 1)
             if former is not None and newest[0].version != former.model_version:
                 return None
             version = await self._version(tx, job, run_id, plan.model, now, who)
@@ -182,11 +183,11 @@ class Deployments:
                 created_at=now,
                 backup=self._blob_stores.of_config(spec.config, former.backup if former else None),
             )
-            await tx.put_run(run)
-            await tx.put_assignment(job, plan.assignment)
-            await tx.put_starts(run_id, starts)
+            await tx.runs.put(run)
+            await tx.jobmodels.put_assignment(job, plan.assignment)
+            await tx.runs.put_start_offsets(run_id, starts)
             if (former is not None and continued is None) or spec.start != "checkpoint":  # else what a rebuild has registered goes on
-                await tx.drop_stores(job)
+                await tx.fleet.drop_stage_states(job)
             if former is not None:  # as it is now: its containers did not wait for us
                 await request_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
@@ -194,14 +195,14 @@ class Deployments:
             self._notices.notify(former.run_id)
         return run
 
-    async def _version(self, tx: Writing, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
+    async def _version(self, tx: WriteTransaction, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
         """The version of this model: the last one's if it is the same, else the next."""
-        last = await tx.model(job)
+        last = await tx.jobmodels.get(job)
         if last is not None and last.content_hash == model.content_hash():
             return last.version
         version = last.version + 1 if last else 1
         document = wire_samza.job_model_bytes(model).decode()
-        await tx.add_model(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
+        await tx.jobmodels.add(ModelRow(job, version, run_id, model.content_hash(), now, f"run {run_id} was deployed", who, document))
         return version
 
 
@@ -224,13 +225,13 @@ def _undrained(run: RunRow, seen: RunRow) -> RunRow:
     return _not_draining(run)
 
 
-async def _last_drain(tx: Reading, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:
+async def _last_drain(tx: ReadTransaction, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:
     """The drain after which a run begins, if it does after one. Raises NeverDrained."""
     if start == "checkpoint":
-        return await tx.newest_drain(former.run_id) if former is not None and former.state is RunState.DRAINED else None
+        return await tx.drains.newest(former.run_id) if former is not None and former.state is RunState.DRAINED else None
     if start != "drained":
         return None
-    found = await tx.last_drained(job)
+    found = await tx.drains.last_drained(job)
     if found is None:
         raise NeverDrained(f'job {job} was never drained: start it from "checkpoint", "earliest", "latest" or a time')
     return found

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from coordinator.fleet.stage_metrics import StageMetrics
-from coordinator.store.port import JobRow, Reading, RunRow, Store, Tally
+from coordinator.store.fleet import Tally
+from coordinator.store.runs import JobRow, RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
 from sluice.core.ids import Instant, JobName, RunId, Ssp, StageName, StreamId, TaskName
@@ -78,7 +80,7 @@ class LagMonitor:
         systems: Mapping[str, StreamSystem],
         stage_metrics: StageMetrics,
         clock: Clock,
-        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
     ) -> None:
         self._store = store
         self._systems = systems
@@ -108,10 +110,10 @@ class LagMonitor:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self._store.read() as tx:
-            jobs = await tx.jobs()
-            runs = {run.run_id: run for run in await tx.active_runs()}
+            jobs = await tx.runs.jobs()
+            runs = {run.run_id: run for run in await tx.runs.active()}
             models = {run_id: await self._model_of(tx, run) for run_id, run in runs.items()}
-            tallies = {run_id: await tx.tally(run_id, run.job) for run_id, run in runs.items()}
+            tallies = {run_id: await tx.fleet.tally(run_id, run.job) for run_id, run in runs.items()}
             await self._find_positions(tx, runs, models)
         self._stage_metrics.keep_only(runs.keys())
         ends = await self._ends({stream for each in self._positions.values() for stream in each.streams})
@@ -122,7 +124,7 @@ class LagMonitor:
             if run is None:
                 return JobStatus(job.job, job.state)
             tally, slots = tallies[run.run_id], run.spec.containers
-            unowned = models[run.run_id].task_count - tally.held if run.stop_requested_at is None else 0
+            unowned = models[run.run_id].task_count - tally.owned if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
             return JobStatus(
                 job.job, job.state, slots, max(0, unowned), tally, _by_stage(lag[run.run_id]), run.model_version, reassigned_slots=away
@@ -131,7 +133,7 @@ class LagMonitor:
         self._jobs, self._lag, self._made_at = [status(job) for job in jobs], lag, self._clock.elapsed()
         return {}
 
-    async def _find_positions(self, tx: Reading, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
+    async def _find_positions(self, tx: ReadTransaction, runs: Mapping[RunId, RunRow], models: Mapping[RunId, JobModel]) -> None:
         of_job = Counter(run.job for run in runs.values())
         known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
         for run_id, run in runs.items():
@@ -179,9 +181,9 @@ def _by_stage(lag: Lag) -> Mapping[StageName, int]:
     return dict(sums)
 
 
-async def _positions(tx: Reading, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
-    stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.stores(run.job)}
-    starts = await tx.starts(run.run_id)
+async def _positions(tx: ReadTransaction, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
+    stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.fleet.stage_states(run.job)}
+    starts = await tx.runs.start_offsets(run.run_id)
     readings = []
     for number, task in enumerate(model.tasks.values(), 1):
         for stage, ssps in run.spec.by_stage(task.ssps).items():

@@ -10,8 +10,10 @@ from datetime import datetime
 from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.drains import DrainRow
-from coordinator.store.jobmodels import ModelHead, WatchedRow
-from coordinator.store.port import ContainerRow, JobRow, RunRow, Store, StoreRow, TaskOwnershipRow
+from coordinator.store.fleet import ContainerRow, StageStateRow, TaskOwnershipRow
+from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
+from coordinator.store.runs import JobRow, RunRow
+from coordinator.store.sql import Store
 from coordinator.transitions import abandon_drain, backoff_of, get_run, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
@@ -32,11 +34,11 @@ class RunDetails:
     model: JobModel
     containers: Sequence[ContainerRow]
     holds: Sequence[TaskOwnershipRow]
-    stores: Sequence[StoreRow]
+    stores: Sequence[StageStateRow]
     drain: DrainRow | None
     failed_drains: Sequence[DrainId]
     version: ModelHead
-    watched: Sequence[WatchedRow]
+    watched: Sequence[MonitoredStreamRow]
     backoffs: Mapping[ProcessorId, BackoffUntil]
 
 
@@ -52,19 +54,19 @@ class Runs:
         """Raises UnknownRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
-            containers = await tx.containers(run_id)
-            (version,) = await tx.models(run.job, run.model_version + 1, 1)
+            containers = await tx.fleet.containers(run_id)
+            (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
             return RunDetails(
                 at=self._clock.now(),
                 run=run,
                 model=await self._models.decoded(tx, run),
                 containers=containers,
-                holds=[row for row in await tx.holds(run.job) if row.run_id == run_id],
-                stores=await tx.stores(run.job),
-                drain=await tx.newest_drain(run_id),
-                failed_drains=await tx.failed_flushes(run.job),
+                holds=[row for row in await tx.fleet.owners(run.job) if row.run_id == run_id],
+                stores=await tx.fleet.stage_states(run.job),
+                drain=await tx.drains.newest(run_id),
+                failed_drains=await tx.drains.failed_flushes(run.job),
                 version=version,
-                watched=[row for row in await tx.watched(run.job) if row.run_id == run_id],
+                watched=[row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run_id],
                 backoffs=self._backoffs(containers),
             )
 
@@ -88,30 +90,30 @@ class Runs:
         Raises UnknownJob, UnknownRun.
         """
         async with self._store.read() as tx:
-            if job is not None and await tx.current_run(job) is None:
+            if job is not None and await tx.runs.current(job) is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            return await tx.runs(job, await get_run(tx, before) if before is not None else None, limit)
+            return await tx.runs.page(job, await get_run(tx, before) if before is not None else None, limit)
 
     async def current(self, job: JobName) -> RunRow:
         """The job's newest run, ended or not. Raises UnknownJob."""
         async with self._store.read() as tx:
-            run = await tx.current_run(job)
+            run = await tx.runs.current(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
             return run
 
     async def jobs(self) -> Sequence[JobRow]:
         async with self._store.read() as tx:
-            return await tx.jobs()
+            return await tx.runs.jobs()
 
     async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
         """Processor id -> host of the newest incarnation, of the job's current run; "" where none registered. Raises UnknownJob."""
         async with self._store.read() as tx:
-            run = await tx.current_run(job)
+            run = await tx.runs.current(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
             hosts = dict.fromkeys(slots(run.spec.containers), "")
-            return hosts | {each.processor_id: each.host for each in await tx.containers(run.run_id) if each.processor_id in hosts}
+            return hosts | {each.processor_id: each.host for each in await tx.fleet.containers(run.run_id) if each.processor_id in hosts}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
         """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. A drain that is on is

@@ -11,8 +11,10 @@ from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.stage_metrics import StageMetrics, StageReport
 from coordinator.store.drains import DrainRow
-from coordinator.store.port import ContainerState, Reading, RunRow, Store, StoreRow, TaskOwnershipRow, Writing
+from coordinator.store.fleet import ContainerState, StageStateRow, TaskOwnershipRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import SnapshotRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
@@ -28,7 +30,7 @@ class StageStart:
     """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head. `step`: the last
     that it took in the drain that is on."""
 
-    store: StoreRow
+    store: StageStateRow
     starts: Mapping[Ssp, int]
     snapshot: SnapshotRow | None
     step: Step = Step.NONE
@@ -49,7 +51,7 @@ class Tasks:
         store: Store,
         leases: Leases,
         clock: Clock,
-        model_of: Callable[[Reading, RunRow], Awaitable[JobModel]],
+        model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
         stage_metrics: StageMetrics,
         task_waiters: TaskWaiters | None = None,
@@ -87,13 +89,13 @@ class Tasks:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
             task_model = await self._check(tx, run, model, task, execution_id, epoch)
-            row = await tx.hold(run.job, task)
-            former_free_at = self._leases.free_at(row.hold.holder) if row else None
-            decision = acquire(row.hold if row else None, execution_id, former_free_at, self._clock.elapsed())
+            row = await tx.fleet.owner(run.job, task)
+            former_free_at = self._leases.free_at(row.owner.holder) if row else None
+            decision = acquire(row.owner if row else None, execution_id, former_free_at, self._clock.elapsed())
             if isinstance(decision, Wait):
                 return decision
             hold = TaskOwner(decision.generation, execution_id, released=False)
-            await tx.put_hold(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
+            await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             stages = await self._starts(tx, run, task_model)
             if drain is not None:
@@ -101,12 +103,12 @@ class Tasks:
             return Acquired(decision.generation, stages, drain)
 
     async def _check(
-        self, tx: Reading, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
+        self, tx: ReadTransaction, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
     ) -> TaskModel:
-        current = await tx.current_run(run.job)
+        current = await tx.runs.current(run.job)
         if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run.run_id:
             raise StaleRun(f"run {run.run_id} of job {run.job} is not to run any more: its tasks are not given out")
-        container = await tx.container(execution_id)
+        container = await tx.fleet.container(execution_id)
         if container is None or container.run_id != run.run_id or container.state is not ContainerState.LIVE or container.epoch != epoch:
             raise LeaseLost(f"{execution_id} with epoch {epoch} is not a valid container of run {run.run_id}")
         found = model.task(task)
@@ -116,17 +118,17 @@ class Tasks:
             raise TaskNotYours(f"task {task} belongs to slot {found[0]}, not to slot {container.processor_id}")
         return found[1]
 
-    async def _starts(self, tx: Writing, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
+    async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
         """A store for each stage that reads something of this task; new ones get a lineage."""
-        known = {row.stage: row for row in await tx.stores(run.job, task.name)}
-        starts = await tx.starts(run.run_id)
+        known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
+        starts = await tx.runs.start_offsets(run.run_id)
         found = []
         for name, ssps in run.spec.by_stage(task.ssps).items():
             if name not in known:
-                known[name] = StoreRow(run.job, task.name, name, self._new_lineage())
-                await tx.put_store(known[name])
+                known[name] = StageStateRow(run.job, task.name, name, self._new_lineage())
+                await tx.fleet.put_stage_state(known[name])
             head = known[name].head
-            snapshot = None if head is None else await tx.snapshot(StageKey(run.job, task.name, name), head)
+            snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in sorted(ssps)}, snapshot))
@@ -146,32 +148,32 @@ class Tasks:
             if row is not None:
                 self._stage_metrics.report(run_id, task, stage, replace(report, offsets=row.offsets))
 
-    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StoreRow | None:
+    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StageStateRow | None:
         """Write the batch unless it is written; the stage's row, None if the batch is refused. The offsets of a batch that was
         reported before are those of that report."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
-            row = next((row for row in await tx.stores(run.job, task) if row.stage == stage), None)
+            row = next((row for row in await tx.fleet.stage_states(run.job, task) if row.stage == stage), None)
             if row is None or row.lineage != report.lineage or (row.batch_id is not None and row.batch_id > report.batch):
                 return None
             if row.batch_id != report.batch:
                 row = replace(row, batch_id=report.batch, offsets=dict(report.offsets), generation=report.generation)
-                await tx.put_store(replace(row, reported_at=self._clock.now()))
+                await tx.fleet.put_stage_state(replace(row, reported_at=self._clock.now()))
             return row
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
-            row = await tx.hold(run.job, task)
-            if row is not None and row.hold.generation == generation and row.hold.released:
+            row = await tx.fleet.owner(run.job, task)
+            if row is not None and row.owner.generation == generation and row.owner.released:
                 return
             row = await check_owner(tx, run, task, generation)
-            await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+            await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
         self._task_waiters.notify_released([row])
 
 
-async def _step(tx: Reading, drain: DrainRow, store: StoreRow) -> Step:
-    row = await tx.drain_stage(drain.drain_id, store.task, store.stage)
+async def _step(tx: ReadTransaction, drain: DrainRow, store: StageStateRow) -> Step:
+    row = await tx.drains.stage(drain.drain_id, store.task, store.stage)
     return row.step if row is not None else Step.NONE

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from coordinator.store.port import Reading, RunRow, Store
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
 from sluice.core.ids import Ssp, StageKey, StageName, StreamId
 from sluice.streams.port import StreamSystem
@@ -30,7 +31,7 @@ class TrimStreams:
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
             needed: dict[Ssp, int] = {}
-            for run in await tx.active_runs():
+            for run in await tx.runs.active():
                 if not run.spec.intermediates:
                     continue
                 for ssp, offset in (await _needed(tx, run)).items():
@@ -49,17 +50,17 @@ class TrimStreams:
         return {"trimmed": trimmed} if trimmed else {}
 
 
-async def _needed(tx: Reading, run: RunRow) -> Mapping[Ssp, int]:
+async def _needed(tx: ReadTransaction, run: RunRow) -> Mapping[Ssp, int]:
     """The lowest offset of each partition that some stage of the run may still read: behind what it reported, and, to run batches again,
     behind the oldest snapshot of it that is retained."""
-    starts = dict(await tx.starts(run.run_id))
+    starts = dict(await tx.runs.start_offsets(run.run_id))
     readers: defaultdict[StreamId, set[StageName]] = defaultdict(set)
     for stage in run.spec.stage_names:
         for stream in run.spec.reads(stage):
             readers[stream].add(stage)
     reported: defaultdict[Ssp, list[int]] = defaultdict(list)
-    for row in await tx.stores(run.job):
-        retained = await tx.snapshots_of(StageKey(run.job, row.task, row.stage))
+    for row in await tx.fleet.stage_states(run.job):
+        retained = await tx.snapshots.of_stage(StageKey(run.job, row.task, row.stage))
         for ssp, offset in row.offsets.items():
             if row.stage in readers[ssp.stream_id]:  # else a stage that the job has not any more
                 reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))

@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import Registered, is_known, known_stores, only, registered
 from coordinator.snapshots.operations import Progress
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.errors import BlobCorrupted, BlobMissing, CorruptData, UnknownSnapshot
@@ -74,7 +74,7 @@ class Audits:
         Raises UnknownSnapshot, BlobUnavailable.
         """
         async with self._store.read() as tx:
-            row = await tx.snapshot(key, checkpoint)
+            row = await tx.snapshots.get(key, checkpoint)
         names = [] if row is None else [name for name in row.markers if where in (None, name)]
         if row is None or not names:
             raise UnknownSnapshot(f"stage {key.stage} of task {key.task} has no snapshot {checkpoint}" + (f" in {where}" if where else ""))
@@ -124,8 +124,8 @@ class Audits:
             known = await known_stores(tx, JobName(job)) if job and await is_known(tx, JobName(job)) else None
             key = (known or {}).get(prefix)
             store = None if key is None else await registered(tx, key)
-            condemned = next(iter(await tx.condemned(name, blob[:-1], blob)), None)
-        since = condemned.condemned_at if condemned is not None and condemned.blob == blob else None
+            condemned = next(iter(await tx.cleanup.marked(name, blob[:-1], blob)), None)
+        since = condemned.marked_at if condemned is not None and condemned.blob == blob else None
         by: list[str] = []
         try:
             by = [] if store is None else await self._referring(name, blobs, store, blob)
@@ -164,7 +164,7 @@ class Audits:
     async def _audit(self, name: BlobStoreName, progress: Progress) -> Audited:
         audited, blobs = Audited(name), await self._blob_stores.opened(name)
         async with self._store.read() as tx:
-            jobs = {*await tx.snapshot_jobs(), *(row.job for row in await tx.jobs())}
+            jobs = {*await tx.snapshots.jobs(), *(row.job for row in await tx.runs.jobs())}
         for job in sorted(jobs):
             async with self._store.read() as tx:
                 stores = await known_stores(tx, job)
@@ -223,7 +223,7 @@ class Audits:
         if await only(blobs, blob) is not None:
             return False
         async with self._store.read() as tx:
-            return await tx.snapshot(known.key, checkpoint) is not None
+            return await tx.snapshots.get(known.key, checkpoint) is not None
 
 
 def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: timedelta) -> tuple[str, str]:

@@ -8,8 +8,9 @@ from datetime import timedelta
 
 from coordinator.snapshots.cleanup import pins_at
 from coordinator.snapshots.inventory import is_known
-from coordinator.store.port import Reading, Store, StoreRow, Writing
+from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import retirement
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
@@ -64,7 +65,7 @@ class SnapshotCatalog:
         """Newest first. Raises UnknownJob."""
         async with self._store.read() as tx:
             await _known_job(tx, job)
-            rows = await tx.snapshots(job, task, stage, before, limit)
+            rows = await tx.snapshots.page(job, task, stage, before, limit)
             return await self._described(tx, job, rows)
 
     async def snapshot(self, key: StageKey, checkpoint: CommitId) -> SnapshotDetails:
@@ -73,22 +74,24 @@ class SnapshotCatalog:
             (found,) = await self._described(tx, key.job, [await get_snapshot(tx, key, checkpoint)])
             return found
 
-    async def _described(self, tx: Reading, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotDetails]:
-        stores = {StageKey(row.job, row.task, row.stage): row for row in await tx.stores(job)}
-        pins, why = await tx.pins(job), {}
-        for key in {StageKey(row.job, row.task, row.stage) for row in rows}:
+    async def _described(self, tx: ReadTransaction, job: JobName, rows: Sequence[SnapshotRow]) -> Sequence[SnapshotDetails]:
+        stores = {row.key: row for row in await tx.fleet.stage_states(job)}
+        pins, why = await tx.snapshots.pins(job), {}
+        for key in {row.key for row in rows}:
             why[key] = await self._why(tx, key, stores.get(key), pins)
 
         def described(row: SnapshotRow) -> SnapshotDetails:
-            key = StageKey(row.job, row.task, row.stage)
+            key = row.key
             store = stores.get(key)
             head = store is not None and store.head == row.checkpoint
             return SnapshotDetails(row, why[key].get(row.checkpoint, ()), head, head and store is not None and store.chosen)
 
         return [described(row) for row in rows]
 
-    async def _why(self, tx: Reading, key: StageKey, store: StoreRow | None, pins: Sequence[PinRow]) -> Mapping[CommitId, Sequence[str]]:
-        taken = [Taken(row.checkpoint, row.reported_at) for row in await tx.snapshots_of(key)]
+    async def _why(
+        self, tx: ReadTransaction, key: StageKey, store: StageStateRow | None, pins: Sequence[PinRow]
+    ) -> Mapping[CommitId, Sequence[str]]:
+        taken = [Taken(row.checkpoint, row.reported_at) for row in await tx.snapshots.of_stage(key)]
         return retained(taken, self._retention, store.head if store else None, pins_at(pins, key, self._clock.now()))
 
     # --- pins ---
@@ -99,7 +102,7 @@ class SnapshotCatalog:
         async with self._store.read() as tx:
             await _known_job(tx, job)
             by_id: dict[str, list[PinRow]] = {}
-            for row in await tx.pins(job):
+            for row in await tx.snapshots.pins(job):
                 if row.expires_at is None or row.expires_at > now:
                     by_id.setdefault(row.pin_id, []).append(row)
         return list(by_id.values())
@@ -111,24 +114,24 @@ class SnapshotCatalog:
             await _known_job(tx, job)
             chosen = await _to_be_pinned(tx, job, wanted)
             pin_id = wanted.pin_id or self._new_id()
-            if any(row.job != job for row in await tx.pin(pin_id)):
+            if any(row.job != job for row in await tx.snapshots.pin(pin_id)):
                 raise ClientError(f"the pin {pin_id} is another job's: give this one another name")
-            await tx.drop_pin(pin_id)
+            await tx.snapshots.drop_pin(pin_id)
             expires = None if wanted.lasts is None else now + wanted.lasts
             rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
             for row in rows:
-                await tx.put_pin(row)
+                await tx.snapshots.put_pin(row)
         return rows
 
     async def unpin(self, job: JobName, pin_id: str) -> None:
         """What it alone kept is retired. Raises UnknownPin."""
         async with self._store.begin() as tx:
-            rows = [row for row in await tx.pin(pin_id) if row.job == job]
+            rows = [row for row in await tx.snapshots.pin(pin_id) if row.job == job]
             if not rows:
                 raise UnknownPin(f"job {job} has no pin {pin_id!r}")
-            await tx.drop_pin(pin_id)
+            await tx.snapshots.drop_pin(pin_id)
             for row in rows:
-                await tx.put_cleanup(retirement(StageKey(row.job, row.task, row.stage), self._clock.now()))
+                await tx.cleanup.put(retirement(row.key, self._clock.now()))
 
     # --- going back ---
 
@@ -139,39 +142,39 @@ class SnapshotCatalog:
         """
         async with self._store.begin() as tx:
             found = await get_snapshot(tx, key, checkpoint)
-            hold = await tx.hold(key.job, key.task)
-            if hold is not None and not hold.hold.released:
-                raise TaskHeld(f"{hold.hold.holder} holds task {key.task}: stop run {hold.run_id} first (`sluice runs`, POST …/stop)")
-            row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+            hold = await tx.fleet.owner(key.job, key.task)
+            if hold is not None and not hold.owner.released:
+                raise TaskHeld(f"{hold.owner.holder} holds task {key.task}: stop run {hold.run_id} first (`sluice runs`, POST …/stop)")
+            row = await tx.fleet.stage_state(key)
             if row is None:
                 raise UnknownSnapshot(f"job {key.job} began anew and has no store {key.stage} of task {key.task}: deploy it first")
             if row.head != checkpoint or not row.chosen:
-                await tx.put_store(replace(row, head=checkpoint, chosen=True))
+                await tx.fleet.put_stage_state(replace(row, head=checkpoint, chosen=True))
             warnings = await _warnings(tx, key)
         ahead = None if row.batch_id is None or row.lineage != found.lineage else row.batch_id - (found.batch_id or 0)
         return Choice(found, ahead, warnings)
 
 
-async def get_snapshot(tx: Reading, key: StageKey, checkpoint: CommitId) -> SnapshotRow:
+async def get_snapshot(tx: ReadTransaction, key: StageKey, checkpoint: CommitId) -> SnapshotRow:
     """Raises UnknownSnapshot."""
-    found = await tx.snapshot(key, checkpoint)
+    found = await tx.snapshots.get(key, checkpoint)
     if found is None:
         raise UnknownSnapshot(f"stage {key.stage} of task {key.task} of job {key.job} has no snapshot {checkpoint}, or not any more")
     return found
 
 
-async def _known_job(tx: Reading, job: JobName) -> None:
+async def _known_job(tx: ReadTransaction, job: JobName) -> None:
     if not await is_known(tx, job):
         raise UnknownJob(f"there is no job {job!r}")
 
 
-async def _to_be_pinned(tx: Writing, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
+async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
     if wanted.checkpoint is not None:
         if wanted.task is None or wanted.stage is None:
             raise ClientError("a checkpoint is of one store: name its task and its stage")
         return [await get_snapshot(tx, StageKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
     found = []
-    for store in await tx.stores(job, wanted.task):
+    for store in await tx.fleet.stage_states(job, wanted.task):
         if wanted.stage in (None, store.stage) and store.head is not None:
             found.append(await get_snapshot(tx, StageKey(job, store.task, store.stage), store.head))
     if not found:
@@ -179,8 +182,8 @@ async def _to_be_pinned(tx: Writing, job: JobName, wanted: Wanted) -> Sequence[S
     return found
 
 
-async def _warnings(tx: Reading, key: StageKey) -> Sequence[str]:
-    run = await tx.current_run(key.job)
+async def _warnings(tx: ReadTransaction, key: StageKey) -> Sequence[str]:
+    run = await tx.runs.current(key.job)
     stages = run.spec.stage_names if run is not None else []
     if len(stages) < 2:
         return ["what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped"]

@@ -17,8 +17,9 @@ from typing import assert_never
 
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import registered
-from coordinator.store.port import Store, Writing
-from coordinator.store.snapshots import CleanupKind, CleanupRow, PinRow, QueueTally, SnapshotRow
+from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueTally
+from coordinator.store.snapshots import PinRow, SnapshotRow
+from coordinator.store.sql import Store, WriteTransaction
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
@@ -77,8 +78,8 @@ class CleanUp:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            self.queue = await tx.cleanup_tally()
-            due = await tx.cleanups(self.clock.now(), self.batch)
+            self.queue = await tx.cleanup.tally()
+            due = await tx.cleanup.due(self.clock.now(), self.batch)
         by_store: defaultdict[BlobStoreName, list[CleanupRow]] = defaultdict(list)
         for item in due:
             by_store[item.blob_store].append(item)
@@ -118,18 +119,18 @@ class CleanUp:
             await self._put_off(item, error)
             return error
         async with self.store.begin() as tx:
-            await tx.drop_cleanup(item)
+            await tx.cleanup.drop(item)
         return None
 
     async def _put_off(self, item: CleanupRow, error: SluiceError) -> None:
         async with self.store.begin() as tx:
-            known = await tx.cleanup(item)
+            known = await tx.cleanup.queued(item)
             if known is not None and known.queued_at == item.queued_at:
                 later = self.clock.now() + pause_after(item.tries)
-                await tx.put_cleanup(replace(known, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
+                await tx.cleanup.put(replace(known, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
 
     async def _do(self, item: CleanupRow) -> None:
-        key = StageKey(item.job, item.task, item.stage)
+        key = item.stage_key
         match item.kind:
             case CleanupKind.KEEP:
                 await self._keep(item, key)
@@ -145,7 +146,7 @@ class CleanUp:
         """What the snapshot before this one refers to has been kept with that one, if it was."""
         index_blob, where = BlobId(item.subject), item.blob_store
         async with self.store.read() as tx:
-            rows = await tx.snapshots_of(key)
+            rows = await tx.snapshots.of_stage(key)
         row = _marked(rows, where, index_blob)
         if row is None:
             return  # retired since: what only it refers to may go
@@ -158,10 +159,10 @@ class CleanUp:
         for blob in (*sorted(wanted), index_blob):
             await blobs.remove_ttl(blob, about)
         async with self.store.begin() as tx:
-            row = await tx.snapshot(key, row.checkpoint)
+            row = await tx.snapshots.get(key, row.checkpoint)
             if row is not None:
                 kept = replace(row.markers[where], kept=True)
-                await tx.put_snapshot(replace(row, markers={**row.markers, where: kept}))
+                await tx.snapshots.put(replace(row, markers={**row.markers, where: kept}))
 
     async def _drop_plans(self, item: CleanupRow, key: StageKey) -> None:
         """As the registry stands now: what was true when the item was queued may not be any more."""
@@ -182,19 +183,19 @@ def _marked(rows: Sequence[SnapshotRow], where: BlobStoreName, index: BlobId) ->
     return next((row for row in rows if where in row.markers and row.markers[where].index == index), None)
 
 
-async def retire(tx: Writing, key: StageKey, retention: Retention, now: datetime) -> int:
+async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now: datetime) -> int:
     """Drop the snapshots of a store that are not to be retained; how many. What they alone referred to is garbage from now on."""
-    rows = await tx.snapshots_of(key)
-    store = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+    rows = await tx.snapshots.of_stage(key)
+    store = await tx.fleet.stage_state(key)
     stay = retained(
         [Taken(row.checkpoint, row.reported_at) for row in rows],
         retention,
         store.head if store else None,
-        pins_at(await tx.pins(key.job), key, now),
+        pins_at(await tx.snapshots.pins(key.job), key, now),
     )
     gone = [row for row in rows if row.checkpoint not in stay]
     for row in gone:
-        await tx.drop_snapshot(row.job, row.seq)
+        await tx.snapshots.drop(row.job, row.seq)
     touched = {row.lineage for row in rows if row in gone or (store is not None and row.lineage == store.lineage)}
     for lineage in sorted(touched):
         for where in sorted({name for row in rows for name in row.markers}):
@@ -202,11 +203,11 @@ async def retire(tx: Writing, key: StageKey, retention: Retention, now: datetime
     return len(gone)
 
 
-async def _queue_plans(tx: Writing, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
+async def _queue_plans(tx: WriteTransaction, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
     prefix = offsets_prefix(key, lineage)
     item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + PLANS_EVERY)
-    known = await tx.cleanup(item)
-    await tx.put_cleanup(item if known is None else replace(item, due_at=known.due_at, tries=known.tries))
+    known = await tx.cleanup.queued(item)
+    await tx.cleanup.put(item if known is None else replace(item, due_at=known.due_at, tries=known.tries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class RetireStores:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            keys = [key for job in await tx.snapshot_jobs() for key in await tx.snapshot_stores(job)]
+            keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
         done: defaultdict[str, int] = defaultdict(int)
         for key in keys:
             async with self.store.begin() as tx:
@@ -234,23 +235,23 @@ class RetireStores:
                     done["snapshots"] += await retire(tx, key, self.retention, self.clock.now())
         return {what: count for what, count in done.items() if count}
 
-    async def _gone(self, tx: Writing, key: StageKey) -> bool:
-        run = await tx.current_run(key.job)
-        hold = await tx.hold(key.job, key.task)
-        if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.hold.released):
+    async def _gone(self, tx: WriteTransaction, key: StageKey) -> bool:
+        run = await tx.runs.current(key.job)
+        hold = await tx.fleet.owner(key.job, key.task)
+        if run is None or run.created_at + self.after > self.clock.now() or (hold is not None and not hold.owner.released):
             return False
         if key.stage not in run.spec.stage_names:
             return True
-        return key.task not in (await tx.assignment(key.job)).tasks.values()
+        return key.task not in (await tx.jobmodels.assignment(key.job)).tasks.values()
 
-    async def _drop(self, tx: Writing, key: StageKey) -> None:
-        pinned = pins_at(await tx.pins(key.job), key, self.clock.now())
-        for row in await tx.snapshots_of(key):
+    async def _drop(self, tx: WriteTransaction, key: StageKey) -> None:
+        pinned = pins_at(await tx.snapshots.pins(key.job), key, self.clock.now())
+        for row in await tx.snapshots.of_stage(key):
             if row.checkpoint not in pinned:
-                await tx.drop_snapshot(row.job, row.seq)
-        store = next((store for store in await tx.stores(key.job, key.task) if store.stage == key.stage), None)
+                await tx.snapshots.drop(row.job, row.seq)
+        store = await tx.fleet.stage_state(key)
         if store is not None:
-            await tx.drop_store(store)
+            await tx.fleet.drop_stage_states(store.job, store.task, store.stage)
             log.warning("stage %s of task %s is not in job %s any more: its snapshots are retired", key.stage, key.task, key.job)
 
 

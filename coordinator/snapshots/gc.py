@@ -17,8 +17,8 @@ from itertools import groupby
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import Registered, is_known, is_ours, known_stores, registered
 from coordinator.snapshots.operations import Progress
-from coordinator.store.port import Store
-from coordinator.store.snapshots import CondemnedRow
+from coordinator.store.cleanup import MarkedBlobRow
+from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
@@ -197,7 +197,7 @@ class Collection:
         assert scope.references is not None
         until = listed[-1].blob
         async with self._store.read() as tx:
-            condemned = {row.blob: row.condemned_at for row in await tx.condemned(name, after, until)}
+            condemned = {row.blob: row.marked_at for row in await tx.cleanup.marked(name, after, until)}
         found, now = [Found(each.blob, each.size) for each in listed], self._clock.now()
         judged = judge(found, condemned, scope.references.refer_to, now, self.grace)
         collected.count(judged)
@@ -206,8 +206,8 @@ class Collection:
             return
         if judged.condemn or judged.pardon:
             async with self._store.begin() as tx:
-                await tx.condemn(CondemnedRow(name, each.blob, each.size, now) for each in judged.condemn)
-                await tx.pardon(name, judged.pardon)
+                await tx.cleanup.mark(MarkedBlobRow(name, each.blob, each.size, now) for each in judged.condemn)
+                await tx.cleanup.unmark(name, judged.pardon)
         if judged.delete and await self._unchanged(scope):
             await self._delete(name, blobs, scope, judged.delete, collected)
 
@@ -225,15 +225,15 @@ class Collection:
         gone = [each.blob for each in found]
         await blobs.delete(gone, About.of_stage(Purpose.COLLECTION, scope.known.key))
         async with self._store.begin() as tx:
-            await tx.pardon(name, gone)
+            await tx.cleanup.unmark(name, gone)
         collected.deleted.add(found)
         await self._pause(len(gone) / self._rate)
 
     async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: Collected) -> None:
         """Those condemned of that range are not there any more."""
         async with self._store.begin() as tx:
-            gone = [row.blob for row in await tx.condemned(name, after, until)]
-            await tx.pardon(name, gone)
+            gone = [row.blob for row in await tx.cleanup.marked(name, after, until)]
+            await tx.cleanup.unmark(name, gone)
         collected.pardoned += len(gone)
 
     def _total(self, totals: Totals, collected: Collected) -> None:

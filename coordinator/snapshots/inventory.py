@@ -9,22 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from coordinator.store.port import Reading, Store
 from coordinator.store.snapshots import SnapshotRow
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage, StageKey
 from sluice.core.retention import References, floors
 from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
 
 
-async def is_known(tx: Reading, job: JobName) -> bool:
+async def is_known(tx: ReadTransaction, job: JobName) -> bool:
     """Whether the registry has heard of the job: what it has not heard of is nobody's garbage."""
-    return await tx.current_run(job) is not None or bool(await tx.snapshots(job, None, None, None, 1))
+    return await tx.runs.current(job) is not None or bool(await tx.snapshots.page(job, None, None, None, 1))
 
 
-async def known_stores(tx: Reading, job: JobName) -> Mapping[str, StageKey]:
+async def known_stores(tx: ReadTransaction, job: JobName) -> Mapping[str, StageKey]:
     """The stores of a job that the registry knows, by their prefixes."""
-    keys = [*await tx.snapshot_stores(job), *(StageKey(row.job, row.task, row.stage) for row in await tx.stores(job))]
+    keys = [*await tx.snapshots.stages(job), *(row.key for row in await tx.fleet.stage_states(job))]
     return {stage_prefix(key): key for key in keys}
 
 
@@ -45,9 +45,9 @@ class Registered:
         return References(floors([(each.lineage, each.batch_id) for each in self.snapshots]), self.current)
 
 
-async def registered(tx: Reading, key: StageKey) -> Registered:
-    row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
-    return Registered(key, await tx.snapshots_of(key), row.lineage if row else None)
+async def registered(tx: ReadTransaction, key: StageKey) -> Registered:
+    row = await tx.fleet.stage_state(key)
+    return Registered(key, await tx.snapshots.of_stage(key), row.lineage if row else None)
 
 
 async def only(blobs: BlobStore, blob: BlobId) -> Listed | None:
@@ -73,7 +73,7 @@ async def last_registry(blobs: BlobStore) -> BlobId | None:
 async def is_ours(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
     """Whether this registry is the blob store's; one without any becomes ours if nothing was backed up to it before."""
     async with store.read() as tx:
-        ours = await tx.registry(name)
+        ours = await tx.cleanup.owner_id(name)
     last = await last_registry(blobs)
     if ours is not None:
         if last is None:
@@ -89,10 +89,10 @@ async def is_ours(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
 async def take_over(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
     """Make this registry the blob store's: what is in it is registered. The id is in the database first, so this may run twice."""
     async with store.begin() as tx:
-        ours = await tx.registry(name)
+        ours = await tx.cleanup.owner_id(name)
         if ours is None:
             ours = new_id()
-            await tx.put_registry(name, ours)
+            await tx.cleanup.put_owner_id(name, ours)
     last = await last_registry(blobs)
     if last is None or not last.endswith(f"-{ours}"):
         await _sign(blobs, ours, 0 if last is None else _number(last) + 1)

@@ -20,8 +20,9 @@ from itertools import groupby
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import take_over
 from coordinator.snapshots.operations import Progress
-from coordinator.store.port import Store, StoreRow, TaskOwnershipRow, Writing
+from coordinator.store.fleet import StageStateRow, TaskOwnershipRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
+from coordinator.store.sql import Store, WriteTransaction
 from coordinator.transitions import keeping, retirement
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
@@ -61,7 +62,7 @@ class Rebuilt:
     """What the registry gets. `left_out`: indexes, and why."""
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
-    stores: list[StoreRow] = field(default_factory=list)
+    stores: list[StageStateRow] = field(default_factory=list)
     generations: dict[StageKey, Generation] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -160,8 +161,8 @@ def _row(found: FoundSnapshot) -> SnapshotRow:
     )
 
 
-def _store(newest: SnapshotRow) -> StoreRow:
-    return StoreRow(
+def _store(newest: SnapshotRow) -> StageStateRow:
+    return StageStateRow(
         newest.job, newest.task, newest.stage, newest.lineage, newest.batch_id, {}, newest.generation, newest.reported_at, newest.checkpoint
     )
 
@@ -170,7 +171,7 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
     """Register what was found, in one transaction, and make the blob stores this registry's. `anew`: jobs that the registry knows snapshots
     of are forgotten first; else one such is RegistryNotEmpty."""
     async with store.begin() as tx:
-        known = await tx.snapshot_jobs()
+        known = await tx.snapshots.jobs()
         if known and not anew:
             raise RegistryNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
         for job in known:
@@ -180,23 +181,23 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
         await take_over(store, name, await blob_stores.opened(name))
 
 
-async def _forget(tx: Writing, job: JobName) -> None:
-    for row in await tx.snapshots(job, None, None, None, 1_000_000):
-        await tx.drop_snapshot(job, row.seq)
-    await tx.drop_stores(job)
+async def _forget(tx: WriteTransaction, job: JobName) -> None:
+    for row in await tx.snapshots.page(job, None, None, None, 1_000_000):
+        await tx.snapshots.drop(job, row.seq)
+    await tx.fleet.drop_stage_states(job)
 
 
-async def _write(tx: Writing, now: datetime, rebuilt: Rebuilt) -> None:
+async def _write(tx: WriteTransaction, now: datetime, rebuilt: Rebuilt) -> None:
     for row in rebuilt.snapshots:
-        await tx.put_snapshot(row)
+        await tx.snapshots.put(row)
         for name in row.markers:
-            await tx.put_cleanup(keeping(row, name, now))
+            await tx.cleanup.put(keeping(row, name, now))
     for store in rebuilt.stores:
-        key = StageKey(store.job, store.task, store.stage)
-        await tx.put_store(store)
-        await tx.put_cleanup(retirement(key, now))
-        held = await tx.hold(key.job, key.task)
+        key = store.key
+        await tx.fleet.put_stage_state(store)
+        await tx.cleanup.put(retirement(key, now))
+        held = await tx.fleet.owner(key.job, key.task)
         generation = Generation(rebuilt.generations[key] + HOLDERS_UNSEEN)
-        if held is None or held.hold.generation < generation:
+        if held is None or held.owner.generation < generation:
             hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
-            await tx.put_hold(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))
+            await tx.fleet.put_owner(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))

@@ -9,8 +9,10 @@ from datetime import datetime
 
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
-from coordinator.store.port import Reading, RunRow, Store, StoreRow, Writing
+from coordinator.store.fleet import StageStateRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
+from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
@@ -52,10 +54,10 @@ class Snapshots:
     async def recover(self) -> None:
         """Learn when the stores of the current runs' jobs were last reported."""
         async with self._store.read() as tx:
-            for run in await tx.active_runs():
-                for store in await tx.stores(run.job):
-                    key = StageKey(store.job, store.task, store.stage)
-                    found = None if store.head is None else await tx.snapshot(key, store.head)
+            for run in await tx.runs.active():
+                for store in await tx.fleet.stage_states(run.job):
+                    key = store.key
+                    found = None if store.head is None else await tx.snapshots.get(key, store.head)
                     if found is not None:
                         self.newest[key] = found.reported_at
 
@@ -72,14 +74,14 @@ class Snapshots:
             key = StageKey(run.job, task, stage)
             _check_places(key, told.markers)
             row = await store_row(tx, key)
-            known = await tx.snapshot(key, told.checkpoint)
+            known = await tx.snapshots.get(key, told.checkpoint)
             if known is not None:
                 return _the_same(known, told)
             await _check_order(tx, key, row, told)
             now = self._clock.now()
-            made = _snapshot(key, await tx.newest_snapshot(run.job) + 1, run_id, told, now)
-            await tx.put_snapshot(made)
-            await tx.put_store(_with_head(row, made))
+            made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, told, now)
+            await tx.snapshots.put(made)
+            await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
         self.newest[key] = now
         return made
@@ -101,7 +103,7 @@ class Snapshots:
                 return row.lineage
             if row.lineage != lineage:
                 raise SnapshotConflict(f"stage {stage} of task {task} goes on under lineage {row.lineage}, not {lineage}")
-            head = None if row.head is None else await tx.snapshot(key, row.head)
+            head = None if row.head is None else await tx.snapshots.get(key, row.head)
             begun = replace(
                 row,
                 lineage=self._new_lineage(),
@@ -112,7 +114,7 @@ class Snapshots:
                 generation=generation,
                 reported_at=self._clock.now(),
             )
-            await tx.put_store(begun)
+            await tx.fleet.put_stage_state(begun)
         log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)
         return begun.lineage
 
@@ -124,15 +126,15 @@ class Snapshots:
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended: say it in the configuration of the next one")
             changed = replace(run, backup=document)
-            await tx.put_run(changed)
-            await tx.add_notice(run_id, "BACKUP", self._clock.now(), {"stores": list(to), "restoreFrom": list(restore_from)})
+            await tx.runs.put(changed)
+            await tx.runs.add_notice(run_id, "BACKUP", self._clock.now(), {"stores": list(to), "restoreFrom": list(restore_from)})
         self._notices.notify(run_id)
         return changed
 
 
-async def store_row(tx: Reading, key: StageKey) -> StoreRow:
+async def store_row(tx: ReadTransaction, key: StageKey) -> StageStateRow:
     """Raises UnknownTask for a store that nobody ever acquired."""
-    row = next((row for row in await tx.stores(key.job, key.task) if row.stage == key.stage), None)
+    row = await tx.fleet.stage_state(key)
     if row is None:
         raise UnknownTask(f"task {key.task!r} of job {key.job} has no stage {key.stage!r}")
     return row
@@ -152,15 +154,15 @@ def _the_same(known: SnapshotRow, told: Reported) -> SnapshotRow:
     return known
 
 
-async def _check_order(tx: Reading, key: StageKey, row: StoreRow, told: Reported) -> None:
+async def _check_order(tx: ReadTransaction, key: StageKey, row: StageStateRow, told: Reported) -> None:
     if row.lineage != told.lineage:
         raise SnapshotConflict(f"stage {key.stage} of task {key.task} goes on under lineage {row.lineage}, not {told.lineage}")
     if row.chosen:
         raise SnapshotConflict(f"snapshot {row.head} was chosen to go on from: restore it, and begin a new lineage, before the next commit")
-    head = None if row.head is None else await tx.snapshot(key, row.head)
+    head = None if row.head is None else await tx.snapshots.get(key, row.head)
     if head is not None and head.lineage == told.lineage and _before(told.batch, head.batch_id):
         raise SnapshotConflict(f"the newest snapshot of its store has batch {head.batch_id}; this one ends with {told.batch}")
-    earlier = [] if head is None else [each for each in await tx.snapshots_of(key) if each.seq <= head.seq]
+    earlier = [] if head is None else [each for each in await tx.snapshots.of_stage(key) if each.seq <= head.seq]
     for name, marked in told.markers.items():
         newest = next((each.markers[name].index for each in earlier if name in each.markers), None)
         optional = head is None or name not in head.markers
@@ -191,14 +193,14 @@ def _snapshot(key: StageKey, seq: int, run_id: RunId, told: Reported, now: datet
     )
 
 
-def _with_head(row: StoreRow, made: SnapshotRow) -> StoreRow:
+def _with_head(row: StageStateRow, made: SnapshotRow) -> StageStateRow:
     row = replace(row, head=made.checkpoint)
     if not _before(row.batch_id, made.batch_id):
         return row
     return replace(row, batch_id=made.batch_id, offsets=made.offsets, generation=made.generation, reported_at=made.reported_at)
 
 
-async def _queue(tx: Writing, made: SnapshotRow) -> None:
+async def _queue(tx: WriteTransaction, made: SnapshotRow) -> None:
     for name in made.markers:
-        await tx.put_cleanup(keeping(made, name, made.reported_at))
-    await tx.put_cleanup(retirement(StageKey(made.job, made.task, made.stage), made.reported_at))
+        await tx.cleanup.put(keeping(made, name, made.reported_at))
+    await tx.cleanup.put(retirement(made.key, made.reported_at))

@@ -1,18 +1,58 @@
-"""Offsets as JSON columns."""
+"""What the aggregates share: a connection, rows written over older ones, and offsets as JSON columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import islice
 from typing import Any
+
+from sqlalchemy import Executable, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sluice.core.ids import Ssp
 
 Columns = dict[str, Any]
 
+ROWS_PER_STATEMENT = 1_000
 
-def _offset_list(offsets: Mapping[Ssp, int]) -> list[list[Any]]:
+
+class Reads:
+    """Queries of one aggregate within a transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+
+class Writes(Reads):
+    """Queries and changes of one aggregate within a transaction."""
+
+    async def _put(self, table: Table, columns: Iterable[Columns], *, overwrite: bool = True) -> None:
+        """Write whole rows. One with the key of an older row replaces it, or is left out unless `overwrite`."""
+        statement = _upsert(table, self._connection.dialect.name, overwrite=overwrite)
+        remaining = iter(columns)
+        while batch := list(islice(remaining, ROWS_PER_STATEMENT)):
+            await self._connection.execute(statement, batch)
+
+
+@cache
+def _upsert(table: Table, dialect: str, *, overwrite: bool) -> Executable:
+    """Cached, because SQLAlchemy takes longer to build the statement than the database to run it."""
+    insert_into: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
+    statement = insert_into(table)
+    keys = [column.name for column in table.primary_key]
+    if not overwrite:
+        skipping: Executable = statement.on_conflict_do_nothing(index_elements=keys)
+        return skipping
+    rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+    replacing: Executable = statement.on_conflict_do_update(index_elements=keys, set_=rest)
+    return replacing
+
+
+def offset_list(offsets: Mapping[Ssp, int]) -> list[list[Any]]:
     return [[ssp.system, ssp.stream, ssp.partition, offset] for ssp, offset in sorted(offsets.items())]
 
 
-def _offsets(listed: list[list[Any]]) -> dict[Ssp, int]:
+def offsets_of(listed: list[list[Any]]) -> dict[Ssp, int]:
     return {Ssp(system, stream, partition): offset for system, stream, partition, offset in listed}

@@ -1,18 +1,16 @@
-"""Drains: rows, columns and SQL. See `coordinator.store.port` for the promises that hold of all rows."""
+"""Drains, and how far each stage has come in them: rows, columns and SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Row, func, select
 
 from coordinator.store import tables
-from coordinator.store.columns import Columns, _offset_list, _offsets
-from coordinator.store.snapshots import AT_ONCE, SqlBackupReading, SqlBackupWriting
+from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
 from sluice.core.drain import DrainId, Phase, Step, Times, is_late
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshot import CommitId
@@ -88,134 +86,87 @@ class DrainStageRow:
     reported_at: datetime | None = None
 
 
-class DrainReading(Protocol):
-    async def drain(self, drain_id: DrainId) -> DrainRow | None: ...
-
-    async def newest_drain(self, run_id: RunId) -> DrainRow | None:
-        """The run's last drain, over or not."""
-        ...
-
-    async def last_drained(self, job: JobName) -> DrainRow | None:
-        """The job's last drain that is DRAINED."""
-        ...
-
-    async def drains(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
-        """Up to `limit` of the job's, newest first, those numbered below `before`."""
-        ...
-
-    async def active_drains(self) -> Sequence[DrainRow]:
-        """Those that are not over, by job."""
-        ...
-
-    async def failed_flushes(self, job: JobName) -> Sequence[DrainId]:
-        """The job's drains that failed after FLUSHING had begun, oldest first."""
-        ...
-
-    async def drain_outcomes(self) -> Mapping[Phase, int]:
-        """How many drains there are by phase."""
-        ...
-
-    async def drain_stages(self, drain_id: DrainId) -> Sequence[DrainStageRow]: ...
-
-    async def drain_stage(self, drain_id: DrainId, task: TaskName, stage: StageName) -> DrainStageRow | None: ...
-
-    async def drain_tally(self, drain_id: DrainId) -> Mapping[Step, int]:
-        """How many stages are at each step, without the steps that none is at."""
-        ...
-
-    async def lowest_step(self, drain_id: DrainId) -> Step:
-        """That of the stage that is furthest behind; COMMITTED when there is none."""
-        ...
-
-    async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
-        """Whether the stage has not come to the step yet in some task."""
-        ...
-
-
-class DrainWriting(DrainReading, Protocol):
-    async def put_drain(self, row: DrainRow) -> None: ...
-
-    async def put_drain_stages(self, rows: Iterable[DrainStageRow]) -> None: ...
-
-
-class SqlDrainReading(SqlBackupReading):
-    """Reads of one transaction."""
-
-    async def drain(self, drain_id: DrainId) -> DrainRow | None:
+class DrainReads(Reads):
+    async def get(self, drain_id: DrainId) -> DrainRow | None:
         found = (await self._connection.execute(select(tables.drains).where(tables.drains.c.drain_id == drain_id))).first()
         return drain_row(found) if found else None
 
-    async def newest_drain(self, run_id: RunId) -> DrainRow | None:
+    async def newest(self, run_id: RunId) -> DrainRow | None:
+        """The run's last drain, ended or not."""
         table = tables.drains
         query = select(table).where(table.c.run_id == run_id).order_by(table.c.seq.desc()).limit(1)
         found = (await self._connection.execute(query)).first()
         return drain_row(found) if found else None
 
     async def last_drained(self, job: JobName) -> DrainRow | None:
+        """The job's last drain that is DRAINED."""
         table = tables.drains
         query = select(table).where(table.c.job == job, table.c.phase == Phase.DRAINED.value).order_by(table.c.seq.desc()).limit(1)
         found = (await self._connection.execute(query)).first()
         return drain_row(found) if found else None
 
-    async def drains(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
+    async def page(self, job: JobName, before: int | None, limit: int) -> Sequence[DrainRow]:
+        """Up to `limit` of the job's, newest first, with a `seq` below `before`."""
         table = tables.drains
         query = select(table).where(table.c.job == job).order_by(table.c.seq.desc()).limit(limit)
         if before is not None:
             query = query.where(table.c.seq < before)
         return [drain_row(found) for found in await self._connection.execute(query)]
 
-    async def active_drains(self) -> Sequence[DrainRow]:
+    async def active(self) -> Sequence[DrainRow]:
+        """Those that have not ended, by job."""
         table = tables.drains
         query = select(table).where(table.c.ended_at.is_(None)).order_by(table.c.job, table.c.seq)
         return [drain_row(found) for found in await self._connection.execute(query)]
 
     async def failed_flushes(self, job: JobName) -> Sequence[DrainId]:
+        """The job's drains that failed after FLUSHING had begun, oldest first."""
         table = tables.drains
         failed = table.c.job == job, table.c.phase == Phase.FAILED.value, table.c.flushing_at.is_not(None)
         query = select(table.c.drain_id).where(*failed).order_by(table.c.seq)
         return [DrainId(found) for found in await self._connection.scalars(query)]
 
-    async def drain_outcomes(self) -> Mapping[Phase, int]:
+    async def outcomes(self) -> Mapping[Phase, int]:
+        """How many drains there are by phase."""
         query = select(tables.drains.c.phase, func.count()).group_by(tables.drains.c.phase)
         return {Phase(phase): count for phase, count in await self._connection.execute(query)}
 
-    async def drain_stages(self, drain_id: DrainId) -> Sequence[DrainStageRow]:
+    async def stages(self, drain_id: DrainId) -> Sequence[DrainStageRow]:
         table = tables.drain_stages
         query = select(table).where(table.c.drain_id == drain_id).order_by(table.c.task, table.c.stage)
         return [drain_stage_row(found) for found in await self._connection.execute(query)]
 
-    async def drain_stage(self, drain_id: DrainId, task: TaskName, stage: StageName) -> DrainStageRow | None:
+    async def stage(self, drain_id: DrainId, task: TaskName, stage: StageName) -> DrainStageRow | None:
         table = tables.drain_stages
         query = select(table).where(table.c.drain_id == drain_id, table.c.task == task, table.c.stage == stage)
         found = (await self._connection.execute(query)).first()
         return drain_stage_row(found) if found else None
 
-    async def drain_tally(self, drain_id: DrainId) -> Mapping[Step, int]:
+    async def tally(self, drain_id: DrainId) -> Mapping[Step, int]:
+        """How many stages are at each step; without the steps that none is at."""
         table = tables.drain_stages
         query = select(table.c.step, func.count()).where(table.c.drain_id == drain_id).group_by(table.c.step)
         return {Step(step): count for step, count in await self._connection.execute(query)}
 
     async def lowest_step(self, drain_id: DrainId) -> Step:
+        """The step of the stage that is furthest behind; COMMITTED if there are no stages."""
         table = tables.drain_stages
         found = await self._connection.scalar(select(func.min(table.c.step)).where(table.c.drain_id == drain_id))
         return Step.COMMITTED if found is None else Step(found)
 
     async def is_behind(self, drain_id: DrainId, stage: StageName, step: Step) -> bool:
+        """Whether some task's instance of the stage has not reached the step."""
         table = tables.drain_stages
         query = select(table.c.task).where(table.c.drain_id == drain_id, table.c.step < step, table.c.stage == stage).limit(1)
         return await self._connection.scalar(query) is not None
 
 
-class SqlDrainWriting(SqlDrainReading, SqlBackupWriting):
-    """Reads and writes of one transaction."""
+class DrainWrites(DrainReads, Writes):
+    async def put(self, row: DrainRow) -> None:
+        await self._put(tables.drains, [drain_columns(row)])
 
-    async def put_drain(self, row: DrainRow) -> None:
-        await self._put(tables.drains, drain_columns(row))
-
-    async def put_drain_stages(self, stages: Iterable[DrainStageRow]) -> None:
-        left = iter(stages)
-        while some := [drain_stage_columns(row) for row in islice(left, AT_ONCE)]:
-            await self._put(tables.drain_stages, some)
+    async def put_stages(self, stages: Iterable[DrainStageRow]) -> None:
+        await self._put(tables.drain_stages, map(drain_stage_columns, stages))
 
 
 def drain_columns(row: DrainRow) -> Columns:
@@ -225,9 +176,9 @@ def drain_columns(row: DrainRow) -> Columns:
         "soft": row.soft.total_seconds(),
         "hard": row.hard.total_seconds(),
         "budgets": {phase.value: budget.total_seconds() for phase, budget in row.budgets.items()},
-        "pinned": _offset_list(row.pinned),
-        "catch_up": _offset_list(row.catch_up),
-        "drained": _offset_list(row.drained),
+        "pinned": offset_list(row.pinned),
+        "catch_up": offset_list(row.catch_up),
+        "drained": offset_list(row.drained),
     }
 
 
@@ -239,19 +190,19 @@ def drain_row(found: Row[Any]) -> DrainRow:
         "soft": timedelta(seconds=found.soft),
         "hard": timedelta(seconds=found.hard),
         "budgets": {Phase(phase): timedelta(seconds=budget) for phase, budget in found.budgets.items()},
-        "pinned": _offsets(found.pinned),
-        "catch_up": _offsets(found.catch_up),
-        "drained": _offsets(found.drained),
+        "pinned": offsets_of(found.pinned),
+        "catch_up": offsets_of(found.catch_up),
+        "drained": offsets_of(found.drained),
     }
     return DrainRow(**columns)
 
 
 def drain_stage_columns(row: DrainStageRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
-    return columns | {"step": int(row.step), "offsets": _offset_list(row.offsets), "operators_left": list(row.operators_left)}
+    return columns | {"step": int(row.step), "offsets": offset_list(row.offsets), "operators_left": list(row.operators_left)}
 
 
 def drain_stage_row(found: Row[Any]) -> DrainStageRow:
     columns = found._asdict()
-    columns |= {"step": Step(found.step), "offsets": _offsets(found.offsets), "operators_left": tuple(found.operators_left)}
+    columns |= {"step": Step(found.step), "offsets": offsets_of(found.offsets), "operators_left": tuple(found.operators_left)}
     return DrainStageRow(**columns)

@@ -1,19 +1,19 @@
-"""Versions of job models, and the streams whose growth makes new ones: rows, columns and SQL."""
+"""Versions of job models, the assignment of partitions to tasks, and the monitored inputs: rows, columns and SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
-from sqlalchemy import Row, delete, insert, select
+from sqlalchemy import Row, delete, insert, select, update
 
 from coordinator.store import tables
-from coordinator.store.columns import Columns
-from coordinator.store.drains import SqlDrainReading, SqlDrainWriting
+from coordinator.store.columns import Columns, Reads, Writes
 from sluice.core.expansion import Verdict
-from sluice.core.ids import JobName, RunId, StreamId
+from sluice.core.grouping import Previous
+from sluice.core.ids import JobName, RunId, Ssp, StreamId, TaskName
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ModelRow(ModelHead):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedRow:
+class MonitoredStreamRow:
     """An input of a job's run as the partition monitor found it last: `known` partitions by the job model, `seen` by the system, None when
     that could not be found out. `since`: when the verdict with its reason began. `kept_from`: a count that was taken back by a roll back;
     the stream is not grown to it unless somebody asks."""
@@ -59,39 +59,17 @@ class WatchedRow:
         return StreamId(self.system, self.stream)
 
 
-class VersionReading(Protocol):
-    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
+class JobModelReads(Reads):
+    async def get(self, job: JobName, version: int | None = None) -> ModelRow | None:
         """That version of the model, or the newest."""
-        ...
-
-    async def models(self, job: JobName, before: int | None, limit: int) -> Sequence[ModelHead]:
-        """Up to `limit` versions of the job's, newest first, those numbered below `before`."""
-        ...
-
-    async def watched(self, job: JobName) -> Sequence[WatchedRow]:
-        """By system and stream."""
-        ...
-
-
-class VersionWriting(VersionReading, Protocol):
-    async def add_model(self, row: ModelRow) -> None: ...
-
-    async def put_watched(self, job: JobName, rows: Collection[WatchedRow]) -> None:
-        """Replace the job's as a whole: rows of streams that it reads no more go."""
-        ...
-
-
-class SqlVersionReading(SqlDrainReading):
-    """Reads of one transaction."""
-
-    async def model(self, job: JobName, version: int | None = None) -> ModelRow | None:
         query = select(tables.job_models).where(tables.job_models.c.job == job)
         if version is not None:
             query = query.where(tables.job_models.c.version == version)
         found = (await self._connection.execute(query.order_by(tables.job_models.c.version.desc()).limit(1))).first()
         return model_row(found) if found else None
 
-    async def models(self, job: JobName, before: int | None, limit: int) -> Sequence[ModelHead]:
+    async def page(self, job: JobName, before: int | None, limit: int) -> Sequence[ModelHead]:
+        """Up to `limit` versions of the job's, newest first, below version `before`."""
         table = tables.job_models
         heads = [column for column in table.c if column.name != "document"]  # which may be megabytes
         query = select(*heads).where(table.c.job == job).order_by(table.c.version.desc()).limit(limit)
@@ -99,21 +77,54 @@ class SqlVersionReading(SqlDrainReading):
             query = query.where(table.c.version < before)
         return [ModelHead(**found._asdict()) for found in await self._connection.execute(query)]
 
-    async def watched(self, job: JobName) -> Sequence[WatchedRow]:
+    async def monitored(self, job: JobName) -> Sequence[MonitoredStreamRow]:
+        """By system and stream."""
         table = tables.watched_streams
         query = select(table).where(table.c.job == job).order_by(table.c.system, table.c.stream)
-        return [watched_row(found) for found in await self._connection.execute(query)]
+        return [monitored_stream_row(found) for found in await self._connection.execute(query)]
+
+    async def assignment(self, job: JobName) -> Previous:
+        """What the last model decided; an empty one before the first."""
+        owners, counts = tables.assignments, tables.baselines
+        grouping = await self._connection.scalar(select(tables.jobs.c.grouping).where(tables.jobs.c.job == job))
+        return Previous(
+            tasks={
+                Ssp(f.system, f.stream, f.partition): TaskName(f.task)
+                for f in await self._connection.execute(select(owners).where(owners.c.job == job))
+            },
+            baselines={
+                StreamId(f.system, f.stream): f.partitions
+                for f in await self._connection.execute(select(counts).where(counts.c.job == job))
+            },
+            grouping=grouping or "",
+        )
 
 
-class SqlVersionWriting(SqlVersionReading, SqlDrainWriting):
-    """Reads and writes of one transaction."""
-
-    async def add_model(self, row: ModelRow) -> None:
+class JobModelWrites(JobModelReads, Writes):
+    async def add(self, row: ModelRow) -> None:
         await self._connection.execute(insert(tables.job_models).values(model_columns(row)))
 
-    async def put_watched(self, job: JobName, watched: Collection[WatchedRow]) -> None:
+    async def put_monitored(self, job: JobName, watched: Collection[MonitoredStreamRow]) -> None:
+        """Replace the job's as a whole: rows of streams that it reads no more go."""
         await self._connection.execute(delete(tables.watched_streams).where(tables.watched_streams.c.job == job))
-        await self._put(tables.watched_streams, [watched_columns(row) for row in watched])
+        await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
+
+    async def put_assignment(self, job: JobName, assignment: Previous) -> None:
+        """Replace the job's assignment as a whole: rows of removed streams are deleted."""
+        for table in (tables.assignments, tables.baselines):
+            await self._connection.execute(delete(table).where(table.c.job == job))
+        await self._put(
+            tables.assignments,
+            [
+                {"job": job, "system": s.system, "stream": s.stream, "partition": s.partition, "task": task}
+                for s, task in assignment.tasks.items()
+            ],
+        )
+        await self._put(
+            tables.baselines,
+            [{"job": job, "system": s.system, "stream": s.stream, "partitions": n} for s, n in assignment.baselines.items()],
+        )
+        await self._connection.execute(update(tables.jobs).where(tables.jobs.c.job == job).values(grouping=assignment.grouping))
 
 
 def model_columns(row: ModelRow) -> Columns:
@@ -133,9 +144,9 @@ def model_row(found: Row[Any]) -> ModelRow:
     return ModelRow(**found._asdict())
 
 
-def watched_columns(row: WatchedRow) -> Columns:
+def monitored_stream_columns(row: MonitoredStreamRow) -> Columns:
     return asdict(row) | {"verdict": row.verdict.value}
 
 
-def watched_row(found: Row[Any]) -> WatchedRow:
-    return WatchedRow(**{**found._asdict(), "verdict": Verdict(found.verdict)})
+def monitored_stream_row(found: Row[Any]) -> MonitoredStreamRow:
+    return MonitoredStreamRow(**{**found._asdict(), "verdict": Verdict(found.verdict)})

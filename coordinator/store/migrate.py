@@ -12,7 +12,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from coordinator.store.sql import SqlStore
+from coordinator.store.sql import Store
 from sluice.core.errors import StoreUnavailable
 
 _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
@@ -34,7 +34,7 @@ def _upgrade(connection: Connection) -> str:
     return head or "none"
 
 
-async def upgrade(store: SqlStore) -> str:
+async def upgrade(store: Store) -> str:
     """Migrate to the newest revision; its id. Raises StoreUnavailable, also for a database made by a newer Sluice."""
     try:
         async with store.engine.begin() as connection:

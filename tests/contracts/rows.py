@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from coordinator.store.cleanup import CleanupKind, CleanupRow, MarkedBlobRow
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.jobmodels import ModelRow, WatchedRow
-from coordinator.store.port import ContainerRow, ContainerState, RunRow, StoreRow, TaskOwnershipRow
-from coordinator.store.snapshots import CleanupKind, CleanupRow, CondemnedRow, MarkerRow, PinRow, SnapshotRow
+from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow, TaskOwnershipRow
+from coordinator.store.jobmodels import ModelRow, MonitoredStreamRow
+from coordinator.store.runs import RunRow
+from coordinator.store.snapshots import MarkerRow, PinRow, SnapshotRow
 from sluice.core.drain import DrainId, Phase
 from sluice.core.expansion import Verdict
 from sluice.core.graph import Stage
@@ -61,7 +63,7 @@ def container_row(execution_id: str = "c1", processor_id: str = "0", epoch: int 
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def hold_row(
+def ownership_row(
     task: str = "Partition 0", generation: int = 1, holder: str = "c1", *, released: bool = False, job: JobName = JOB
 ) -> TaskOwnershipRow:
     return TaskOwnershipRow(
@@ -69,16 +71,16 @@ def hold_row(
     )
 
 
-def store_row(task: str = "Partition 0", stage: str = "route", job: JobName = JOB) -> StoreRow:
-    return StoreRow(job, TaskName(task), StageName(stage), Lineage("l1"))
+def stage_state_row(task: str = "Partition 0", stage: str = "route", job: JobName = JOB) -> StageStateRow:
+    return StageStateRow(job, TaskName(task), StageName(stage), Lineage("l1"))
 
 
 def model_row(version: int = 1, job: JobName = JOB) -> ModelRow:
     return ModelRow(job, version, RunId("r1"), "hash", NOON, "because", "somebody", '{"é":1}')
 
 
-def watched_row(stream: str = "ads.clicks", job: JobName = JOB, **changes: object) -> WatchedRow:
-    row = WatchedRow(job, "kafka", stream, RunId("r1"), "clicks", 2, 4, Verdict.SAFE, "é", NOON)
+def monitored_stream_row(stream: str = "ads.clicks", job: JobName = JOB, **changes: object) -> MonitoredStreamRow:
+    row = MonitoredStreamRow(job, "kafka", stream, RunId("r1"), "clicks", 2, 4, Verdict.SAFE, "é", NOON)
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
@@ -114,8 +116,8 @@ def cleanup_row(number: int = 1, kind: CleanupKind = CleanupKind.KEEP, due: date
     return replace(row, **changes)  # type: ignore[arg-type]
 
 
-def condemned_row(blob: str, at: datetime = NOON, blob_store: BlobStoreName = LOCAL) -> CondemnedRow:
-    return CondemnedRow(blob_store, BlobId(blob), 7, at)
+def marked_blob_row(blob: str, at: datetime = NOON, blob_store: BlobStoreName = LOCAL) -> MarkedBlobRow:
+    return MarkedBlobRow(blob_store, BlobId(blob), 7, at)
 
 
 def drain_row(seq: int = 1, run_id: str = "r1", job: JobName = JOB, **changes: object) -> DrainRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.ids import Generation, RunId, StageName, TaskName
 from tests.contracts.rows import JOB, NOON, OTHER, SSP, checkpoint_of, drain_row, drain_stage_row
@@ -13,19 +13,19 @@ from tests.contracts.rows import JOB, NOON, OTHER, SSP, checkpoint_of, drain_row
 class StoreDrainsContract:
     async def test_nothing_is_known_of_drains_in_an_empty_store(self, store: Store) -> None:
         async with store.read() as tx:
-            assert await tx.drain(DrainId("d")) is None
-            assert await tx.newest_drain(RunId("r1")) is None
-            assert await tx.last_drained(JOB) is None
-            assert await tx.drain_stage(DrainId("d"), TaskName("t"), StageName("s")) is None
+            assert await tx.drains.get(DrainId("d")) is None
+            assert await tx.drains.newest(RunId("r1")) is None
+            assert await tx.drains.last_drained(JOB) is None
+            assert await tx.drains.stage(DrainId("d"), TaskName("t"), StageName("s")) is None
             lists = [
-                await tx.drains(JOB, None, 9),
-                await tx.active_drains(),
-                await tx.failed_flushes(JOB),
-                await tx.drain_stages(DrainId("d")),
+                await tx.drains.page(JOB, None, 9),
+                await tx.drains.active(),
+                await tx.drains.failed_flushes(JOB),
+                await tx.drains.stages(DrainId("d")),
             ]
             assert [list(each) for each in lists] == [[]] * 4
-            assert (dict(await tx.drain_outcomes()), dict(await tx.drain_tally(DrainId("d")))) == ({}, {})
-            assert await tx.lowest_step(DrainId("d")) is Step.COMMITTED
+            assert (dict(await tx.drains.outcomes()), dict(await tx.drains.tally(DrainId("d")))) == ({}, {})
+            assert await tx.drains.lowest_step(DrainId("d")) is Step.COMMITTED
 
     async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
         times = {name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))}
@@ -41,12 +41,12 @@ class StoreDrainsContract:
             **times,
         )
         async with store.begin() as tx:
-            await tx.put_drain(drain_row(2**30))
-            await tx.put_drain(full)
-            assert await tx.drain(full.drain_id) == full
+            await tx.drains.put(drain_row(2**30))
+            await tx.drains.put(full)
+            assert await tx.drains.get(full.drain_id) == full
         async with store.read() as tx:
-            assert await tx.drain(full.drain_id) == full
-            assert await tx.newest_drain(full.run_id) == full
+            assert await tx.drains.get(full.drain_id) == full
+            assert await tx.drains.newest(full.run_id) == full
 
     async def test_every_field_of_a_stage_in_a_drain_comes_back(self, store: Store) -> None:
         full = drain_stage_row(
@@ -63,59 +63,59 @@ class StoreDrainsContract:
             reported_at=NOON,
         )
         async with store.begin() as tx:
-            await tx.put_drain_stages([drain_stage_row(), drain_stage_row(drain_id="other")])
-            await tx.put_drain_stages([full])
+            await tx.drains.put_stages([drain_stage_row(), drain_stage_row(drain_id="other")])
+            await tx.drains.put_stages([full])
         async with store.read() as tx:
-            assert await tx.drain_stage(full.drain_id, full.task, full.stage) == full
-            assert list(await tx.drain_stages(full.drain_id)) == [full]
+            assert await tx.drains.stage(full.drain_id, full.task, full.stage) == full
+            assert list(await tx.drains.stages(full.drain_id)) == [full]
 
     async def test_drains_come_newest_first_in_pages_of_a_job(self, store: Store) -> None:
         over = {"phase": Phase.CANCELLED, "ended_at": NOON}
         async with store.begin() as tx:
             for seq in (2, 1, 3):
-                await tx.put_drain(drain_row(seq, **over))
-            await tx.put_drain(drain_row(9, "r2", OTHER, **over))
+                await tx.drains.put(drain_row(seq, **over))
+            await tx.drains.put(drain_row(9, "r2", OTHER, **over))
         async with store.read() as tx:
-            assert [row.seq for row in await tx.drains(JOB, None, 2)] == [3, 2]
-            assert [row.seq for row in await tx.drains(JOB, 2, 2)] == [1]
-            newest = await tx.newest_drain(RunId("r1"))
+            assert [row.seq for row in await tx.drains.page(JOB, None, 2)] == [3, 2]
+            assert [row.seq for row in await tx.drains.page(JOB, 2, 2)] == [1]
+            newest = await tx.drains.newest(RunId("r1"))
             assert newest is not None
             assert newest.seq == 3
 
     async def test_drains_are_told_by_how_they_ended(self, store: Store) -> None:
         ended = {"ended_at": NOON}
         async with store.begin() as tx:
-            await tx.put_drain(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))
-            await tx.put_drain(drain_row(2, phase=Phase.DRAINED, flushing_at=NOON, **ended))
-            await tx.put_drain(drain_row(3, phase=Phase.FAILED, flushing_at=NOON, **ended))
-            await tx.put_drain(drain_row(4, phase=Phase.FAILED, **ended))
-            await tx.put_drain(drain_row(5, phase=Phase.FLUSHING, flushing_at=NOON))
-            await tx.put_drain(drain_row(1, "r2", OTHER))
+            await tx.drains.put(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))
+            await tx.drains.put(drain_row(2, phase=Phase.DRAINED, flushing_at=NOON, **ended))
+            await tx.drains.put(drain_row(3, phase=Phase.FAILED, flushing_at=NOON, **ended))
+            await tx.drains.put(drain_row(4, phase=Phase.FAILED, **ended))
+            await tx.drains.put(drain_row(5, phase=Phase.FLUSHING, flushing_at=NOON))
+            await tx.drains.put(drain_row(1, "r2", OTHER))
         async with store.read() as tx:
-            last = await tx.last_drained(JOB)
+            last = await tx.drains.last_drained(JOB)
             assert last is not None
-            assert (last.seq, await tx.last_drained(OTHER)) == (2, None)
-            assert list(await tx.failed_flushes(JOB)) == [drain_row(3).drain_id]
-            assert [(row.job, row.seq) for row in await tx.active_drains()] == [(JOB, 5), (OTHER, 1)]
+            assert (last.seq, await tx.drains.last_drained(OTHER)) == (2, None)
+            assert list(await tx.drains.failed_flushes(JOB)) == [drain_row(3).drain_id]
+            assert [(row.job, row.seq) for row in await tx.drains.active()] == [(JOB, 5), (OTHER, 1)]
             counts = {Phase.DRAINED: 2, Phase.FAILED: 2, Phase.FLUSHING: 1, Phase.REQUESTED: 1}
-            assert dict(await tx.drain_outcomes()) == counts
+            assert dict(await tx.drains.outcomes()) == counts
 
     async def test_a_stage_is_behind_a_step_while_some_task_has_not_taken_it(self, store: Store) -> None:
         rows = [drain_stage_row("t0", step=Step.FLUSHED), drain_stage_row("t1", step=Step.FLUSHING)]
         drain_id, stage = rows[0].drain_id, rows[0].stage
         async with store.begin() as tx:
-            await tx.put_drain_stages([*rows, drain_stage_row(drain_id="other")])
-            assert await tx.is_behind(drain_id, stage, Step.FLUSHED)
-            assert not await tx.is_behind(drain_id, StageName("another"), Step.FLUSHED)
-            await tx.put_drain_stages([drain_stage_row("t1", step=Step.FLUSHED)])
-            assert not await tx.is_behind(drain_id, stage, Step.FLUSHED)
+            await tx.drains.put_stages([*rows, drain_stage_row(drain_id="other")])
+            assert await tx.drains.is_behind(drain_id, stage, Step.FLUSHED)
+            assert not await tx.drains.is_behind(drain_id, StageName("another"), Step.FLUSHED)
+            await tx.drains.put_stages([drain_stage_row("t1", step=Step.FLUSHED)])
+            assert not await tx.drains.is_behind(drain_id, stage, Step.FLUSHED)
 
     async def test_the_lowest_step_is_that_of_the_stage_furthest_behind(self, store: Store) -> None:
         rows = [drain_stage_row(f"t{n}", step=step) for n, step in enumerate((Step.FLUSHED, Step.STOPPED, Step.COMMITTED))]
         async with store.begin() as tx:
-            await tx.put_drain_stages([*rows, drain_stage_row(drain_id="other")])
-            assert await tx.lowest_step(rows[0].drain_id) is Step.STOPPED
-            await tx.put_drain_stages([drain_stage_row("t1", step=Step.COMMITTED)])
-            assert await tx.lowest_step(rows[0].drain_id) is Step.FLUSHED
-            assert [row.task for row in await tx.drain_stages(rows[0].drain_id)] == ["t0", "t1", "t2"]
-            assert dict(await tx.drain_tally(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}
+            await tx.drains.put_stages([*rows, drain_stage_row(drain_id="other")])
+            assert await tx.drains.lowest_step(rows[0].drain_id) is Step.STOPPED
+            await tx.drains.put_stages([drain_stage_row("t1", step=Step.COMMITTED)])
+            assert await tx.drains.lowest_step(rows[0].drain_id) is Step.FLUSHED
+            assert [row.task for row in await tx.drains.stages(rows[0].drain_id)] == ["t0", "t1", "t2"]
+            assert dict(await tx.drains.tally(rows[0].drain_id)) == {Step.FLUSHED: 1, Step.COMMITTED: 2}

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import fields
 
 from coordinator.store.jobmodels import ModelHead, ModelRow
-from coordinator.store.port import Store
+from coordinator.store.sql import Store
 from sluice.core.expansion import Verdict
 from sluice.core.ids import StreamId
-from tests.contracts.rows import JOB, NOON, OTHER, model_row, watched_row
+from tests.contracts.rows import JOB, NOON, OTHER, model_row, monitored_stream_row
 
 
 def head(row: ModelRow) -> ModelHead:
@@ -20,40 +20,40 @@ class StoreVersionsContract:
     async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
         async with store.begin() as tx:
             for version in (1, 2, 10):
-                await tx.add_model(model_row(version))
+                await tx.jobmodels.add(model_row(version))
         async with store.read() as tx:
-            assert await tx.model(JOB) == model_row(10)
-            assert await tx.model(JOB, 2) == model_row(2)
-            assert await tx.model(JOB, 3) is None
-            assert await tx.model(OTHER) is None
+            assert await tx.jobmodels.get(JOB) == model_row(10)
+            assert await tx.jobmodels.get(JOB, 2) == model_row(2)
+            assert await tx.jobmodels.get(JOB, 3) is None
+            assert await tx.jobmodels.get(OTHER) is None
 
     async def test_versions_come_newest_first_in_pages_without_their_models(self, store: Store) -> None:
         async with store.begin() as tx:
             for version in (1, 2, 10):
-                await tx.add_model(model_row(version))
-            await tx.add_model(model_row(3, OTHER))
+                await tx.jobmodels.add(model_row(version))
+            await tx.jobmodels.add(model_row(3, OTHER))
         async with store.read() as tx:
-            assert list(await tx.models(JOB, None, 2)) == [head(model_row(10)), head(model_row(2))]
-            assert list(await tx.models(JOB, 2, 2)) == [head(model_row(1))]
-            assert list(await tx.models(JOB, 1, 2)) == []
+            assert list(await tx.jobmodels.page(JOB, None, 2)) == [head(model_row(10)), head(model_row(2))]
+            assert list(await tx.jobmodels.page(JOB, 2, 2)) == [head(model_row(1))]
+            assert list(await tx.jobmodels.page(JOB, 1, 2)) == []
 
     async def test_every_field_of_a_watched_stream_comes_back(self, store: Store) -> None:
-        full = watched_row(verdict=Verdict.REFUSED, seen=None, kept_from=8)
+        full = monitored_stream_row(verdict=Verdict.REFUSED, seen=None, kept_from=8)
         async with store.begin() as tx:
-            await tx.put_watched(JOB, [full])
-            assert list(await tx.watched(JOB)) == [full]
+            await tx.jobmodels.put_monitored(JOB, [full])
+            assert list(await tx.jobmodels.monitored(JOB)) == [full]
         async with store.read() as tx:
-            assert list(await tx.watched(JOB)) == [full]
+            assert list(await tx.jobmodels.monitored(JOB)) == [full]
             assert full.stream_id == StreamId("kafka", "ads.clicks")
 
     async def test_watched_streams_are_replaced_as_a_whole_and_those_of_other_jobs_stay(self, store: Store) -> None:
         async with store.begin() as tx:
-            await tx.put_watched(JOB, [watched_row("b"), watched_row("a")])
-            await tx.put_watched(OTHER, [watched_row("a", OTHER)])
-            await tx.put_watched(JOB, [watched_row("c"), watched_row("a", since=NOON, reason="")])
+            await tx.jobmodels.put_monitored(JOB, [monitored_stream_row("b"), monitored_stream_row("a")])
+            await tx.jobmodels.put_monitored(OTHER, [monitored_stream_row("a", OTHER)])
+            await tx.jobmodels.put_monitored(JOB, [monitored_stream_row("c"), monitored_stream_row("a", since=NOON, reason="")])
         async with store.read() as tx:
-            assert [row.stream for row in await tx.watched(JOB)] == ["a", "c"]
-            assert list(await tx.watched(OTHER)) == [watched_row("a", OTHER)]
+            assert [row.stream for row in await tx.jobmodels.monitored(JOB)] == ["a", "c"]
+            assert list(await tx.jobmodels.monitored(OTHER)) == [monitored_stream_row("a", OTHER)]
         async with store.begin() as tx:
-            await tx.put_watched(JOB, [])
-            assert list(await tx.watched(JOB)) == []
+            await tx.jobmodels.put_monitored(JOB, [])
+            assert list(await tx.jobmodels.monitored(JOB)) == []

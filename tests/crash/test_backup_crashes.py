@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from coordinator.snapshots.operations import Progress
-from coordinator.store.snapshots import CleanupKind, QueueTally
+from coordinator.store.cleanup import CleanupKind, QueueTally
 from sluice.blobs.port import BlobStore
 from sluice.core.errors import BlobUnavailable, LeaseLost, SnapshotConflict
 from sluice.core.retention import Retention, split
@@ -47,7 +47,7 @@ async def tidied_until_killed(world: World, plan: Plan) -> FaultyBlobs:
 async def garbage(world: World) -> Sequence[BlobId]:
     """What is there and not needed: plans are needed from the oldest retained snapshot on."""
     async with world.store.read() as tx:
-        oldest = min(row.batch_id if row.batch_id is not None else -1 for row in await tx.snapshots_of(KEY))
+        oldest = min(row.batch_id if row.batch_id is not None else -1 for row in await tx.snapshots.of_stage(KEY))
     unneeded = await world.listed() - await world.needed()
     plans = {blob for blob in unneeded if split(blob)[2].startswith(Kind.OFFSETS) and batch_of(blob) > oldest}
     return sorted(unneeded - plans)
@@ -261,8 +261,8 @@ async def test_stages_that_a_job_has_not_any_more_are_retired_after_a_while() ->
     world = await lived()
     await world.tidy()
     async with world.store.begin() as tx:
-        (run,) = await tx.active_runs()
-        await tx.put_run(replace(run, spec=replace(run.spec, stages=()), created_at=world.clock.now()))
+        (run,) = await tx.runs.active()
+        await tx.runs.put(replace(run, spec=replace(run.spec, stages=()), created_at=world.clock.now()))
     assert await world.retire.run_once() == {}
     world.clock.advance(8 * 86400)
     assert await world.retire.run_once() == {}  # a container holds the task still

@@ -62,7 +62,7 @@ class Histories(RuleBasedStateMachine):
 
     async def head(self) -> CommitId | None:
         async with self.world.store.read() as tx:
-            return next((row.head for row in await tx.stores(JOB, TASK)), None)
+            return next((row.head for row in await tx.fleet.stage_states(JOB, TASK)), None)
 
     @precondition(lambda self: self.agent is not None)
     @rule(changes=st.dictionaries(names, bodies, max_size=3))
@@ -117,7 +117,7 @@ class Histories(RuleBasedStateMachine):
     def a_pin_is_taken_away(self, data: st.DataObject) -> None:
         async def pins() -> list[str]:
             async with self.world.store.read() as tx:
-                return [row.pin_id for row in await tx.pins(JOB)]
+                return [row.pin_id for row in await tx.snapshots.pins(JOB)]
 
         if found := self.do(pins()):
             self.do(self.world.registry.unpin(JOB, data.draw(st.sampled_from(found))))
@@ -184,7 +184,7 @@ class Histories(RuleBasedStateMachine):
 
         async def base() -> int:
             async with self.world.store.read() as tx:
-                found = None if head is None else await tx.snapshot(KEY, head)
+                found = None if head is None else await tx.snapshots.get(KEY, head)
             return -1 if found is None or found.batch_id is None else found.batch_id
 
         listed = self.do(self.world.listed())
@@ -193,7 +193,7 @@ class Histories(RuleBasedStateMachine):
 
     async def chosen(self) -> bool:
         async with self.world.store.read() as tx:
-            return any(row.chosen for row in await tx.stores(JOB, TASK))
+            return any(row.chosen for row in await tx.fleet.stage_states(JOB, TASK))
 
 
 TestHistories = Histories.TestCase

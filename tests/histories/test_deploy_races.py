@@ -17,8 +17,8 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import RunRow
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import Store
 from sluice.core.errors import RunIsDraining, StaleRun
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.core.lease import LeasePolicy
@@ -26,6 +26,7 @@ from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.support.api import run_body
+from tests.support.databases import temporary_store
 from tests.support.fakes import FakeClock, no_blob_stores
 from tests.support.streams import TwoPartitions
 
@@ -44,12 +45,12 @@ class SlowSystem(TwoPartitions):
 
 
 class World:
-    """The verbs around one store in memory."""
+    """The services around one database."""
 
     def __init__(self, policy: LeasePolicy | None = None) -> None:
         numbers = count(1)
         self.clock = clock = FakeClock()
-        self.store = MemoryStore()
+        self.store = temporary_store(Store)
         self.system = SlowSystem()
         notices = Notices(self.store)
         self.leases = Leases(policy or LeasePolicy(lease=timedelta(seconds=30)), clock)
@@ -77,7 +78,7 @@ class World:
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:
-            found = await tx.run(run.run_id)
+            found = await tx.runs.get(run.run_id)
         assert found is not None
         return found
 
@@ -104,7 +105,7 @@ async def test_a_run_that_ends_meanwhile_ends_once(world: World) -> None:
     left = await world.row(first)
     assert (left.state, left.reason) == (RunState.FAILED, "by hand")
     async with world.store.read() as tx:
-        assert [row.kind for row in await tx.notices(first.run_id, 0)] == ["STOP", "ENDED"]
+        assert [row.kind for row in await tx.runs.notices(first.run_id, 0)] == ["STOP", "ENDED"]
 
 
 async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> None:
@@ -113,15 +114,15 @@ async def test_a_drain_that_begins_meanwhile_is_not_cut_short(world: World) -> N
 
     async def drain() -> None:
         async with world.store.begin() as tx:
-            found = await tx.run(first.run_id)
+            found = await tx.runs.get(first.run_id)
             assert found is not None
-            await tx.put_run(replace(found, state=RunState.DRAINING))
+            await tx.runs.put(replace(found, state=RunState.DRAINING))
 
     world.system.meanwhile = drain
     with pytest.raises(RunIsDraining):
         await world.deploy()
     async with world.store.read() as tx:
-        current = await tx.current_run(JobName("flight-delays"))
+        current = await tx.runs.current(JobName("flight-delays"))
     assert current == await world.row(first)
     assert current.state is RunState.DRAINING
     assert current.stop_requested_at is None
@@ -132,7 +133,7 @@ async def test_a_run_that_is_drained_meanwhile_is_not_gone_on_from(world: World)
 
     async def drained() -> None:
         async with world.store.begin() as tx:
-            await tx.put_run(replace(first, state=RunState.DRAINED, ended_at=world.clock.now()))
+            await tx.runs.put(replace(first, state=RunState.DRAINED, ended_at=world.clock.now()))
 
     world.system.meanwhile = drained
     with pytest.raises(RunIsDraining, match="meanwhile"):

@@ -27,9 +27,9 @@ from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.store.drains import DrainRow
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import RunRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
+from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Phase, Step, Times
 from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
@@ -38,6 +38,7 @@ from sluice.core.lifecycle import RunState
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.wire import runs as wire_runs
 from tests.support.api import chained_body
+from tests.support.databases import temporary_store
 from tests.support.fakes import FakeClock, no_blob_stores
 from tests.support.streams import TwoPartitions
 
@@ -49,11 +50,11 @@ TIMES = Times(timedelta(seconds=10), timedelta(seconds=25), {})
 
 
 class World:
-    """The verbs around one store in memory; `restart` makes them anew."""
+    """The services around one database; `restart` makes them anew."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.store = MemoryStore()
+        self.store = temporary_store(Store)
         self.numbers = count(1)
         self.run_id = RunId("")
         self.holder, self.generation = "", Generation(0)
@@ -127,32 +128,32 @@ class World:
         number = next(self.numbers)
         made = CommitId(f"{1_700_000_000_000 + number}-123456")
         async with self.store.begin() as tx:
-            (row,) = [row for row in await tx.stores(JOB, key[0]) if row.stage == key[1]]
+            (row,) = [row for row in await tx.fleet.stage_states(JOB, key[0]) if row.stage == key[1]]
             marker = {BlobStoreName("local"): MarkerRow(BlobId(f"b{number}"))}
             now = self.clock.now()
-            await tx.put_snapshot(SnapshotRow(JOB, number, *key, made, row.lineage, 7, self.generation, self.run_id, now, {}, marker))
-            await tx.put_store(replace(row, head=row.head if row.chosen else made))
+            await tx.snapshots.put(SnapshotRow(JOB, number, *key, made, row.lineage, 7, self.generation, self.run_id, now, {}, marker))
+            await tx.fleet.put_stage_state(replace(row, head=row.head if row.chosen else made))
         return made
 
     # --- what is there ---
 
     async def newest(self) -> DrainRow:
         async with self.store.read() as tx:
-            found = await tx.newest_drain(self.run_id)
+            found = await tx.drains.newest(self.run_id)
         return found or DrainRow(DrainId("none"), self.run_id, JOB, 0, "", Phase.CANCELLED, 1, self.clock.now(), TIMES.soft, TIMES.hard)
 
     async def run(self) -> RunRow:
         async with self.store.read() as tx:
-            found = await tx.run(self.run_id)
+            found = await tx.runs.get(self.run_id)
         assert found is not None
         return found
 
     async def check(self, seen: Mapping[DrainId, Phase]) -> dict[DrainId, Phase]:
         run, drain = await self.run(), await self.newest()
         async with self.store.read() as tx:
-            rows = {(row.task, row.stage): row for row in await tx.drain_stages(drain.drain_id)}
-            stores = {(row.task, row.stage): row for row in await tx.stores(JOB)}
-            pins = [row.pin_id for row in await tx.pins(JOB) if row.expires_at is None]
+            rows = {(row.task, row.stage): row for row in await tx.drains.stages(drain.drain_id)}
+            stores = {(row.task, row.stage): row for row in await tx.fleet.stage_states(JOB)}
+            pins = [row.pin_id for row in await tx.snapshots.pins(JOB) if row.expires_at is None]
         assert (run.state is RunState.DRAINING) == (not drain.phase.over)
         assert (run.state is RunState.DRAINED) == (drain.phase is Phase.DRAINED)
         if drain.phase is Phase.DRAINED:

@@ -23,8 +23,8 @@ from coordinator.jobmodels.rollout import ModelHistory
 from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, ModelVersions, supposed
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import RunRow, Writing
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import Store, WriteTransaction
 from sluice.core.errors import RunIsDraining, StaleRun, StreamUnavailable, VersionConflict
 from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId, Ssp, TaskName
@@ -33,6 +33,7 @@ from sluice.core.lifecycle import RunState
 from sluice.streams.port import Offsets
 from sluice.wire import runs as wire_runs
 from tests.support.api import run_body
+from tests.support.databases import temporary_store
 from tests.support.fakes import FakeClock, no_blob_stores
 from tests.support.streams import TwoPartitions
 
@@ -43,30 +44,37 @@ class Died(Exception):
     """The coordinator's process is gone."""
 
 
-class DyingStore(MemoryStore):
-    """Dies at the so-and-so-many-th call of a transaction that writes, while it is told to."""
+class DyingStore(Store):
+    """The coordinator dies at the `calls_left`-th call of an aggregate in a transaction that writes; never while that is None."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls_left: int | None = None
+    calls_left: int | None = None
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[Writing]:
+    async def begin(self) -> AsyncIterator[WriteTransaction]:
         async with super().begin() as tx:
             yield tx if self.calls_left is None else _Dying(self, tx)  # type: ignore[misc]
 
 
 class _Dying:
-    def __init__(self, store: DyingStore, tx: Writing) -> None:
+    def __init__(self, store: DyingStore, tx: WriteTransaction) -> None:
         self._store = store
         self._tx = tx
+
+    def __getattr__(self, aggregate: str) -> Any:
+        return _DyingAggregate(self._store, getattr(self._tx, aggregate))
+
+
+class _DyingAggregate:
+    def __init__(self, store: DyingStore, aggregate: object) -> None:
+        self._store = store
+        self._aggregate = aggregate
 
     def __getattr__(self, name: str) -> Any:
         assert self._store.calls_left is not None
         self._store.calls_left -= 1
         if self._store.calls_left < 0:
             raise Died(name)
-        return getattr(self._tx, name)
+        return getattr(self._aggregate, name)
 
 
 class GrowingSystem(TwoPartitions):
@@ -87,12 +95,12 @@ class GrowingSystem(TwoPartitions):
 
 
 class World:
-    """The verbs around one store in memory."""
+    """The services around one database."""
 
     def __init__(self) -> None:
         numbers = count(1)
         self.clock = clock = FakeClock()
-        self.store = DyingStore()
+        self.store = temporary_store(DyingStore)
         self.system = GrowingSystem()
         systems = {"log": self.system}
         self.models, notices, names = JobModels(self.store), Notices(self.store), Groupers()
@@ -122,16 +130,22 @@ class World:
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:
-            found = await tx.run(run.run_id)
+            found = await tx.runs.get(run.run_id)
         assert found is not None
         return found
 
     async def everything(self, run: RunRow) -> tuple[object, ...]:
         """All that a version of the run's model is made of."""
         async with self.store.read() as tx:
-            newest = await tx.models(run.job, None, 9)
-            notices = [row.detail.get("version") for row in await tx.notices(run.run_id, 0)]
-            return newest, await tx.run(run.run_id), await tx.assignment(run.job), dict(await tx.starts(run.run_id)), notices
+            newest = await tx.jobmodels.page(run.job, None, 9)
+            notices = [row.detail.get("version") for row in await tx.runs.notices(run.run_id, 0)]
+            return (
+                newest,
+                await tx.runs.get(run.run_id),
+                await tx.jobmodels.assignment(run.job),
+                dict(await tx.runs.start_offsets(run.run_id)),
+                notices,
+            )
 
 
 @pytest.fixture
@@ -208,7 +222,7 @@ async def test_a_run_that_begins_to_drain_meanwhile_does_not_grow(world: World) 
 
     async def drain() -> None:
         async with world.store.begin() as tx:
-            await tx.put_run(replace(run, state=RunState.DRAINING))
+            await tx.runs.put(replace(run, state=RunState.DRAINING))
 
     world.system.meanwhile = drain
     with pytest.raises(RunIsDraining):
@@ -222,9 +236,9 @@ async def test_a_run_that_is_replaced_meanwhile_does_not_grow_and_the_next_one_h
     with pytest.raises(StaleRun):
         await world.grow(run)
     async with world.store.read() as tx:
-        second = await tx.current_run(run.job)
+        second = await tx.runs.current(run.job)
         assert second is not None
-        assert set(await tx.starts(second.run_id)) == {Ssp("log", "flights", p) for p in range(4)}
+        assert set(await tx.runs.start_offsets(second.run_id)) == {Ssp("log", "flights", p) for p in range(4)}
 
 
 async def test_a_deployment_during_which_the_former_run_grows_is_planned_anew(world: World) -> None:
@@ -233,8 +247,8 @@ async def test_a_deployment_during_which_the_former_run_grows_is_planned_anew(wo
     second = await world.deploy()
     assert second.spec.streams[0].partitions == 4
     async with world.store.read() as tx:
-        assert len((await tx.assignment(run.job)).tasks) == 4
-        assert [head.version for head in await tx.models(run.job, None, 9)] == [2, 1]
+        assert len((await tx.jobmodels.assignment(run.job)).tasks) == 4
+        assert [head.version for head in await tx.jobmodels.page(run.job, None, 9)] == [2, 1]
     assert (second.model_version, (await world.row(run)).model_version) == (2, 2)
 
 
@@ -252,7 +266,7 @@ async def test_a_system_that_fails_before_the_store_is_asked_changes_nothing(wor
     world.system.meanwhile = fail
     await world.watch.run_once()
     async with world.store.read() as tx:
-        (row,) = await tx.watched(run.job)
+        (row,) = await tx.jobmodels.monitored(run.job)
     assert (row.verdict, row.known, row.seen) == ("UNKNOWN", 2, 4)
     assert "log.flights has 4 partitions: the cluster is away" in row.reason
     assert await world.watch.run_once() == {"changed": 1, "grown": 1}
@@ -279,5 +293,5 @@ async def test_a_roll_back_while_the_monitor_looks_is_not_forgotten(world: World
     left = await world.row(run)
     assert (left.model_version, left.spec.streams[0].partitions) == (3, 2)
     async with world.store.read() as tx:
-        (row,) = await tx.watched(run.job)
+        (row,) = await tx.jobmodels.monitored(run.job)
     assert (row.kept_from, row.verdict) == (4, "REFUSED")

@@ -19,9 +19,9 @@ from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import is_ours
 from coordinator.snapshots.reports import Marked, Reported, Snapshots
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import StoreRow
+from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import MarkerRow
+from coordinator.store.sql import Store
 from sluice import Job
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
@@ -44,8 +44,9 @@ from sluice.core.snapshot import (
     offsets_blob_id,
     walk,
 )
-from tests.contracts.rows import JOB, NOON, SSP, hold_row, run_row, run_spec
+from tests.contracts.rows import JOB, NOON, SSP, ownership_row, run_row, run_spec
 from tests.support.agents import Incarnation, Place
+from tests.support.databases import temporary_store
 from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.fakes import FakeClock
 from tests.support.memory import MemoryBlobs
@@ -79,7 +80,7 @@ class World:
 
     blobs: BlobStore
     clock: FakeClock
-    store: MemoryStore
+    store: Store
     retention: Retention
     number: count[int] = field(default_factory=lambda: count(1))
     kept: dict[CommitId, Files] = field(default_factory=dict)
@@ -115,21 +116,21 @@ class World:
     async def begin(self) -> None:
         await self.blob_stores.opened(LOCAL)
         async with self.store.begin() as tx:
-            await tx.put_run(run_row(RUN, state=RunState.RUNNING, spec=run_spec(JOB, [STAGE], containers=1)))
-            await tx.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
+            await tx.runs.put(run_row(RUN, state=RunState.RUNNING, spec=run_spec(JOB, [STAGE], containers=1)))
+            await tx.jobmodels.put_assignment(JOB, Previous({SSP: TASK}, {SSP.stream_id: 1}, "g"))
 
     # --- the agent ---
 
     async def acquired(self, skew_hours: float = 0.0) -> Agent:
         """A new holder of the task: it restores the head of the store, as a container without a local directory does."""
         async with self.store.begin() as tx:
-            held = await tx.hold(JOB, TASK)
-            generation = Generation(1 if held is None else held.hold.generation + 1)
-            await tx.put_hold(replace(hold_row(TASK, generation, f"c{generation}"), run_id=RUN))
-            rows = await tx.stores(JOB, TASK)
-            row = rows[0] if rows else StoreRow(JOB, TASK, STAGE, Lineage(f"l{next(self.number)}"))
-            await tx.put_store(row)
-            head = None if row.head is None else await tx.snapshot(KEY, row.head)
+            held = await tx.fleet.owner(JOB, TASK)
+            generation = Generation(1 if held is None else held.owner.generation + 1)
+            await tx.fleet.put_owner(replace(ownership_row(TASK, generation, f"c{generation}"), run_id=RUN))
+            rows = await tx.fleet.stage_states(JOB, TASK)
+            row = rows[0] if rows else StageStateRow(JOB, TASK, STAGE, Lineage(f"l{next(self.number)}"))
+            await tx.fleet.put_stage_state(row)
+            head = None if row.head is None else await tx.snapshots.get(KEY, row.head)
         agent = Agent(generation, row.lineage, {}, -1, None, skew_hours=skew_hours)
         if row.chosen:
             agent.lineage = await self.snapshots.new_lineage(RUN, TASK, STAGE, generation, row.lineage, "chosen")
@@ -143,9 +144,9 @@ class World:
 
     async def released(self) -> None:
         async with self.store.begin() as tx:
-            row = await tx.hold(JOB, TASK)
+            row = await tx.fleet.owner(JOB, TASK)
             if row is not None:
-                await tx.put_hold(replace(row, hold=replace(row.hold, released=True)))
+                await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
 
     def fresh(self, kind: Kind, agent: Agent) -> BlobId:
         millis = int((self.clock.now().timestamp() + agent.skew_hours * 3600) * 1000)
@@ -210,7 +211,7 @@ class World:
 
     async def retained(self) -> Mapping[CommitId, BlobId]:
         async with self.store.read() as tx:
-            return {row.checkpoint: row.markers[LOCAL].index for row in await tx.snapshots_of(KEY)}
+            return {row.checkpoint: row.markers[LOCAL].index for row in await tx.snapshots.of_stage(KEY)}
 
     async def check_retained(self) -> None:
         """Every retained snapshot restores byte for byte."""
@@ -246,7 +247,7 @@ async def _no_pause(seconds: float) -> None:
 
 def new_world(retention: Retention | None = None) -> World:
     clock = FakeClock(start=NOON)
-    return World(MemoryBlobs(clock), clock, MemoryStore(), retention or Retention(2))
+    return World(MemoryBlobs(clock), clock, temporary_store(Store), retention or Retention(2))
 
 
 BACKED_UP = {"backup_stores": None, "restore_from": None}

@@ -1,14 +1,91 @@
-"""Another client of a coordinator's PostgreSQL, which can end its sessions and take the claim from it."""
+"""Empty databases for tests that are not about the database, and another client of a coordinator's PostgreSQL, which can end its sessions
+and take the claim from it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import sqlite3
+from atexit import register
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, closing
+from functools import partial
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any, TypeVar
+from weakref import finalize
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+import aiosqlite
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from coordinator.store.sql import Store, new_engine
+from coordinator.store.sqlite import Connection
+from coordinator.store.tables import metadata
+
+AnyStore = TypeVar("AnyStore", bound=Store)
+
+
+class _Inline:
+    """In place of the queue of a connection's thread: runs the work right away."""
+
+    def put_nowait(self, item: tuple[asyncio.Future[Any] | None, Callable[[], object]]) -> None:
+        future, work = item
+        try:
+            result = work()
+        except Exception as error:
+            if future is not None:
+                future.set_exception(error)
+        else:
+            if future is not None:
+                future.set_result(result)
+
+
+class _InlineConnection(Connection):
+    """Runs statements on the event loop's own thread: against a file in the page cache this is several times faster."""
+
+    def __await__(self) -> Generator[Any, None, aiosqlite.Connection]:
+        self._tx = _Inline()  # type: ignore[assignment]
+        return self._connect().__await__()
+
+
+def _connect_inline(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
+    parameters["async_creator_fn"] = lambda *arguments, **named: _InlineConnection(partial(sqlite3.connect, *arguments, **named), 64)
+
+
+def _do_not_sync(connection: Any, _record: object) -> None:
+    connection.cursor().execute("PRAGMA synchronous=OFF")
+
+
+_unused: list[AsyncEngine] = []
+"""SQLAlchemy compiles each statement once for an engine, which takes longer than to run it: so engines are used again."""
+
+
+def temporary_store(kind: type[AnyStore]) -> AnyStore:
+    """An empty store of that class in an SQLite file.
+
+    It need not be closed: its file is used again when nothing refers to the store. It may be used by one event loop after another. It does
+    not wait for the disk, because no test cuts the power."""
+    engine = _unused.pop() if _unused else _new_database()
+    with closing(sqlite3.connect(str(engine.url.database))) as connection:
+        for table in metadata.tables:
+            connection.execute(f"DELETE FROM {table}")
+        connection.commit()
+    store = kind(engine)
+    finalize(store, _unused.append, engine)
+    return store
+
+
+def _new_database() -> AsyncEngine:
+    directory = mkdtemp(prefix="sluice-tests-")
+    register(rmtree, directory, ignore_errors=True)
+    file = f"{directory}/coordinator.db"
+    schema = create_engine(f"sqlite:///{file}")
+    metadata.create_all(schema)
+    schema.dispose()
+    engine = new_engine(f"sqlite+aiosqlite:///{file}")
+    event.listen(engine.sync_engine, "do_connect", _connect_inline)
+    event.listen(engine.sync_engine, "connect", _do_not_sync)
+    return engine
 
 
 class Other:

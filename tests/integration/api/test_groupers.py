@@ -16,7 +16,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
-from coordinator.store.memory import MemoryStore
+from coordinator.store.sql import Store
 from sluice.core.errors import BadGrouping
 from sluice.core.ids import RunId
 from sluice.deploy import job_request
@@ -24,6 +24,7 @@ from sluice.streams.log import LogSystem
 from sluice.wire import runs as wire_runs
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.custom_groupers import Endless
+from tests.support.databases import temporary_store
 from tests.support.fakes import FakeClock, no_blob_stores
 
 BY_PARITY = "tests.support.custom_groupers:ByParity"
@@ -133,7 +134,7 @@ async def test_heartbeats_go_on_while_a_grouper_thinks(caller: Caller) -> None:
 
 
 async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, caller: Caller, clock: FakeClock) -> None:
-    store, systems = MemoryStore(), {"log": LogSystem(home / "log")}
+    store, systems = temporary_store(Store), {"log": LogSystem(home / "log")}
     within = timedelta(seconds=0.05)
     names = Groupers(["tests.support.custom_groupers:*"], within)
     models, notices = JobModels(store), Notices(store)

@@ -10,40 +10,37 @@ from datetime import timedelta
 import pytest
 
 from coordinator.fleet.notices import Notices
-from coordinator.store.memory import MemoryStore
-from coordinator.store.port import Reading
+from coordinator.store.sql import ReadTransaction, Store
 from sluice.core.errors import UnknownRun
 from sluice.core.ids import RunId
 from tests.contracts.rows import NOON, run_row
+from tests.support.databases import temporary_store
 
 RUN = RunId("r1")
 LONG, SHORT = timedelta(seconds=300), timedelta(seconds=0.01)
 
 
-class CountingStore(MemoryStore):
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = 0
+class CountingStore(Store):
+    reads = 0
 
     @asynccontextmanager
-    async def read(self) -> AsyncIterator[Reading]:
+    async def read(self) -> AsyncIterator[ReadTransaction]:
         self.reads += 1
         async with super().read() as tx:
-            await asyncio.sleep(0)  # as long as another database takes: others get their turn
             yield tx
 
 
 @pytest.fixture
 async def store() -> CountingStore:
-    made = CountingStore()
+    made = temporary_store(CountingStore)
     async with made.begin() as tx:
-        await tx.put_run(run_row("r1"))
+        await tx.runs.put(run_row("r1"))
     return made
 
 
 async def add(store: CountingStore, notices: Notices) -> None:
     async with store.begin() as tx:
-        await tx.add_notice(RUN, "STOP", NOON, {})
+        await tx.runs.add_notice(RUN, "STOP", NOON, {})
     notices.notify(RUN)
 
 
@@ -92,7 +89,7 @@ async def test_what_nobody_rang_for_is_found_by_the_poll_after_the_next(store: C
     poll = asyncio.create_task(notices.after(RUN, 0, SHORT))
     await waiting(notices, 1)
     async with store.begin() as tx:
-        await tx.add_notice(RUN, "STOP", NOON, {})
+        await tx.runs.add_notice(RUN, "STOP", NOON, {})
     assert await poll == []
     assert [row.seq for row in await notices.after(RUN, 0, LONG)] == [1]
 

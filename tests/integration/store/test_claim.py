@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.store.claim import SessionClaim
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from sluice.core.errors import DatabaseInUse, StoreUnavailable
 from sluice.core.ids import RunId
 from tests.contracts.rows import run_row
@@ -24,7 +24,7 @@ from tests.support.servers import Postgres
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SqlStore]:
+async def opened(url: str) -> AsyncIterator[Store]:
     store = open_store(url)
     try:
         yield store
@@ -81,7 +81,7 @@ async def other(url: str) -> AsyncIterator[Other]:
 
 
 @asynccontextmanager
-async def claimed(url: str) -> AsyncIterator[SqlStore]:
+async def claimed(url: str) -> AsyncIterator[Store]:
     """A store as a coordinator opens it."""
     async with opened(url) as store:
         await store.claim()
@@ -90,9 +90,9 @@ async def claimed(url: str) -> AsyncIterator[SqlStore]:
         yield store
 
 
-async def write(store: SqlStore, run_id: str = "r1") -> None:
+async def write(store: Store, run_id: str = "r1") -> None:
     async with store.begin() as tx:
-        await tx.put_run(run_row(run_id))
+        await tx.runs.put(run_row(run_id))
 
 
 async def test_a_database_has_one_coordinator_until_that_one_closes_it(url: str) -> None:
@@ -117,7 +117,7 @@ async def test_who_could_not_have_the_database_writes_nothing_to_it(url: str) ->
         with pytest.raises(StoreUnavailable, match="another coordinator's"):
             await write(second)
         async with second.read() as tx:
-            assert await tx.run(RunId("r1")) is None
+            assert await tx.runs.get(RunId("r1")) is None
 
 
 async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url: str, other: Other) -> None:
@@ -130,7 +130,7 @@ async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url:
         assert await other.holder() not in (None, first)
 
 
-async def lost(store: SqlStore) -> None:
+async def lost(store: Store) -> None:
     """The driver hears by itself that the session is gone."""
     while store.claimed:  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -141,15 +141,15 @@ async def test_a_transaction_whose_session_ends_writes_nothing(url: str, other: 
         with pytest.raises(StoreUnavailable):
             await write_and_lose(store, other)
         async with store.read() as tx:
-            assert await tx.run(RunId("r1")) is None
+            assert await tx.runs.get(RunId("r1")) is None
         await write(store, "r2")
         async with store.read() as tx:
-            assert await tx.run(RunId("r2")) is not None
+            assert await tx.runs.get(RunId("r2")) is not None
 
 
-async def write_and_lose(store: SqlStore, other: Other) -> None:
+async def write_and_lose(store: Store, other: Other) -> None:
     async with store.begin() as tx:
-        await tx.put_run(run_row())
+        await tx.runs.put(run_row())
         await other.end(await other.holder())
 
 

@@ -13,14 +13,14 @@ from sqlalchemy import Connection, inspect, text
 
 from coordinator.store import tables
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from sluice.core.errors import StoreUnavailable
 
 SLUICE = [sys.executable, "-m", "sluice"]
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
     made = open_store(f"sqlite+aiosqlite:///{tmp_path / 'coordinator.db'}")
     yield made
     await made.close()
@@ -39,20 +39,20 @@ def indexes(connection: Connection) -> dict[str, set[tuple[str, bool]]]:
     }
 
 
-async def test_the_migrations_build_the_tables_that_the_code_declares(store: SqlStore) -> None:
+async def test_the_migrations_build_the_tables_that_the_code_declares(store: Store) -> None:
     await upgrade(store)
     async with store.engine.connect() as connection:
         assert await connection.run_sync(differences) == []
 
 
-async def test_the_comparison_would_see_a_missing_column(store: SqlStore) -> None:
+async def test_the_comparison_would_see_a_missing_column(store: Store) -> None:
     await upgrade(store)
     async with store.engine.begin() as connection:
         await connection.execute(text("ALTER TABLE runs DROP COLUMN reason"))
         assert [each[0] for each in await connection.run_sync(differences)] == ["add_column"]
 
 
-async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: SqlStore, tmp_path: Path) -> None:
+async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: Store, tmp_path: Path) -> None:
     await upgrade(store)
     fresh = open_store(f"sqlite+aiosqlite:///{tmp_path / 'fresh.db'}")
     async with fresh.engine.begin() as connection:
@@ -63,14 +63,14 @@ async def test_the_migrations_build_the_same_indexes_as_a_fresh_schema(store: Sq
         assert await connection.run_sync(indexes) == expected
 
 
-async def test_a_second_upgrade_finds_nothing_to_do(store: SqlStore) -> None:
+async def test_a_second_upgrade_finds_nothing_to_do(store: Store) -> None:
     first = await upgrade(store)
     assert await upgrade(store) == first
     async with store.engine.connect() as connection:
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).all() == [(first,)]
 
 
-async def test_a_database_of_a_newer_sluice_is_refused_and_left_as_it_is(store: SqlStore) -> None:
+async def test_a_database_of_a_newer_sluice_is_refused_and_left_as_it_is(store: Store) -> None:
     await upgrade(store)
     async with store.engine.begin() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))

@@ -8,7 +8,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection
 
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from coordinator.store.tables import metadata
 from sluice.core.errors import StoreUnavailable
 from tests.contracts.store import StoreContract
@@ -17,7 +17,7 @@ from tests.support.servers import Postgres
 
 
 @pytest.fixture
-async def migrated(postgres_server: Postgres) -> AsyncIterator[SqlStore]:
+async def migrated(postgres_server: Postgres) -> AsyncIterator[Store]:
     made = open_store(postgres_server.new_database())
     await upgrade(made)
     yield made
@@ -26,11 +26,11 @@ async def migrated(postgres_server: Postgres) -> AsyncIterator[SqlStore]:
 
 class TestPostgresStore(StoreContract):
     @pytest.fixture
-    def store(self, migrated: SqlStore) -> SqlStore:
+    def store(self, migrated: Store) -> Store:
         return migrated
 
 
-async def test_the_migrations_make_the_tables(migrated: SqlStore) -> None:
+async def test_the_migrations_make_the_tables(migrated: Store) -> None:
     def differences(connection: Connection) -> list[object]:
         return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
 
@@ -38,7 +38,7 @@ async def test_the_migrations_make_the_tables(migrated: SqlStore) -> None:
         assert await connection.run_sync(differences) == []
 
 
-async def test_migrating_twice_finds_nothing_to_do(migrated: SqlStore) -> None:
+async def test_migrating_twice_finds_nothing_to_do(migrated: Store) -> None:
     assert await upgrade(migrated) == await upgrade(migrated)
 
 
@@ -46,5 +46,5 @@ async def test_a_server_that_does_not_answer_is_unavailable() -> None:
     away = open_store(f"postgresql+asyncpg://sluice@127.0.0.1:{free_port()}/sluice")
     with pytest.raises(StoreUnavailable):
         async with away.read() as tx:
-            await tx.jobs()
+            await tx.runs.jobs()
     await away.close()

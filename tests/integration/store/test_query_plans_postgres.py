@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from tests.contracts.query_plans import PARTIAL, SMALL, QueryPlanContract, Statement, fill
 from tests.support.servers import Postgres
 
@@ -45,12 +45,12 @@ def scans_a_table(node: Mapping[str, Any], above: str) -> bool:
 
 class TestPostgresPlans(QueryPlanContract):
     @pytest.fixture
-    async def store(self, url: str) -> AsyncIterator[SqlStore]:
+    async def store(self, url: str) -> AsyncIterator[Store]:
         made = open_store(url)
         yield made
         await made.close()
 
-    async def scans(self, store: SqlStore, statement: Statement) -> list[str]:
+    async def scans(self, store: Store, statement: Statement) -> list[str]:
         async with store.engine.connect() as connection:
             found = await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
             (told,) = found.one()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from tests.contracts.query_plans import PARTIAL, QueryPlanContract, Statement, fill
 
 
@@ -28,12 +28,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 class TestSqlitePlans(QueryPlanContract):
     @pytest.fixture
-    async def store(self, url: str) -> AsyncIterator[SqlStore]:
+    async def store(self, url: str) -> AsyncIterator[Store]:
         made = open_store(url)
         yield made
         await made.close()
 
-    async def scans(self, store: SqlStore, statement: Statement) -> list[str]:
+    async def scans(self, store: Store, statement: Statement) -> list[str]:
         """The lines of the plan that go through all of a table, or of an index: in order and up to a limit is another thing."""
         async with store.engine.connect() as connection:
             found = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)

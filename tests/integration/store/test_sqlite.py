@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from coordinator.store.migrate import upgrade
-from coordinator.store.sql import SqlStore, open_store
+from coordinator.store.sql import Store, open_store
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import RunId
 from tests.contracts.rows import JOB, NOON, run_row
@@ -27,7 +27,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def migrated(file: Path) -> AsyncIterator[SqlStore]:
+async def migrated(file: Path) -> AsyncIterator[Store]:
     made = open_store(url(file))
     await upgrade(made)
     yield made
@@ -36,23 +36,23 @@ async def migrated(file: Path) -> AsyncIterator[SqlStore]:
 
 class TestSqliteStore(StoreContract):
     @pytest.fixture
-    def store(self, migrated: SqlStore) -> SqlStore:
+    def store(self, migrated: Store) -> Store:
         return migrated
 
 
-async def test_what_was_written_is_there_after_a_restart(migrated: SqlStore, file: Path) -> None:
+async def test_what_was_written_is_there_after_a_restart(migrated: Store, file: Path) -> None:
     async with migrated.begin() as tx:
-        await tx.put_run(run_row())
+        await tx.runs.put(run_row())
     await migrated.close()
     again = open_store(url(file))
     async with again.read() as tx:
-        assert await tx.run(RunId("r1")) == run_row()
+        assert await tx.runs.get(RunId("r1")) == run_row()
     await again.close()
 
 
-async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migrated: SqlStore, file: Path) -> None:
+async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migrated: Store, file: Path) -> None:
     async with migrated.begin() as tx:
-        await tx.put_run(run_row("r1"))
+        await tx.runs.put(run_row("r1"))
     await migrated.close()
     small = open_store(url(file))
     with sqlite3.connect(file) as connection:
@@ -65,16 +65,16 @@ async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migra
     with pytest.raises(StoreUnavailable, match="full"):
         await write_much(small)
     async with small.read() as tx:
-        assert [row.run_id for row in await tx.active_runs()] == ["r1"]
-        assert list(await tx.notices(RunId("r1"), 0)) == []
+        assert [row.run_id for row in await tx.runs.active()] == ["r1"]
+        assert list(await tx.runs.notices(RunId("r1"), 0)) == []
     await small.close()
 
 
-async def write_much(store: SqlStore) -> None:
+async def write_much(store: Store) -> None:
     async with store.begin() as tx:
-        await tx.put_run(run_row("r2"))
+        await tx.runs.put(run_row("r2"))
         for _ in range(50):
-            await tx.add_notice(RunId("r1"), "STOP", NOON, {"reason": "x" * 5_000})
+            await tx.runs.add_notice(RunId("r1"), "STOP", NOON, {"reason": "x" * 5_000})
 
 
 async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
@@ -84,7 +84,7 @@ async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
     store = open_store(url(file))
     with pytest.raises(StoreUnavailable):
         async with store.read() as tx:
-            await tx.jobs()
+            await tx.runs.jobs()
     with pytest.raises(StoreUnavailable):
         await upgrade(store)
     await store.close()
@@ -94,11 +94,11 @@ async def test_a_directory_that_is_not_there_is_trouble(tmp_path: Path) -> None:
     store = open_store(url(tmp_path / "lost" / "coordinator.db"))
     with pytest.raises(StoreUnavailable):
         async with store.begin() as tx:
-            await tx.put_run(run_row())
+            await tx.runs.put(run_row())
     await store.close()
 
 
-async def test_a_database_that_another_process_holds_too_long_is_trouble(migrated: SqlStore, file: Path) -> None:
+async def test_a_database_that_another_process_holds_too_long_is_trouble(migrated: Store, file: Path) -> None:
     @event.listens_for(migrated.engine.sync_engine, "checkout")
     def impatient(connection: sqlite3.Connection, *_: object) -> None:
         connection.cursor().execute("PRAGMA busy_timeout=1")
@@ -107,31 +107,31 @@ async def test_a_database_that_another_process_holds_too_long_is_trouble(migrate
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked"):
             async with migrated.begin() as tx:
-                await tx.put_run(run_row())
+                await tx.runs.put(run_row())
         other.execute("ROLLBACK")
     async with migrated.begin() as tx:
-        await tx.put_run(run_row())
+        await tx.runs.put(run_row())
     async with migrated.read() as tx:
-        assert await tx.current_run(JOB) == run_row()
+        assert await tx.runs.current(JOB) == run_row()
 
 
 @pytest.fixture
-async def read_only(migrated: SqlStore, file: Path) -> AsyncIterator[SqlStore]:
+async def read_only(migrated: Store, file: Path) -> AsyncIterator[Store]:
     """The same file through a URL that may only read it."""
     async with migrated.begin() as tx:
-        await tx.put_run(run_row())
+        await tx.runs.put(run_row())
     made = open_store(f"sqlite+aiosqlite:///file:{file}?mode=ro&uri=true")
     yield made
     await made.close()
 
 
-async def test_a_read_only_database_is_read_and_refuses_writes_as_trouble(read_only: SqlStore) -> None:
+async def test_a_read_only_database_is_read_and_refuses_writes_as_trouble(read_only: Store) -> None:
     with pytest.raises(StoreUnavailable, match="readonly"):
         async with read_only.begin() as tx:
-            await tx.put_run(run_row("r2"))
+            await tx.runs.put(run_row("r2"))
     async with read_only.read() as tx:
-        assert await tx.run(RunId("r2")) is None
-        assert await tx.run(RunId("r1")) == run_row()
+        assert await tx.runs.get(RunId("r2")) is None
+        assert await tx.runs.get(RunId("r1")) == run_row()
 
 
 @pytest.fixture
@@ -152,16 +152,16 @@ async def test_a_file_that_may_not_be_opened_is_trouble(file: Path, nobodys: Non
     await store.close()
 
 
-async def reads_and_writes(store: SqlStore) -> None:
+async def reads_and_writes(store: Store) -> None:
     while True:
         async with store.begin() as tx:
-            await tx.jobs()
+            await tx.runs.jobs()
         async with store.read() as tx:
-            await tx.jobs()
+            await tx.runs.jobs()
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migrated: SqlStore, turns: int) -> None:
+async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migrated: Store, turns: int) -> None:
     """As at the end of an event loop: also those tasks that close the connections which the first cancel has made useless."""
     asked = [asyncio.create_task(reads_and_writes(migrated)) for _ in range(6)]
     await asyncio.sleep(0.01)
@@ -175,4 +175,4 @@ async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migra
     _, pending = await asyncio.wait({*asked, *left}, timeout=20)
     assert not pending
     async with migrated.begin() as tx:
-        await tx.put_run(run_row())
+        await tx.runs.put(run_row())

@@ -1,0 +1,236 @@
+"""Containers, the owners of tasks, and the state of each stage of a task: rows, columns and SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, select, update
+
+from coordinator.store import tables
+from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
+from sluice.core.ids import (
+    Epoch,
+    ExecutionContainerId,
+    Generation,
+    JobName,
+    Lineage,
+    ProcessorId,
+    RunId,
+    Ssp,
+    StageKey,
+    StageName,
+    TaskName,
+)
+from sluice.core.ownership import TaskOwner
+from sluice.core.snapshot import CommitId
+
+
+class ContainerState(StrEnum):
+    LIVE = "LIVE"
+    EXITED = "EXITED"
+    LOST = "LOST"
+    REPLACED = "REPLACED"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRow:
+    """One incarnation of a slot. `model_version` is the version of the job model that it runs: the one that it registered with, or the one
+    that it reported at `adopted_at`."""
+
+    execution_id: ExecutionContainerId
+    run_id: RunId
+    job: JobName
+    processor_id: ProcessorId
+    epoch: Epoch
+    host: str
+    bare: bool
+    state: ContainerState
+    registered_at: datetime
+    last_seen_at: datetime
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    metrics_address: str | None = None
+    model_version: int = 0
+    adopted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOwnershipRow:
+    """The last owner of a job's task."""
+
+    job: JobName
+    task: TaskName
+    run_id: RunId
+    owner: TaskOwner
+    acquired_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StageStateRow:
+    """The state of a stage of a task: the lineage of its checkpoint directory, and the last batch reported (None before the first).
+
+    `head` is the snapshot that the next one follows and that a restore starts from: the newest reported, or one that an operator chose
+    (`chosen`, until a new lineage begins with it). `former` is the lineage before this one."""
+
+    job: JobName
+    task: TaskName
+    stage: StageName
+    lineage: Lineage
+    batch_id: int | None = None
+    offsets: Mapping[Ssp, int] = field(default_factory=dict)
+    generation: Generation | None = None
+    reported_at: datetime | None = None
+    head: CommitId | None = None
+    chosen: bool = False
+    former: Lineage | None = None
+
+    @property
+    def key(self) -> StageKey:
+        return StageKey(self.job, self.task, self.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Of a run: its containers by state, the number of tasks that are owned under it, and its live containers by model version."""
+
+    containers: Mapping[ContainerState, int]
+    owned: int
+    versions: Mapping[int, int] = field(default_factory=dict)
+
+
+class FleetReads(Reads):
+    async def container(self, execution_id: ExecutionContainerId) -> ContainerRow | None:
+        query = select(tables.containers).where(tables.containers.c.execution_id == execution_id)
+        found = (await self._connection.execute(query)).first()
+        return container_row(found) if found else None
+
+    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
+        """The incarnations of a run's slots, or of one slot, by slot and epoch."""
+        table = tables.containers
+        query = select(table).where(table.c.run_id == run_id)
+        if processor_id is not None:
+            query = query.where(table.c.processor_id == processor_id)
+        found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
+        return [container_row(each) for each in found]
+
+    async def has_active_containers(self, run_id: RunId) -> bool:
+        """Whether a container of the run has not ended."""
+        table = tables.containers
+        query = select(table.c.execution_id).where(table.c.run_id == run_id, table.c.ended_at.is_(None)).limit(1)
+        return await self._connection.scalar(query) is not None
+
+    async def active_containers(self) -> Sequence[ContainerRow]:
+        """The containers of all runs that have not ended: the live ones, and those that were replaced but may still act."""
+        table = tables.containers
+        active = [ContainerState.LIVE.value, ContainerState.REPLACED.value]
+        query = select(table).where(table.c.state.in_(active), table.c.ended_at.is_(None)).order_by(table.c.execution_id)
+        return [container_row(found) for found in await self._connection.execute(query)]
+
+    async def tally(self, run_id: RunId, job: JobName) -> Tally:
+        """Of a run of the job, counted by the database."""
+        states, owners = tables.containers.c.state, tables.holds.c
+        by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
+        owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
+        version, live = tables.containers.c.model_version, states == ContainerState.LIVE.value
+        by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, live).group_by(version)
+        return Tally(
+            containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
+            owned=int(await self._connection.scalar(owned) or 0),
+            versions={found.model_version: found[1] for found in await self._connection.execute(by_version)},
+        )
+
+    async def owner(self, job: JobName, task: TaskName) -> TaskOwnershipRow | None:
+        query = select(tables.holds).where(tables.holds.c.job == job, tables.holds.c.task == task)
+        found = (await self._connection.execute(query)).first()
+        return ownership_row(found) if found else None
+
+    async def owners(self, job: JobName) -> Sequence[TaskOwnershipRow]:
+        query = select(tables.holds).where(tables.holds.c.job == job).order_by(tables.holds.c.task)
+        return [ownership_row(found) for found in await self._connection.execute(query)]
+
+    async def owned_by(self, execution_id: ExecutionContainerId) -> Sequence[TaskOwnershipRow]:
+        """The tasks that the container owns and has not released."""
+        table = tables.holds
+        query = select(table).where(table.c.holder == execution_id, table.c.released.is_(False)).order_by(table.c.job, table.c.task)
+        return [ownership_row(found) for found in await self._connection.execute(query)]
+
+    async def stage_state(self, key: StageKey) -> StageStateRow | None:
+        table = tables.stores
+        query = select(table).where(table.c.job == key.job, table.c.task == key.task, table.c.stage == key.stage)
+        found = (await self._connection.execute(query)).first()
+        return stage_state_row(found) if found else None
+
+    async def stage_states(self, job: JobName, task: TaskName | None = None) -> Sequence[StageStateRow]:
+        query = select(tables.stores).where(tables.stores.c.job == job)
+        if task is not None:
+            query = query.where(tables.stores.c.task == task)
+        found = await self._connection.execute(query.order_by(tables.stores.c.task, tables.stores.c.stage))
+        return [stage_state_row(each) for each in found]
+
+
+class FleetWrites(FleetReads, Writes):
+    async def put_container(self, row: ContainerRow) -> None:
+        await self._put(tables.containers, [container_columns(row)])
+
+    async def set_last_seen(self, seen: Iterable[tuple[ExecutionContainerId, datetime]]) -> None:
+        """Write when each container sent its last heartbeat. Unknown ids are ignored."""
+        table = tables.containers
+        statement = update(table).where(table.c.execution_id == bindparam("which")).values(last_seen_at=bindparam("at"))
+        if several := [{"which": execution_id, "at": at} for execution_id, at in seen]:
+            await self._connection.execute(statement, several)
+
+    async def put_owner(self, row: TaskOwnershipRow) -> None:
+        await self._put(tables.holds, [ownership_columns(row)])
+
+    async def put_stage_state(self, row: StageStateRow) -> None:
+        await self._put(tables.stores, [stage_state_columns(row)])
+
+    async def drop_stage_states(self, job: JobName, task: TaskName | None = None, stage: StageName | None = None) -> None:
+        """Delete those of the job, or of one task, or of one stage of it: its next history begins with empty state."""
+        table = tables.stores
+        statement = delete(table).where(table.c.job == job)
+        if task is not None:
+            statement = statement.where(table.c.task == task)
+        if stage is not None:
+            statement = statement.where(table.c.stage == stage)
+        await self._connection.execute(statement)
+
+
+def container_columns(row: ContainerRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {"state": row.state.value}
+
+
+def container_row(found: Row[Any]) -> ContainerRow:
+    return ContainerRow(**{**found._asdict(), "state": ContainerState(found.state)})
+
+
+def ownership_columns(row: TaskOwnershipRow) -> Columns:
+    return {
+        "job": row.job,
+        "task": row.task,
+        "run_id": row.run_id,
+        "generation": row.owner.generation,
+        "holder": row.owner.holder,
+        "released": row.owner.released,
+        "acquired_at": row.acquired_at,
+    }
+
+
+def ownership_row(found: Row[Any]) -> TaskOwnershipRow:
+    owner = TaskOwner(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
+    return TaskOwnershipRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), owner, found.acquired_at)
+
+
+def stage_state_columns(row: StageStateRow) -> Columns:
+    columns = {name: getattr(row, name) for name in row.__slots__}
+    return columns | {"offsets": offset_list(row.offsets)}
+
+
+def stage_state_row(found: Row[Any]) -> StageStateRow:
+    return StageStateRow(**{**found._asdict(), "offsets": offsets_of(found.offsets)})
