@@ -85,7 +85,7 @@ def test_the_command_upgrades_the_database_under_home_and_may_run_twice(tmp_path
     for _ in range(2):
         done = subprocess.run([*SLUICE, "db", "upgrade", "--home", str(tmp_path / "home")], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
-        assert "is at the newest schema" in done.stdout
+        assert "has the current schema" in done.stdout
     assert (tmp_path / "home" / "coordinator.db").is_file()
 
 
