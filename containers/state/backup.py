@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 class CommitOverdue(Unavailable):
     """The state could not be backed up for too long."""
 
-    slug = "commit-overdue"
-
 
 class Backup:
     """The backup of one stage of one task. Created and run on the agent's loop; `before_batch` and `before_write` are called on Spark's

@@ -15,8 +15,6 @@ T = TypeVar("T")
 class BatchInterrupted(Unavailable):
     """The batch was interrupted, and runs again."""
 
-    slug = "batch-interrupted"
-
 
 class BatchWaits:
     """The waits of one stage's batches. Created on the agent's loop. `submit` and `result` may be called on any thread."""

@@ -32,13 +32,9 @@ _AGAIN = os.O_WRONLY | os.O_NOFOLLOW
 class FileChanged(Unavailable):
     """A file changed or vanished while it was read."""
 
-    slug = "file-changed"
-
 
 class FileUnreadable(Unavailable):
     """A file of this machine cannot be read."""
-
-    slug = "file-unreadable"
 
 
 @dataclass(slots=True)

@@ -39,8 +39,6 @@ VERSION = 1
 class PlanReplaced(Unavailable):
     """Another holder of the task has planned this batch."""
 
-    slug = "plan-replaced"
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetLog:

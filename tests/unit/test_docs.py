@@ -15,6 +15,12 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "deploy/**/*.md", "tests/*.md")
     for page in ROOT.glob(pattern)
 )
+SOURCES = sorted(
+    file.relative_to(ROOT)
+    for folder in ("sluice", "coordinator", "containers", "bench", "examples", "tests")
+    for file in (ROOT / folder).rglob("*.py")
+)
+
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w./-])(?:sluice|coordinator|containers|bench|examples|tests|migrations|deploy|scripts|docs)/[\w./-]*\w")
 OLD_MODULE = re.compile(r"^\| `\S+` \| `.*` \|$")
@@ -63,6 +69,21 @@ def test_a_page_uses_no_deprecated_name(page: Path) -> None:
     }
     text = text_of(page)
     assert [name for name in sorted(named) if re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", text)] == []
+
+
+def test_the_pages_that_the_source_names_exist() -> None:
+    named = {(str(file), page) for file in SOURCES for page in re.findall(r"\bdocs/[\w./-]+\.md\b", (ROOT / file).read_text())}
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
+    assert named
+
+
+def test_the_messages_that_troubleshooting_quotes_are_in_the_source() -> None:
+    (section,) = re.findall(r"^## Troubleshooting\n(.*)", (ROOT / "docs" / "operating.md").read_text(), re.M | re.S)
+    symptoms = re.findall(r"^\| (.*?) \|", section, re.M)
+    parts = [part.strip(" ,") for each in symptoms for quoted in re.findall(r'"(.+)"', each) for part in re.split(r"…|\bN\b", quoted)]
+    source = "\n".join(re.sub(r'"\s*\n\s*f?"', "", (ROOT / file).read_text()) for file in SOURCES if file.parts[0] != "tests")
+    assert [part for part in parts if part not in source] == []
+    assert len(parts) > 8
 
 
 def test_the_index_of_decisions_lists_each_of_them_by_its_title() -> None:
