@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import Any
 
 import kubernetes_validate
@@ -208,3 +209,11 @@ def test_what_a_pod_mounts_it_has(manifest: dict[str, Any]) -> None:
     claimed = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", [])}
     had = claimed | {each["name"] for each in pod.get("volumes", [])}
     assert {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]} == had
+
+
+def test_manifests_and_manuals_name_the_image_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    files = [*(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "docs").glob("*.md")]
+    named = [tag for file in files for tag in re.findall(r"sluice:(\d+\.\d+\.\d+)", file.read_text())]
+    assert named
+    assert set(named) == {version}
