@@ -1,12 +1,12 @@
-"""The Python that Spark starts on this machine for data sources and user functions.
+"""The Python program that Spark starts on this machine for data sources and user functions: a shell script around this Python.
 
-Spark starts it with `-m`, for which Python puts the working directory before everything else on the path. `-P` keeps it off, and the job
-file's directory comes last: neither shadows a module of Sluice, of PySpark or of the standard library. The variable PYTHONSAFEPATH would do
-the same as `-P`, but programs that user functions start would inherit it: a Python script among them could not import what is beside it.
+Spark starts it with `-m`, for which Python puts the working directory first on the path. With `-P` it is not on the path. The job file's
+directory is last. So neither shadows a module of Sluice, of PySpark or of the standard library. The variable PYTHONSAFEPATH has the same
+effect as `-P`, but programs that user functions start would inherit it, and Python scripts among them could not import modules beside them.
 
-Spark puts its own zip of PySpark before everything else on the path of each such process. Python keeps no compiled form of what is in a zip
-and compiles it anew, 0.4 s of CPU, in each of some six processes until a container's first batch, and in one for each source of each query
-that is started. What the driver runs on is the same PySpark, installed, and compiled once: this Python has the zip taken off its path.
+Spark puts its zip of PySpark first on the path of each such process. Python does not cache compiled modules of a zip: it compiles them, 0.4
+s of CPU time, in each of about six processes before a container's first batch, and in one for each source of each query that starts. The
+driver runs on the same PySpark, installed and compiled once. So the script removes the zip from the path.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def last_on_path(directory: Path) -> list[str]:
 
 
 def plain_environment(beside: Path | None) -> Mapping[str, str]:
-    """What a JVM needs in its environment where it starts plain Python: the working directory is off the path then, too. `beside` is on it,
-    before the standard library, as there is no other way."""
+    """The environment for a JVM that starts plain Python: without the working directory on the path. `beside` is on the path, before the
+    standard library, since a variable cannot put it last."""
     if beside is None:
         return {"PYTHONSAFEPATH": "1"}
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(beside)]))}
 
 
 def worker_python(directory: Path, beside: Path | None = None) -> str:
-    """The program, in `directory` if files may be executed there, else plain Python. `beside`: the directory of the job file, whose helper
-    modules are to be found."""
+    """The program, in `directory` if files may be executed there, else plain Python. `beside`: the directory of the job file, from which
+    helper modules are imported."""
     run = "".join(f"{shlex.quote(each)} " for each in last_on_path(beside)) if beside is not None else ""
     spark = find_spec("pyspark")
     for home in (spark.submodule_search_locations or ()) if spark else ():
@@ -73,6 +73,7 @@ def worker_python(directory: Path, beside: Path | None = None) -> str:
         if os.access(program, os.X_OK):
             return str(program)
         log.info(
-            "nothing may be executed in %s: Spark's Python processes start slower, the job file's directory first on their path", directory
+            "nothing can be executed in %s: Python processes of Spark start more slowly, with the job file's directory first on the path",
+            directory,
         )
     return sys.executable

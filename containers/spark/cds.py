@@ -1,16 +1,17 @@
-"""An archive of Spark's classes as the JVM has them in memory (class-data sharing, "AppCDS": JEP 310 and JEP 350). A container whose JVM
-begins with it starts with a quarter less CPU, and containers of one machine share its pages.
+"""An archive of Spark's classes in the JVM's memory format (class-data sharing, "AppCDS": JEP 310 and JEP 350). With it, a container starts
+with a quarter less CPU time, and containers of one machine share its pages.
 
-It belongs to one installation: to this Java and to these jars of PySpark's. The JVM looks at both when it begins, and does without an
-archive that does not fit. It is made once, by `sluice class-archive`, which an image's build runs:
+An archive is valid for one Java and one set of PySpark's jars. The JVM checks both when it starts, and ignores an archive that is not
+valid. `sluice class-archive` makes it once, for example in the build of an image:
 
-    DIRECTORY/lock                                held while one is made
-    DIRECTORY/classes-<where>-<what>.jar          its class path, a pathing jar; made before it
-    DIRECTORY/classes-<where>-<what>-<bytes>.jsa  whole: it got this name only then
-    DIRECTORY/building-*                          one that is being made; one that nobody holds the lock for is garbage, as with jars
+    DIRECTORY/lock                                locked while an archive is made
+    DIRECTORY/classes-<where>-<what>.jar          its class path, a pathing jar; made before the archive
+    DIRECTORY/classes-<where>-<what>-<bytes>.jsa  a complete archive: it gets this name last
+    DIRECTORY/building-*                          an archive in the making; garbage if the lock is free, as with jars
 
-`<where>` is a hash of the paths of Java and the jars, `<what>` of their sizes and dates and of the class path: one for what was installed
-there before goes when a new one is made. An archive whose jar is missing or damaged is not used. A jar without an archive is garbage.
+`<where>` is a hash of the paths of Java and the jars, `<what>` one of their sizes and dates and of the class path. A new archive replaces
+that of a former installation at the same paths. An archive whose jar is missing or damaged is not used. A jar without an archive is
+garbage.
 """
 
 from __future__ import annotations
@@ -39,37 +40,37 @@ _PATIENCE = timedelta(minutes=10)
 _LAST_LINES = 12
 
 QUIET = "-Xlog:cds*=off"
-"""The JVM writes to its standard output what of an archive it cannot use, and every class that it cannot put into one."""
+"""Otherwise the JVM writes to its standard output what it cannot use of an archive, and each class that it cannot put into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """`class_path`: what a JVM's class path must begin with. Spark's own is `jars/*`, which the JVM reads in whatever order a file system
-    lists them, so that an archive made on one machine would not fit another's copy of the same image."""
+    """`class_path`: the class path of the JVM must start with it. Spark's own is `jars/*`, which the JVM reads in the order of the file
+    system: an archive made on one machine would not be valid for a copy of the same image on another."""
 
     file: Path
     class_path: str
 
     @property
     def use(self) -> str:
-        """Options of a JVM that begins with it, where it fits."""
+        """JVM options to start with the archive, if it is valid."""
         return f'"-XX:SharedArchiveFile={self.file}" {QUIET}'
 
     @property
     def make(self) -> str:
-        """Options of a JVM that writes it when it ends in order."""
+        """JVM options to write the archive at an orderly exit."""
         return f'"-XX:ArchiveClassesAtExit={self.file}" {QUIET}'
 
 
 Train = Callable[[ClassArchive, int], tuple[int, str]]
-"""Runs a typical job in a process of its own, whose JVM writes the archive, and which holds the given file descriptor too; its exit code
-and what it said."""
+"""Runs a typical job in another process, whose JVM writes the archive. The process inherits the given file descriptor. Returns its exit
+code and its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A Java and PySpark's jars: where they are and what they are, as hashes. `directory` has its links resolved; `pathing` is what the
-    pathing jar contains, None where the class path has to name the jars one by one."""
+    """A Java and PySpark's jars: hashes of their paths and of their contents. `directory` has its links resolved. `pathing`: the contents
+    of the pathing jar; None if the class path must name each jar."""
 
     directory: Path
     where: str
@@ -86,11 +87,11 @@ class Installation:
         return ":".join(map(str, self.jars)) if self.pathing is None else str(self.jar)
 
     def whole(self) -> ClassArchive | None:
-        """Its archive, if it was made. One that has lost its end is none: a JVM that begins with it crashes. One without its jar is none:
-        it fits no class path."""
+        """The archive, if there is one. A truncated archive is not used, since the JVM would crash, and neither is one without its jar,
+        since it is valid for no class path."""
         for file in self.directory.glob(f"classes-{self.where}-{self.what}-*.jsa"):
             if file.stem.rsplit("-", 1)[1] != str(file.stat().st_size):
-                log.warning("%s is not as long as when it was made, and is not used: remove it, or make it again", file)
+                log.warning("%s is truncated, and is not used: remove it, or make it again", file)
             elif trouble := self._trouble_with_jar():
                 log.warning("%s %s, and the archive of classes beside it is not used: make it again", self.jar, trouble)
             else:
@@ -101,7 +102,7 @@ class Installation:
         if self.pathing is None:
             return None
         try:
-            return None if self.jar.read_bytes() == self.pathing else "is not as it was made"
+            return None if self.jar.read_bytes() == self.pathing else "was changed since it was made"
         except FileNotFoundError:
             return "is missing"
 
@@ -121,7 +122,7 @@ def installation(environment: Mapping[str, str]) -> Installation | None:
 
 
 def present(environment: Mapping[str, str]) -> ClassArchive | None:
-    """The archive of this installation, if it was made, and the installation's settings leave the class path to us."""
+    """The archive of this installation, if there is one, and Spark's default settings have no class path."""
     try:
         ours = installation(environment)
         return ours.whole() if ours is not None and not _has_class_path(environment) else None
@@ -131,14 +132,14 @@ def present(environment: Mapping[str, str]) -> ClassArchive | None:
 
 
 def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
-    """The archive of this installation, made if need be, which takes half a minute. May be called by many processes at once.
+    """The archive of this installation, made if necessary, which takes half a minute. Processes may call it concurrently.
 
     Raises ClassArchiveNotMade."""
     try:
         ours = installation(environment)
         if ours is None:
             raise ClassArchiveNotMade("an archive of Spark's classes needs Java and PySpark: install Java 17 or 21, or set JAVA_HOME")
-        if found := ours.whole():  # looked at without the lock: an image's directory may be read-only
+        if found := ours.whole():  # without the lock: the directory may be read-only in an image
             return found
         ours.directory.mkdir(parents=True, exist_ok=True)
         with locked(ours.directory / "lock") as lock:
@@ -146,12 +147,12 @@ def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArc
     except OSError as error:
         directory, why = jars_directory(environment), error.strerror or error
         raise ClassArchiveNotMade(
-            f"{directory} cannot be used for an archive of classes ({why}): name another by SLUICE_JARS_DIR"
+            f"{directory} cannot be used for an archive of classes ({why}): set SLUICE_JARS_DIR to another directory"
         ) from error
 
 
 def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
-    """In a directory of its own: a JVM whose training was interrupted may write its archive later, and has no place for it any more."""
+    """In a new directory: a JVM whose training was interrupted may write its archive later, and must not find a directory for it."""
     clear_unfinished(ours.directory)
     _clear(ours)
     log.info("making an archive of Spark's classes in %s from a short job, once", ours.directory)
@@ -163,7 +164,7 @@ def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
         code, said = train(ClassArchive(part, ours.class_path), lock)
         if code != 0 or not part.is_file():
             last = "\n  ".join(said.splitlines()[-_LAST_LINES:])
-            raise ClassArchiveNotMade(f"the job that Spark's classes were to be had from failed (exit code {code}). It said:\n  {last}")
+            raise ClassArchiveNotMade(f"the job that loads Spark's classes failed (exit code {code}). Its output:\n  {last}")
         archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.class_path)
         _keep(part, archive.file)
     except BaseException:
@@ -175,22 +176,22 @@ def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
 
 
 def _clear(ours: Installation) -> None:
-    """Remove what was made for this installation, and for what was here before; a JVM that has it keeps it. Archives go first, so that a
+    """Remove the archives of this installation and of former ones; running JVMs are not affected. Archives are removed first, so that a
     crash leaves none without its jar."""
     for left in sorted(ours.directory.glob(f"classes-{ours.where}-*"), key=lambda left: left.suffix != ".jsa"):
         left.unlink()
 
 
 def _write_jar(contents: bytes, part: Path, jar: Path) -> None:
-    """Before the archive is made: it records the jar's path, size and date, which a JVM compares when it begins. A date of 0 it does not
-    compare, so that the archive fits also where the dates of files were not kept."""
+    """Written before the archive, which records the jar's path, size and date. A JVM compares them when it starts, but not a date of 0: so
+    the archive is also valid where the dates of files were not preserved."""
     part.write_bytes(contents)
     os.utime(part, (0, 0))
     _keep(part, jar)
 
 
 def _keep(part: Path, file: Path) -> None:
-    part.chmod(0o644)  # other users' containers read an image's
+    part.chmod(0o644)  # containers of other users read it in an image
     with part.open("rb+") as opened:
         os.fsync(opened.fileno())
     part.rename(file)
@@ -201,7 +202,7 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
 
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:
-    """Whether Spark's file of defaults puts something on the class path, which what we say would replace."""
+    """Whether Spark's file of defaults sets the class path, which the archive's would replace."""
     told = environment.get("SPARK_CONF_DIR")
     places = [Path(told)] if told else [home / "conf" for home in _spark_homes(environment)]
     files = [file for place in places if (file := place / "spark-defaults.conf").is_file()]
@@ -209,7 +210,7 @@ def _has_class_path(environment: Mapping[str, str]) -> bool:
 
 
 def _spark_homes(environment: Mapping[str, str]) -> Sequence[Path]:
-    """Whose jars PySpark's JVM is given: SPARK_HOME's, else its own."""
+    """Where PySpark's JVM has its jars from: SPARK_HOME, else PySpark."""
     if home := environment.get("SPARK_HOME"):
         return [Path(home).absolute()]
     spark = find_spec("pyspark")

@@ -1,8 +1,7 @@
-"""The typical job from which `sluice class-archive` has Spark's classes: `python -m containers.spark.cds_training FILE CLASS_PATH`. It
-imports pyspark.
+"""The typical job that `sluice class-archive` runs to load Spark's classes: `python -m containers.spark.cds_training FILE CLASS_PATH`.
 
-Two stages over a log in a directory of its own: routing by a key, and windows under a watermark, in RocksDB. What it does not touch is
-loaded from the jars when a job wants it, as everything is without an archive.
+It has two stages over a log in a temporary directory: routing by a key, and windows under a watermark, in RocksDB. Classes that it does not
+use are loaded from the jars when a job needs them, like all classes without an archive.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from sluice.streams.log import Log, Record, Writer
 
 RECORDS = 600
 SHORT_LIVED = "-XX:TieredStopAtLevel=1"
-"""Compiling well would be half of the work; an archive has classes, and no compiled code."""
+"""Optimised compilation would be half of the CPU time, and an archive has no compiled code."""
 
 JVM_ENDS_WITHIN = timedelta(minutes=5)
 

@@ -1,7 +1,7 @@
 """The engine on Spark: starts, pauses, flushes and stops the queries of a container's stages.
 
-It finds the part that does the work and passes it what the container and the stage's start say: `session` for the JVM, `replay` for the
-batches that run again before a query starts, `query` for a running query, `gate` for a paused one, `flush` for a drain.
+The work is done elsewhere, from what the container and a stage's start say: in `session` for the JVM, `replay` for the batches that run
+again before a query starts, `query` for a running query, `gate` for a paused one, and `flush` for a drain.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class SparkEngine:
             start.starts,
             self._settings.max_rows,
             self._clock,
-            held=paused,
+            paused=paused,
         )
 
     # --- a stage's parts -------------------------------------------------------------------------------------------

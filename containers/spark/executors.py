@@ -1,9 +1,9 @@
-"""Whether executors elsewhere see the paths that the driver sees.
+"""A check that the executors of a cluster see the same directories as the driver.
 
-Executors write state into the checkpoint directories and read the embedded log, at paths that the driver names. Where such a path is
-another one on their side (a disk of that machine, an emptyDir), state would be written where nobody finds it again. So, before any query,
-the driver writes a nonce into each path, and a job on every executor reads it there and writes something beside it, which the driver then
-must see. Executors that join later are looked at by the next sign of life; what runs on them before that fails for want of the files.
+Executors write state into the checkpoint directories and read the embedded log, at the driver's paths. If such a path is another directory
+on an executor (a local disk, an emptyDir), state would be lost. So before any query, the driver writes a nonce into each directory. A job
+on every executor reads the nonce and writes a file beside it, which the driver must then see. Executors that join later are checked at the
+next liveness check; a batch that runs on them before fails, because it does not find its files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STEP = timedelta(seconds=0.1)
-"""How often the session is asked who has registered; it has no event for that which Python could wait for."""
+"""How often the registered executors are polled; Spark has no event for that in Python."""
 
 NONCE = "nonce"
 _SCHEMA = "executor string, host string, path int, wrote string, trouble string"
@@ -49,7 +49,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class SharedPath:
-    """A directory that every executor must see. `of_one_machine`: it works among processes of one kernel only. `setting` moves it."""
+    """A directory that every executor must see. `of_one_machine`: all processes must be on one machine. `setting`: its name in messages."""
 
     directory: Path
     setting: str
@@ -58,8 +58,8 @@ class SharedPath:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the driver put into a path, for executors to find: `directory` has the file NONCE with the text `nonce`. `machine` is the
-    driver's, where it matters."""
+    """What executors must find: `directory` has the file NONCE with the text `nonce`. `machine`: the driver's, if they must be on it,
+    too."""
 
     directory: str
     nonce: str
@@ -67,29 +67,29 @@ class Probe:
 
 
 def this_machine() -> str | None:
-    """The same for all processes of one running kernel, in whatever container; None where the system does not tell."""
+    """An id of the running kernel, the same in all containers on it; None if the system has none."""
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else None
 
 
 def look(probe: Probe) -> tuple[str, str]:
-    """Find the nonce and leave a file beside it: its name, and what is wrong ("" for nothing). Runs where an executor is."""
+    """Read the nonce and write a file beside it; the file's name, and what is wrong ("" for nothing). Runs on an executor."""
     directory, name = Path(probe.directory), f"seen-{secrets.token_hex(8)}"
     if probe.machine is not None and this_machine() not in (None, probe.machine):
         return "", "is on another machine, and the embedded log is for processes of one machine (SQLite's WAL); use Kafka"
     try:
         if (directory / NONCE).read_text() != probe.nonce:
-            return "", "finds another directory there than the driver"
+            return "", "sees another directory there than the driver"
     except OSError as error:
         return "", f"does not see what the driver wrote there ({error.strerror})"
     try:
         (directory / name).write_text(probe.nonce)
     except OSError as error:
-        return "", f"cannot write there what the driver has made ({error.strerror}; it runs as user {os.geteuid()})"
+        return "", f"cannot write into what the driver has created there ({error.strerror}; it runs as user {os.geteuid()})"
     return name, ""
 
 
 def _look_from(batches: Iterator[pa.RecordBatch], probes: Sequence[Probe]) -> Iterator[pa.RecordBatch]:
-    """`look` for each task's one row, which has the command line of the executor's JVM."""
+    """`look` for each row; a task has one, with the command line of the executor's JVM."""
     for batch in batches:
         for command in batch.column("command").to_pylist():
             words = command.split()
@@ -112,7 +112,7 @@ _ARROW = pa.schema([(name, pa.int32() if kind == "int" else pa.string()) for nam
 
 
 class SharedPaths:
-    """The check of one session, for all executors that it has and gets. Methods block, except `look_at_newcomers`."""
+    """The check of one session, for its present and future executors. Methods block, except `look_at_newcomers`."""
 
     def __init__(self, spark: SparkSession, paths: Sequence[SharedPath], clock: Clock, patience: timedelta) -> None:
         """`patience`: how long to wait for executors, and for a job on them."""
@@ -125,7 +125,7 @@ class SharedPaths:
         self._looking: Future[None] | None = None
 
     def check(self, asked: int) -> None:
-        """Wait until `asked` executors have registered, and look from each that there is. Fewer will do when the patience ends.
+        """Wait until `asked` executors have registered, and check each. At the end of the patience, fewer are sufficient.
 
         Raises PathNotShared, ExecutorsMissing.
         """
@@ -136,12 +136,12 @@ class SharedPaths:
         if found == 0:
             raise ExecutorsMissing(_NONE_CAME.format(master=self._master, seconds=self._patience.total_seconds()))
         if found < asked:
-            log.warning("%d of %d executors have registered; the others are looked at when they do", found, asked)
+            log.warning("%d of %d executors have registered; the others are checked when they do", found, asked)
         self._look_at_all()
 
     def look_at_newcomers(self) -> None:
-        """Begin to look from executors that are new, in a thread of its own, or say what that found. One that is too busy with a batch to
-        be looked at is asked again. Raises PathNotShared."""
+        """Start to check new executors on a separate thread, or raise what that check has found. An executor that was busy with a batch is
+        checked again. Raises PathNotShared."""
         if self._looking is not None and self._looking.done():
             looked, self._looking = self._looking, None
             try:
@@ -159,11 +159,11 @@ class SharedPaths:
         return str(self._spark.sparkContext.master)
 
     def _registered(self) -> set[str]:
-        told = str(self._spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
-        return set(filter(None, told.split(",")))
+        ids = str(self._spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
+        return set(filter(None, ids.split(",")))
 
     def _look_at_all(self) -> None:
-        """Until every registered executor has been seen. One task reaches each when all have a free core, else it takes more jobs."""
+        """Check until every registered executor has run a task. One job reaches all of them if each has a free core; else it takes more."""
         give_up = self._clock.elapsed() + self._patience.total_seconds()
         with ExitStack() as stack:
             probes = [self._lay(path, stack) for path in self._paths]
@@ -175,7 +175,7 @@ class SharedPaths:
         log.info("executors %s share %s", ", ".join(sorted(self._seen)), ", ".join(str(path.directory) for path in self._paths))
 
     def _lay(self, path: SharedPath, stack: ExitStack) -> Probe:
-        """In a directory as the driver makes them for checkpoints, so that an executor of another user finds what it would find there."""
+        """In a directory that is created like a checkpoint directory: an executor with another user has the same permissions in both."""
         directory, nonce = path.directory / f".shared-{secrets.token_hex(8)}", secrets.token_hex(16)
         try:
             directory.mkdir()
@@ -186,7 +186,7 @@ class SharedPaths:
         return Probe(str(directory), nonce, this_machine() if path.of_one_machine else None)
 
     def _look(self, probes: Sequence[Probe]) -> set[str]:
-        """One job; the executors that it ran on."""
+        """Run one job; the executors that it ran on."""
         found = self._run(probes)
         troubles = {}
         for executor, host, index, wrote, trouble in found:
@@ -196,7 +196,7 @@ class SharedPaths:
                 what = trouble or "writes there, and the driver does not see it"
                 troubles[executor, index] = f"executor {executor} on {host}: {path.directory} ({path.setting}): it {what}"
         if troubles:
-            raise PathNotShared(_told(self._master, list(troubles.values()), {self._paths[index].setting for _, index in troubles}))
+            raise PathNotShared(_message(self._master, list(troubles.values()), {self._paths[index].setting for _, index in troubles}))
         return {executor for executor, *_ in found}
 
     def _run(self, probes: Sequence[Probe]) -> list[tuple[str, str, int, str, str]]:
@@ -222,11 +222,11 @@ _NONE_CAME = (
     "container on a standalone cluster takes every core that is free unless spark.cores.max says how many, and with dynamic allocation "
     "spark.dynamicAllocation.minExecutors must be 1 or more"
 )
-_BUSY = "they are busy with other things, or hang"
-_NEEDED = "executors need this Python, with Sluice and what it needs, at the path that PYSPARK_PYTHON names"
+_BUSY = "they are busy with other work, or hang"
+_NEEDED = "executors need this version of Python, with Sluice and its dependencies, at the path in PYSPARK_PYTHON"
 
 
-def _told(master: str, troubles: Sequence[str], settings: set[str]) -> str:
+def _message(master: str, troubles: Sequence[str], settings: set[str]) -> str:
     more = f"; and {len(troubles) - _SHOWN} more" if len(troubles) > _SHOWN else ""
     return (
         f"under {master} the executors must share these paths with the driver: {'; '.join(troubles[:_SHOWN])}{more}. "
@@ -235,8 +235,8 @@ def _told(master: str, troubles: Sequence[str], settings: set[str]) -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """Of what Python said on the executor, the error itself; the rest is in the log."""
-    log.warning("the job that looks for shared paths failed", exc_info=error)
+    """The error itself, from the traceback of the executor's Python; the rest is in the log."""
+    log.warning("the job that checks shared paths failed", exc_info=error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     named = [line for line in lines if "Error:" in line or "Exception:" in line]
     return (named or lines or [type(error).__name__])[-1][:300]

@@ -1,8 +1,8 @@
-"""Emptying a stage's store for a drain: an interrupted batch, the rest of its input, and a flush.
+"""A drain of a stage: finish the interrupted batch, run the rest of the input, flush the state.
 
-Every step is a batch that is planned here (`containers/state/offsetlog.py`) and run by Spark as one of its own log, so a crash anywhere
-leaves a store like any other: the planned batch runs again, and what came before it is not done twice. A store that was flushed drops all
-that comes later, and must never go on.
+Every step is a batch that is planned here (`containers.state.offsetlog`) and run by Spark from its offset log. So a crash at any line
+leaves an ordinary checkpoint: the planned batch runs again, and the batches before it do not. After a flush a query would drop all later
+input as late, so no query may start on the checkpoint again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 20
-"""How many batches a flush has at most: timers may set others for ever."""
+"""The largest number of batches of a flush: timers may set new timers without end."""
 
 ENDS_WITHIN = timedelta(seconds=30)
-"""More than enough for a query that runs nothing."""
+"""More than enough time to stop a query that runs no batch."""
 
 KINDS: Mapping[str, str] = {
     "stateStoreSave": "aggregation",
@@ -50,23 +50,23 @@ KINDS: Mapping[str, str] = {
     "transformWithStateInPySparkExec": "transformWithState",
     "globalLimit": "limit",
 }
-"""What people call the operators that Spark's progress names so."""
+"""Names of operators in Spark's progress -> in the DataFrame API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What a flush left. `batch` is the last of the store, -1 for none; `rounds` counts the batches of the flush."""
+    """The result of a flush. `batch` is the last of the checkpoint, -1 for none; `rounds` is the number of batches of the flush."""
 
     batch: int
     rounds: int = 0
     rows_left: int = 0
     operators_left: tuple[str, ...] = ()
-    """Those that keep rows, and how many: "aggregation (3 rows)"."""
+    """The operators that still have rows: "aggregation (3 rows)"."""
 
 
 class Flusher:
-    """Of one store, whose query is stopped, or held by a gate (`containers/spark/gate.py`). Blocks; run it on the engine's threads. Raises
-    what a batch raises, and CheckpointUnreadable."""
+    """For one checkpoint, whose query is stopped, or paused (`containers.spark.gate`). Blocks; called on the engine's threads. Raises what
+    a batch raises, and CheckpointUnreadable."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class Flusher:
         max_rows: int,
         clock: Clock,
         rounds: int = ROUNDS,
-        held: PausedQuery | None = None,
+        paused: PausedQuery | None = None,
     ) -> None:
-        """`name` is the query's; `writer_of` calls the stage's function, once; `starts` are the partitions that it reads, and where it
-        began; a batch of the rest reads about `max_rows` rows. `held` saves the start of a query for each batch, and is ended where
-        that does not do."""
+        """`name` is the query's; `writer_of` calls the stage's function, once; `starts` has the partitions that it reads, and where it
+        started. A batch of the rest reads about `max_rows` rows. `paused` saves a start of the query for each batch; it is stopped where it
+        cannot be used."""
         self._spark = spark
         self.directory = directory
         self._name = name
@@ -92,17 +92,17 @@ class Flusher:
         self._max_rows = max_rows
         self._clock = clock
         self._rounds = rounds
-        self._held = held
+        self._paused = paused
         self._kept: tuple[OperatorState, ...] = ()
 
     @cached_property
     def _writer(self) -> DataStreamWriter:
-        """One for all batches: Spark starts a Python process to learn the columns of a source anew."""
+        """One writer for all batches: for each writer Spark starts a Python process to get the columns of a source."""
         return self._writer_of()
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        return operators_of(self._writer) if self._held is None else self._held.operators()
+        return operators_of(self._writer) if self._paused is None else self._paused.operators()
 
     def empty(self, drain: str, ends: Mapping[Ssp, int]) -> Emptied:
         """All steps of a drain, in order. The checkpoint is marked first: after a crash no query starts on it. May be run again."""
@@ -114,7 +114,7 @@ class Flusher:
         return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
 
     def finish_interrupted(self) -> bool:
-        """Run the batch that was planned and not committed; whether there was one."""
+        """Run the batch that is planned and not committed; whether there was one."""
         found = inspect(self.directory)
         if found is None or found.planned <= found.committed:
             return False
@@ -122,8 +122,8 @@ class Flusher:
         return True
 
     def advance(self, ends: Mapping[Ssp, int]) -> int:
-        """Read on up to these ends, in bounded batches under the watermark of the last batch, so that rows of a slower feeder are not late;
-        the number of batches. Partitions that `ends` does not name stand still. An interrupted batch must be finished before."""
+        """Read up to these ends, in bounded batches; the number of batches. They keep the watermark of the last batch, so that rows of a
+        slower feeder are not late. Partitions that are not in `ends` are not read. An interrupted batch must be finished before."""
         found = inspect(self.directory)
         assert found is not None
         last = self._plan(found.committed) if found.committed >= 0 else self._before_the_first()
@@ -134,13 +134,13 @@ class Flusher:
         return batches
 
     def flush(self) -> Flushed:
-        """Close all windows and fire all timers, in as many batches as that takes; a stage without state needs none. May be run again."""
+        """Close all windows and fire all timers, in as many batches as necessary; a stage without state needs none. May be run again."""
         found = inspect(self.directory)
         if found is None or found.committed < 0 or not self.operators:
             return Flushed(-1 if found is None else found.committed)
-        if self._held is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
-            self._held.end(ENDS_WITHIN, Event())  # a batch of a running query has no other time than ours
-            self._held = None
+        if self._paused is not None and any(each.empties is Empties.PROCESSING_TIME for each in self.operators):
+            self._paused.end(ENDS_WITHIN, Event())  # a batch of a running query always has the present time
+            self._paused = None
         plan = offsetlog.flush_entry(self._plan(found.committed), self._clock.now())
         rounds = 1
         self._run(found.committed + rounds, plan)
@@ -153,7 +153,7 @@ class Flusher:
         return Flushed(found.committed + rounds, rounds, sum(each.rows for each in kept), named)
 
     def _next_round(self, plan: OffsetSeq) -> datetime | None:
-        """What time it is to be in the next batch of the flush; None when another would change nothing."""
+        """The time of the next batch of the flush; None if another batch would change nothing."""
         timed = {each.empties for each in self.operators if each.timed}
         if not timed or not any(each.rows or each.indexed for each in self._kept):
             return None
@@ -170,8 +170,8 @@ class Flusher:
         return offsetlog.parse(read_offset_log(self.directory, batch), f"{self.directory}/offsets/{batch}")
 
     def _run(self, batch: int, plan: OffsetSeq | None = None) -> None:
-        if self._held is not None and plan is not None:
-            self._kept = self._held.run(batch, plan)
+        if self._paused is not None and plan is not None:
+            self._kept = self._paused.run(batch, plan)
             return
         if plan is not None:
             write_offset_log(self.directory, batch, plan.text)
@@ -180,18 +180,18 @@ class Flusher:
 
 TRANSFORM = "transformWithState"
 GROUPS = ("applyInPandasWithState", "flatMapGroupsWithState")
-"""How Spark's names of the operators begin that run user code."""
+"""Prefixes of Spark's names of operators that run user code."""
 
 _EXPIRES = "ttlExpirationMs"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(milliseconds=1)
-"""Spark fires the timers that are before the time of the batch, not at it."""
+"""Spark fires timers that are before the time of the batch, not those at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Of all timers the first and the last; of all state with a time to live when the first and the last of it expires. `before` is the
-    last timer before anything expires. None for none."""
+    """The first and the last of all timers, and the first and the last expiry time of state with a time to live. `before` is the last timer
+    before the first expiry. None if there is none."""
 
     first: datetime | None = None
     last: datetime | None = None
@@ -201,7 +201,7 @@ class Waiting:
 
 
 def next_moment(waiting: Waiting) -> datetime | None:
-    """The time of the next batch that fires timers, or lets the rest expire; None if nothing waits."""
+    """The time of the next batch that fires timers, or in which the remaining state expires; None if there is neither."""
     if waiting.first is not None and waiting.last is not None:
         all_at_once = waiting.expires_first is None or waiting.last < waiting.expires_first
         return (waiting.last if all_at_once else waiting.before or waiting.first) + _TICK
@@ -209,7 +209,7 @@ def next_moment(waiting: Waiting) -> datetime | None:
 
 
 def waits_for(spark: SparkSession, directory: Path) -> Waiting:
-    """Read it from the last committed batch of the store."""
+    """Read from the last committed batch of the checkpoint."""
     timers = [_Ends.of(times) for times in _timers(spark, directory)]
     expiries = [_Ends.of(times) for times in _expiries(spark, directory)]
     first, last = _first(timers), _last(timers)
@@ -246,7 +246,7 @@ def _operators(spark: SparkSession, directory: Path) -> dict[int, tuple[str, str
 
 
 def _timers(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
-    """A DataFrame with the column "at", milliseconds, for each operator with timers."""
+    """For each operator with timers, a DataFrame with the column "at": milliseconds."""
     for id_, (name, _) in _operators(spark, directory).items():
         store = spark.read.format("statestore").option("operatorId", str(id_))
         if name.startswith(TRANSFORM):
@@ -256,7 +256,7 @@ def _timers(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
 
 
 def _expiries(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
-    """The same for each variable with a time to live."""
+    """The same, for each state variable with a time to live."""
     for id_, (name, properties) in _operators(spark, directory).items():
         variables: list[Any] = json.loads(properties or "{}").get("stateVariables", []) if name.startswith(TRANSFORM) else []
         for variable in variables:
@@ -267,6 +267,6 @@ def _expiries(spark: SparkSession, directory: Path) -> Iterator[DataFrame]:
 
 
 def _expiry(variable: DataFrame) -> Column:
-    """Values, lists and maps spell it in columns of other names."""
+    """The expiry time of a row: it is in different columns for values, lists and maps."""
     columns = [field.name for field in variable.schema.fields if _EXPIRES in getattr(field.dataType, "names", ())]
     return reduce(F.coalesce, [F.col(f"{column}.{_EXPIRES}") for column in columns])

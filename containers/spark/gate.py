@@ -1,14 +1,14 @@
-"""A running query, held between two batches.
+"""Pausing a running query between two batches.
 
-At each trigger a query asks its sources what there is to read. Here a gate stands in for all of them: it is asked on the query's own
-thread, between two batches, and answers once it is known how to go on: with a batch that was planned, with the sources again, or with the
-end. So a drain needs no further start of the query, which costs more than its batches; meanwhile nothing is read, and nothing changes in
-the store.
+At each trigger, a query requests the latest offsets of its sources. To pause it, all sources are replaced by a gate. The request then
+blocks the query's thread between two batches, until the gate is opened: for a batch that was planned here, for the sources again, or for
+the end of the query. So a drain runs its batches without a restart of the query, which takes longer than the batches. While the query is
+paused it reads nothing, and its checkpoint does not change.
 
-Spoken to are members of Spark's `MicroBatchExecution` that are no interface: `uniqueSources`, which it asks; `getLatestExecutionContext`
-with the `endOffsets` of the next batch; `watermarkTracker` and `watermarkPropagator`; `previousContext`, by which it decides on a batch
-without data; and `intervalMs` of its `triggerExecutor`, how long it waits between triggers. The query's thread waits in the gate where
-nothing interrupts it: `StreamingQuery.stop` alone would wait in vain, so a held query is ended by `PausedQuery.end`.
+This uses internals of Spark's `MicroBatchExecution`: `uniqueSources`, the sources that it requests offsets from;
+`getLatestExecutionContext` with the `endOffsets` of the next batch; `watermarkTracker` and `watermarkPropagator`; `previousContext`, which
+decides on a batch without data; and `intervalMs` of its `triggerExecutor`, the time between triggers. The query's thread cannot be
+interrupted while it waits in the gate. So a paused query is stopped by `PausedQuery.end`: `StreamingQuery.stop` alone would not return.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ NO_ENTRIES = "scala.collection.immutable.Map$"
 NONE = "scala.None$"
 
 RAN = "addBatch"
-"""Among the durations of a trigger, that of its batch."""
+"""In the durations of a trigger, that of its batch."""
 
 STEP = timedelta(milliseconds=10)
 LOOK = timedelta(milliseconds=200)
-"""How often it is looked whether a query that is waited for has failed."""
+"""How often a wait for a query checks whether the query has failed."""
 
 SOON_MILLIS = 1
-"""Between the triggers of a held query, whose batches need not wait for the next second."""
+"""The interval between triggers of a paused query: its batches need not wait for the next second."""
 
 
 class Gate:
-    """What the query asks in the place of its sources, a Scala map, which it stops with itself. The methods have the names of Spark's."""
+    """Replaces the sources of a query, a Scala map; Spark stops them through it. The methods have Spark's names."""
 
     def __init__(self, sources: Any) -> None:
         self._sources = sources
@@ -60,12 +60,12 @@ class Gate:
         self.asked = threading.Event()
 
     def answer(self) -> None:
-        """Let the query go on that asks, or will ask."""
+        """Answer the query's present request, or its next one."""
         self.asked.clear()
         self._answers.release()
 
     def latestOffset(self) -> Any:
-        """On the query's thread, which has nothing under way. None is no offset: what to read was set meanwhile."""
+        """Called on the query's thread, between batches. Returns None, no offset: what to read was set in the meantime."""
         self.asked.set()
         self._answers.acquire()
 
@@ -81,23 +81,23 @@ class Gate:
 
 
 class PausedQuery:
-    """A query between two batches. `run` runs one and holds the query again, `release` lets it go on as ever, `end` ends it."""
+    """A query between two batches. `run` runs one and pauses the query again, `release` resumes the query, `end` stops it."""
 
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
-        """`pause` makes them."""
+        """Use `pause`."""
         self._spark = spark
         self._query = query
         self._execution = query._jsq.streamingQuery()
         self._sources = self._execution.uniqueSources()
-        self._pace = self._interval(None)
+        self._trigger_millis = self._interval(None)
         self.gate = Gate(self._sources)
 
     def operators(self) -> tuple[Operator, ...]:
-        """Those of the query that keep state."""
+        """The stateful operators of the query."""
         return operators_in(self._execution.logicalPlan(), str(self._execution.outputMode().toString()))
 
     def close(self) -> None:
-        """Have the query ask the gate from now on."""
+        """Replace the sources by the gate."""
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
         limit = self._java(READ_LIMIT).allAvailable()
         _set(self._execution, "uniqueSources", self._object(NO_ENTRIES).empty().updated(self.gate, limit))
@@ -105,24 +105,24 @@ class PausedQuery:
 
     @property
     def waits(self) -> bool:
-        """Whether the query is in no batch. One whose next trigger is still to come will ask the gate then."""
+        """Whether the query is in no batch. If it waits for its next trigger, it meets the gate then."""
         return self.gate.asked.is_set() or not self._query.status["isTriggerActive"]
 
     def release(self) -> None:
-        """Let the query ask its sources again."""
-        self._interval(self._pace)
+        """Put the sources back, and let the query continue."""
+        self._interval(self._trigger_millis)
         _set(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
-    def run(self, batch: int, plan: OffsetSeq) -> tuple[OperatorState, ...]:
-        """Run the batch, under the watermark of the plan and at the time of day, and hold the query before the next. Raises what the batch
-        raises."""
+    def run(self, batch: int, entry: OffsetSeq) -> tuple[OperatorState, ...]:
+        """Run the batch with the offsets and the watermark of `entry`, at the present time, and pause the query again. Raises what the
+        batch raises."""
         self._await_gate()
         context = self._execution.getLatestExecutionContext()
         assert context.batchId() == batch, f"the query is at batch {context.batchId()}, not at {batch}"
         self._forget_watermarks(batch)
-        _set(context, "endOffsets", self._ends(context.endOffsets(), plan))
-        self._execution.watermarkTracker().setWatermark(millis(plan.watermark))
+        _set(context, "endOffsets", self._ends(context.endOffsets(), entry))
+        self._execution.watermarkTracker().setWatermark(millis(entry.watermark))
         self.gate.answer()
         self._await_gate()  # of the next batch
         while not _is_of(progress := self._query._jsq.lastProgress(), batch):
@@ -143,8 +143,8 @@ class PausedQuery:
         return stop_between_batches(self._spark, self._query, deadline, forced)
 
     def _forget_watermarks(self, batch: int) -> None:
-        """When there was nothing to read, Spark asked whether to run this batch without data, remembers under which watermark, and fails
-        if that changes. What it forgets it computes again, as after a restart."""
+        """If there was nothing to read, Spark has already computed the watermark of a batch without data, and fails if it changes. Make
+        Spark forget it: then it computes it again, as after a restart."""
         field = self._java("java.lang.Class").forName(EXECUTION).getDeclaredField("watermarkPropagator")
         field.setAccessible(True)
         field.get(self._execution).purge(batch)
@@ -158,7 +158,7 @@ class PausedQuery:
             raise self._query.exception() or RuntimeError("the query was stopped")
 
     def _interval(self, millis: int | None) -> int:
-        """Set how long the query waits between triggers, unless it does not; how long it did."""
+        """Set the time between triggers, unless it is 0; the time before."""
         field = self._java("java.lang.Class").forName(TRIGGERS).getDeclaredField("intervalMs")
         field.setAccessible(True)
         executor = self._execution.triggerExecutor()
@@ -167,43 +167,44 @@ class PausedQuery:
             field.setLong(executor, millis)
         return before
 
-    def _ends(self, ends: Any, plan: OffsetSeq) -> Any:
-        """Where the plan ends, as Spark has it. A batch that reads nothing is run only if an offset is another text than before."""
+    def _ends(self, ends: Any, entry: OffsetSeq) -> Any:
+        """The end offsets of the entry, as Spark's object. Spark runs a batch that reads nothing only if the text of an offset differs from
+        before, so a blank is added to one."""
         sources = list(_each(self._execution.sources().iterator()))
-        respelled = next((place for place, line in enumerate(plan.sources) if line.lstrip().startswith("{")), None)
-        for place, (source, line) in enumerate(zip(sources, plan.sources, strict=True)):
+        respelled = next((place for place, line in enumerate(entry.sources) if line.lstrip().startswith("{")), None)
+        for place, (source, line) in enumerate(zip(sources, entry.sources, strict=True)):
             if line != NOTHING_YET:
                 ends = ends.updated(source, self._java(SERIALIZED_OFFSET)(" " + line if place == respelled else line))
         return self._java(STREAM_PROGRESS)(ends)
 
     def _java(self, name: str) -> Any:
-        return getattr(self._spark._jvm, name)  # whole: each part of a dotted path is a call of its own
+        return getattr(self._spark._jvm, name)  # in one call: each part of a dotted path would be another one
 
     def _object(self, name: str) -> Any:
         return getattr(self._java(name), "MODULE$")
 
 
 def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
-    """Let the running batch finish, and hold the query before the next one. None if it has ended, or was not there by `deadline` or when
-    `forced` was set; then it goes on as ever. Blocks while a batch runs."""
+    """Let the running batch finish, and pause the query before the next one. None if the query has ended, or if the batch did not finish
+    by `deadline` or before `forced` was set: then the query continues. Blocks while a batch runs."""
     over = monotonic() + deadline.total_seconds()
     await_initialised(query, deadline)  # which sets the sources
-    held = PausedQuery(spark, query)
+    paused = PausedQuery(spark, query)
     try:
-        held.close()
+        paused.close()
         while query.isActive and not forced.is_set() and monotonic() <= over:
-            if held.waits:
-                return held
-            held.gate.asked.wait(STEP.total_seconds())
+            if paused.waits:
+                return paused
+            paused.gate.asked.wait(STEP.total_seconds())
     except BaseException:
-        held.release()
+        paused.release()
         raise
-    held.release()
+    paused.release()
     return None
 
 
 def _is_of(progress: Any, batch: int) -> bool:
-    """Not what a query tells of triggers without a batch, by the number of the next."""
+    """Whether it is the progress of the batch. Triggers without a batch report progress with the number of the next batch."""
     return progress is not None and progress.batchId() == batch and progress.durationMs().containsKey(RAN)
 
 

@@ -1,5 +1,5 @@
-"""What Spark tells of a query: its progress after each batch, and its end. What depends on the version of Spark is tested against the
-pinned one (`tests/spark`).
+"""Spark's events of a query: progress after each batch, idleness and the end. The parts that depend on the version of Spark are tested
+against the pinned version (`tests/spark`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pyspark.sql.streaming.listener import (
 from containers.engine import StateSize
 
 WHOLE_BATCH = "triggerExecution"
-"""Among the parts of a batch's duration, the sum of the others."""
+"""In the durations of a batch, the sum of all others."""
 
 INDEXED = "rocksdbNumInternalColFamiliesKeys"
-"""Among the measures of a state store, the entries of the indexes that Spark itself keeps in it."""
+"""In the metrics of a state store, the entries of Spark's internal indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """One committed batch of a query. `positions` is by source, {"stream": {"partition": next offset}}; `latest` the same of what there
-    was to read when the batch was planned."""
+    """One committed batch of a query. `positions`: for each source, the text {"stream": {"partition": next offset}}; `latest`: in the same
+    format, the ends of the streams when the batch was planned."""
 
     query: str
     batch: int
@@ -49,7 +49,7 @@ class BatchDone:
 
 
 def _event_time(told: str | None) -> datetime | None:
-    """As Spark spells it, "2013-01-01T05:15:00.000Z"; one outside the years 1 to 9999 is none."""
+    """Parse "2013-01-01T05:15:00.000Z". None outside the years 1 to 9999."""
     try:
         return datetime.fromisoformat(told) if told else None
     except ValueError:
@@ -57,18 +57,18 @@ def _event_time(told: str | None) -> datetime | None:
 
 
 def _count(told: int) -> int:
-    """Durations are differences of the time of day, which may be set back, and what Spark does not know of a store is -1."""
+    """Not below 0: Spark computes durations from a clock that may be set back, and reports -1 for a metric that it does not know."""
     return max(0, int(told))
 
 
 def _watermark(told: str | None) -> datetime | None:
-    """1970 is Spark's word for none yet."""
+    """None for 1970, which Spark reports before there is a watermark."""
     found = _event_time(told)
     return None if found is None or found.timestamp() == 0 else found
 
 
 def _state(operators: Sequence[StateOperatorProgress]) -> StateSize | None:
-    """Of all stateful operators of a query together."""
+    """The sums over all stateful operators of a query."""
     if not operators:
         return None
     return StateSize(
@@ -86,15 +86,15 @@ class QueryEnded:
 
 
 class EventProxy:
-    """What the JVM calls in the place of PySpark's own proxy, which reads a batch's progress member by member. Each list or map read so
-    ends in an exception of the JVM, for which PySpark has a score of classes looked up, by each prefix of their names, in all jars: 0.1 s
-    of CPU a batch. Here the progress comes whole, as JSON."""
+    """Replaces PySpark's own proxy, which reads the progress of a batch member by member. Reading a list or a map that way ends in an
+    exception in the JVM, for which PySpark looks up some twenty classes, by each prefix of their names, in all jars: 0.1 s of CPU per
+    batch. This proxy reads the whole progress as JSON."""
 
     def __init__(self, listener: StreamingQueryListener) -> None:
         self._listener = listener
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing: the one who started it knows."""
+        """Ignored: the engine has started the query itself."""
 
     def onQueryProgress(self, event: Any) -> None:
         progress = StreamingQueryProgress.fromJson(json.loads(event.progress().json()))
@@ -111,7 +111,7 @@ class EventProxy:
 
 
 class Listener(StreamingQueryListener):
-    """Passes on what the JVM tells of queries. It is called on a thread of Py4J, so the callbacks must only hand over."""
+    """Calls back for each event of a query. Runs on a thread of Py4J, so the callbacks must not block."""
 
     def __init__(
         self,
@@ -119,19 +119,19 @@ class Listener(StreamingQueryListener):
         on_end: Callable[[QueryEnded], None],
         on_idle: Callable[[str], None] = lambda run_id: None,
     ) -> None:
-        """`on_idle` gets the id of a query's run."""
+        """`on_idle` gets Spark's id of the query's run."""
         self._on_batch = on_batch
         self._on_end = on_end
         self._on_idle = on_idle
 
     @cached_property
     def _jlistener(self) -> Any:
-        """What PySpark registers in the JVM for this listener."""
+        """The object that PySpark registers in the JVM for this listener."""
         jvm: Any = SparkContext._jvm
         return jvm.PythonStreamingQueryListenerWrapper(EventProxy(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing: the one who started it knows."""
+        """Ignored: the engine has started the query itself."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -159,8 +159,8 @@ class Listener(StreamingQueryListener):
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """How many rows a stateful operator keeps after a batch, and how many entries in its indexes of timers and of what expires; `operator`
-    is Spark's name of its kind."""
+    """The rows of a stateful operator after a batch, and the entries in its indexes of timers and expiry times. `operator` is Spark's name
+    of its kind."""
 
     operator: str
     rows: int
@@ -168,7 +168,7 @@ class OperatorState:
 
 
 def kept_in(progress: Any) -> tuple[OperatorState, ...]:
-    """What the JVM's progress of a batch says of its operators."""
+    """The operators in the JVM's progress object of a batch."""
     operators = json.loads(progress.json()).get("stateOperators", ()) if progress is not None else ()
     return tuple(
         OperatorState(str(each["operatorName"]), _count(each["numRowsTotal"]), _count(each.get("customMetrics", {}).get(INDEXED, 0)))

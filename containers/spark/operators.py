@@ -1,6 +1,5 @@
-"""The operators of a stage that keep state, and what empties each, by the logical plan of its query: known before the query runs.
-
-Imports no pyspark: the plan is the JVM's own, which pyspark hands out.
+"""The stateful operators of a stage, and what empties each of them. Derived from the logical plan of the query in the JVM, before the query
+runs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 WATERMARK = "spark.watermarkDelayMs"
-"""What Spark notes in the metadata of a column that has a watermark, and of a window over one."""
+"""The key in the metadata of a column with a watermark, and of a window over one."""
 
 
 _USER_CODE = ("applyInPandasWithState", "transformWithState")
@@ -24,7 +23,7 @@ _USER_CODE = ("applyInPandasWithState", "transformWithState")
 
 @unique
 class Empties(Enum):
-    """What makes an operator let go of its state."""
+    """What makes an operator remove its state."""
 
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
@@ -33,7 +32,7 @@ class Empties(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`kind` is what people call it; `why` says, of one that nothing empties, what is missing."""
+    """`kind` is its name in the DataFrame API. `why`: what is missing, if nothing empties it."""
 
     kind: str
     empties: Empties
@@ -41,7 +40,7 @@ class Operator:
 
     @property
     def timed(self) -> bool:
-        """Whether user code sets timers in it."""
+        """Whether user code may set timers in it."""
         return self.kind in _USER_CODE and self.empties is not Empties.NOTHING
 
     def __str__(self) -> str:
@@ -49,13 +48,13 @@ class Operator:
 
 
 def operators_of(writer: DataStreamWriter) -> tuple[Operator, ...]:
-    """The stateful operators of the query that the writer would start, from the sink to the sources."""
+    """The stateful operators of the writer's query, from the sink to the sources."""
     plan = writer._df._jdf.queryExecution().analyzed()
     return operators_in(plan, _output_mode(writer._jwrite))
 
 
 def operators_in(plan: Any, mode: str) -> tuple[Operator, ...]:
-    """Those of a logical plan of the JVM; `mode` is the output mode as Spark spells it."""
+    """The stateful operators of a logical plan in the JVM; `mode` is Spark's name of the output mode."""
     return tuple(found for node in _streaming_nodes(plan) if (found := _operator(node, mode)) is not None)
 
 
@@ -65,7 +64,7 @@ def unflushable(writer: DataStreamWriter) -> tuple[str, ...]:
 
 
 def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
-    """The streams that the query's sources read, in the order in which a plan of it has them; None for a source that is not Sluice's."""
+    """The streams of the query's sources, in the order of Spark's offset log; None for a source that is not Sluice's."""
     leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
     return tuple(_stream_of(leaf) for leaf in _each(leaves) if leaf.isStreaming())
 
@@ -81,14 +80,14 @@ def _stream_of(leaf: Any) -> str | None:
 
 
 def _output_mode(writer: Any) -> str:
-    """ "Append", "Update" or "Complete". The writer tells it to nobody."""
+    """ "Append", "Update" or "Complete", from a private field of the writer."""
     field = writer.getClass().getDeclaredField("outputMode")
     field.setAccessible(True)
     return str(field.get(writer).toString())
 
 
 def _streaming_nodes(node: Any) -> Iterator[Any]:
-    """Those below which a stream is, in preorder."""
+    """The streaming nodes, in preorder."""
     if node.isStreaming():
         yield node
         for child in _each(node.children()):

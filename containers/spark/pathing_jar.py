@@ -1,4 +1,4 @@
-"""A pathing jar: it holds a manifest alone, which names other jars (`Class-Path`), and is a class path of one file."""
+"""A pathing jar: a jar with only a manifest, which names other jars (`Class-Path`). So a class path of many jars is one file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 MANIFEST = "META-INF/MANIFEST.MF"
 
 LONGEST_LINE = 72
-"""Bytes of a line of a manifest, without its end (JAR File Specification)."""
+"""The largest number of bytes in a line of a manifest, without the line end (JAR File Specification)."""
 
 _LINE_END = b"\r\n"
 _PLAIN = re.compile(r"[A-Za-z0-9._~+@,/-]+")
-"""What neither a URL escapes nor a manifest takes for a separator."""
+"""Names that need no escape in a URL and have no separator of a manifest."""
 
 
 def pathing_jar(directory: Path, jars: Sequence[Path]) -> bytes | None:
-    """The contents of a jar in `directory` that names these: the same bytes for the same names.
+    """The contents of a jar in `directory` that names these jars: the same bytes for the same names. None if a name would have to be
+    escaped.
 
-    The names are relative and as Java resolves links, so that a jar that the class path names again is not on it twice. They are not
-    escaped: a JVM that makes an archive of classes appends each as it stands to the directory, and knows no URLs. None where a name
-    would have to be escaped."""
+    The names are relative, with links resolved as Java does, so that a jar that the class path names again is not on it twice. They are not
+    escaped: a JVM that makes an archive of classes appends each name unchanged to the directory."""
     here = os.path.realpath(directory)
     names = [os.path.relpath(os.path.realpath(jar), here) for jar in jars]
     if not all(_PLAIN.fullmatch(name) for name in names):

@@ -1,5 +1,5 @@
-"""One streaming query: start it, run a planned batch, stop it between batches. Queries of a container begin their batches at different
-instants. What depends on the version of Spark is tested against the pinned one (`tests/spark`).
+"""One streaming query: start it, run a planned batch, stop it between batches; and staggered triggers for the queries of a container. The
+parts that depend on the version of Spark are tested against the pinned version (`tests/spark`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path, trigger: timedelta) -> StreamingQuery:
-    """Start a stage's writer as the query `name`, in a scheduler pool of its own so that the queries share the cores evenly."""
+    """Start a stage's writer as the query `name`, in its own scheduler pool, so that the queries share the cores evenly."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
     try:
         named = writer.queryName(name).option("checkpointLocation", str(checkpoint))
@@ -38,17 +38,17 @@ def start_query(spark: SparkSession, writer: DataStreamWriter, name: str, checkp
 
 
 def await_initialised(query: StreamingQuery, within: timedelta) -> None:
-    """Wait until the query's sources have started, or it has ended. Blocks; Spark tells it by a text alone."""
+    """Wait until the query's sources have started, or it has ended. Blocks. Spark reports this only as a text in the query's status."""
     end = monotonic() + within.total_seconds()
     while query.isActive and query.status["message"].startswith("Initializing") and monotonic() < end:
         sleep(0.05)
 
 
 def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, checkpoint: Path) -> tuple[OperatorState, ...]:
-    """Run the one batch that the checkpoint has planned and not committed, and nothing newer; what it left in state. Blocks. Raises what
-    the batch raises.
+    """Run the one batch that is planned and not committed in the checkpoint, and nothing newer; the state after it. Blocks. Raises what the
+    batch raises.
 
-    `availableNow` would read new input besides.
+    The trigger `availableNow` would also read new input.
     """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
     try:
@@ -60,10 +60,11 @@ def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, 
 
 
 def offset_metadata(spark: SparkSession, now: datetime) -> str:
-    """The line of a plan that Spark would write for a query's first batch: it has the formats of state of this version."""
+    """The metadata line of the offset-log entry that Spark would write for a query's first batch, with the state formats of this
+    version."""
     spoken: Any = getattr(spark._jvm, OFFSET_METADATA)
     metadata = json.loads(spoken.apply(0, int(now.timestamp() * 1000), spark._jsparkSession.conf()).json())
-    metadata["conf"][PARTITIONS_OF_STATE] = spark.conf.get(PARTITIONS_OF_STATE)  # Spark takes it from what only a running query sets
+    metadata["conf"][PARTITIONS_OF_STATE] = spark.conf.get(PARTITIONS_OF_STATE)  # Spark sets it only in a running query
     return json.dumps(metadata, separators=(",", ":"))
 
 
@@ -71,11 +72,11 @@ def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: t
     """Let the running batch finish and commit, then stop; True if so. After `deadline`, or once `forced` is set, interrupt the batch: it
     runs again at the next start. Blocks.
 
-    `StreamingQuery.stop()` alone always interrupts. The query's loop ends by itself, between two batches, once its state says TERMINATED.
+    `StreamingQuery.stop()` alone always interrupts. The loop of the query ends by itself between two batches when its state is TERMINATED.
     """
     terminate(spark, query)
     waited = step = 0.02
-    forced.wait(step)  # a trigger that was just passing the check becomes visible
+    forced.wait(step)  # a trigger that has just passed the check becomes visible
     while query.status["isTriggerActive"] and waited < deadline.total_seconds() and not forced.wait(step):
         waited += step
     orderly = not query.status["isTriggerActive"]
@@ -84,20 +85,21 @@ def stop_between_batches(spark: SparkSession, query: StreamingQuery, deadline: t
 
 
 def terminate(spark: SparkSession, query: StreamingQuery) -> None:
-    """Tell the query to end once its trigger is over."""
+    """Let the query end after its present trigger."""
     if query.isActive:
         query._jsq.streamingQuery().state().set(getattr(getattr(spark._jvm, TERMINATED), "MODULE$"))
 
 
 LONGEST = 0.05
-"""How much longer than asked for an interval is at most, as a part of it."""
+"""The most by which an interval is prolonged, as a fraction of it."""
 
 MILLISECOND = timedelta(milliseconds=1)
 
 
 def spread(interval: timedelta, index: int) -> timedelta:
-    """The interval of the `index`-th query (>= 0), in whole milliseconds: the first has the one that was asked for, and every further one
-    the middle of the widest gap that is left (van der Corput's sequence), until there are no milliseconds between."""
+    """The interval of the `index`-th query (>= 0), in whole milliseconds. The first query has the interval itself; each further one the
+    middle of the widest remaining gap (van der Corput sequence), as long as there are milliseconds in between. So queries that start
+    together do not keep starting their batches at the same time."""
     longer, part = 0.0, 0.5
     while index:
         longer += part * (index & 1)
@@ -106,7 +108,7 @@ def spread(interval: timedelta, index: int) -> timedelta:
 
 
 class Triggers:
-    """Intervals by query, which keep theirs. Any thread's."""
+    """The trigger intervals of queries; a query keeps its interval over restarts. Thread-safe."""
 
     def __init__(self, interval: timedelta) -> None:
         self._interval = interval

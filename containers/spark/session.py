@@ -1,6 +1,6 @@
-"""The driver's one Spark session: its master, its settings, and whether it is alive.
+"""The driver's Spark session: its master, its settings, and whether the JVM is alive.
 
-What depends on the version of Spark is tested against the pinned one (`tests/spark`).
+The parts that depend on the version of Spark are tested against the pinned version (`tests/spark`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sluice.job import Job
 log = logging.getLogger(__name__)
 
 LAUNCHED_BY_JVM = "PYSPARK_GATEWAY_PORT"
-"""The environment variable by which spark-submit's JVM tells the Python that it starts how to reach it."""
+"""An environment variable that the JVM of spark-submit sets for the Python process that it starts: the port of the JVM."""
 
 
 class Session:
@@ -100,9 +100,9 @@ def spark_conf(settings: ContainerSettings, connections: Connections, config: Ma
 
 
 class BatchFunction(ForeachBatchFunction):
-    """A user's foreachBatch function, as the JVM calls it. Py4J answers for an Exception; anything else that is raised (sys.exit) would end
-    its thread without an answer, for which the query would wait for ever. That thread is Py4J's: what is logged on it is about what the
-    stage's function, which made this, was about."""
+    """A user's foreachBatch function, as the JVM calls it. Py4J returns an Exception to the JVM. Anything else that is raised (sys.exit)
+    would end the Py4J thread without an answer, and the query would wait forever; so it is turned into an Exception. Records that are
+    logged on that thread get the log context of the stage's function, which created this object."""
 
     def __init__(self, session: SparkSession, func: Callable[[DataFrame, int], None]) -> None:
         super().__init__(session, func)
@@ -118,21 +118,21 @@ class BatchFunction(ForeachBatchFunction):
 
 
 LAST_BREATH = timedelta(seconds=5)
-"""How long a JVM that hung up is waited for, to know its exit code."""
+"""How long to wait for the exit code of a JVM that has closed its connection."""
 
 OUT_OF_MEMORY = 3
-"""How a JVM with ExitOnOutOfMemoryError exits."""
+"""The exit code of a JVM with ExitOnOutOfMemoryError."""
 
 
 def submitted_conf() -> dict[str, str]:
-    """What spark-submit was told, if it started this process: its master is the one to use, and its settings win over Sluice's own."""
+    """The settings given to spark-submit, if it started this process: its master is used, and its settings override Sluice's own."""
     if LAUNCHED_BY_JVM not in os.environ:
         return {}
     SparkContext._ensure_initialized()
-    told = dict(SparkConf().getAll())
-    if told.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody gave a name
-        del told["spark.app.name"]
-    return told
+    given = dict(SparkConf().getAll())
+    if given.get("spark.app.name") == Path(sys.argv[0]).name:  # no name was given
+        del given["spark.app.name"]
+    return given
 
 
 def start_session(
@@ -144,8 +144,8 @@ def start_session(
     archive: ClassArchive | None = None,
     beside: Path | None = None,
 ) -> SparkSession:
-    """The driver's one session; see `session_settings`. `beside`: the directory of the job file, whose helper modules the Python processes
-    of a local master find. Blocks for some seconds while the JVM starts, a minute where no master answers. Raises SparkNotStarted."""
+    """The driver's session; see `session_settings`. `beside`: the directory of the job file, from which the Python processes of a local
+    master can import. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     local_dir.mkdir(parents=True, exist_ok=True)
@@ -168,14 +168,14 @@ def start_session(
         _write_no_checksums(spark)
     except (Py4JError, PySparkException) as error:
         log.warning("Spark did not start", exc_info=error)
-        why = f"{_why_not(error)}; Spark's own words are in the container's log"
+        why = f"{_why_not(error)}; Spark's messages are in the container's log"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
 
 
 @contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Add it for the JVM that is started meanwhile. Processes that user code starts later do not inherit it from this one."""
+    """Add variables for the JVM that is started in the block. Processes that user code starts later do not inherit them."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:
@@ -189,8 +189,8 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
 
 
 def _write_no_checksums(spark: SparkSession) -> None:
-    """Hadoop writes a hidden checksum file beside every file on a local disk, and starts a process (chmod) for each: without them a small
-    batch takes a fifth less. Spark's own checksums of its state stay, and a backup hashes everything."""
+    """Without Hadoop's hidden checksum files. Hadoop writes one for every file on a local disk, and starts a process (chmod) for each:
+    without them a small batch takes a fifth less time. Spark's own checksums of its state are kept, and a backup hashes everything."""
     jvm: Any = spark._jvm
     jvm.org.apache.hadoop.fs.FileSystem.getLocal(spark.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
@@ -200,30 +200,30 @@ STOPPED_CONTEXT = "on a stopped SparkContext"
 
 def _why_not(error: Exception) -> str:
     if STOPPED_CONTEXT in str(error):
-        return "it did not answer, or has turned us away (SLUICE_SPARK_MASTER)"
+        return "it did not answer, or has refused the connection (SLUICE_SPARK_MASTER)"
     lines = str(error).splitlines()
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else type(error).__name__)
 
 
 def check_alive(spark: SparkSession) -> None:
-    """Ask the JVM something. Blocks while it hangs. Raises SparkGone when it has ended, or the session was stopped."""
+    """A call into the JVM. Blocks while it hangs. Raises SparkGone if it has ended, or the session was stopped."""
     try:
         context = spark.sparkContext._jsc
         stopped = context is None or bool(context.sc().isStopped())
     except (Py4JError, OSError) as error:
         raise SparkGone(_last_of(spark, error)) from error
     if stopped:
-        raise SparkGone("the Spark session was stopped: by user code, or by Spark after a failure that its log tells of")
+        raise SparkGone("the Spark session was stopped: by user code, or by Spark after a failure that is in its log")
 
 
 def _last_of(spark: SparkSession, error: Exception) -> str:
     process = getattr(spark.sparkContext._gateway, "proc", None)
-    if process is None:  # the JVM is not our child: spark-submit started it, and us
-        return f"Spark's JVM does not answer any more: {error}"
+    if process is None:  # the JVM is not a child of this process: spark-submit started both
+        return f"Spark's JVM no longer answers: {error}"
     try:
         code = process.wait(LAST_BREATH.total_seconds())
     except TimeoutExpired:
-        return f"Spark's JVM does not answer any more: {error}"
+        return f"Spark's JVM no longer answers: {error}"
     if code < 0:
         return f"Spark's JVM was ended by {Signals(-code).name}"
     if code == OUT_OF_MEMORY:
@@ -232,7 +232,7 @@ def _last_of(spark: SparkSession, error: Exception) -> str:
 
 
 def pickle_whole(module: ModuleType) -> None:
-    """Send the job file's functions to the workers by value: they cannot import a file that was loaded by path."""
+    """Send functions of the job file to the workers by value: they cannot import a module that was loaded from a path."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
@@ -244,12 +244,12 @@ _UNASKED = 2
 
 
 def is_local(master: str) -> bool:
-    """Whether the executor is the driver itself: nothing of a query then runs in another process than it and its Python workers."""
+    """Whether the driver is the only executor: queries then run only in its process and its Python workers."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def is_loopback(master: str) -> bool:
-    """Whether everybody who may call the driver is on its machine: local masters, and standalone ones at a loopback address."""
+    """Whether only processes of this machine connect to the driver: local masters, and standalone ones at a loopback address."""
     if is_local(master) or master.startswith("local-cluster["):
         return True
     hosts = [urlsplit(f"//{each}").hostname or "" for each in master.removeprefix("spark://").split(",")]
@@ -257,7 +257,7 @@ def is_loopback(master: str) -> bool:
 
 
 def executors_asked(master: str, conf: Mapping[str, str]) -> int:
-    """How many executors a session under that master asks for, as far as its settings say; at least 1. Raises BadSettings."""
+    """The number of executors that a session requests of that master, according to its settings; at least 1. Raises BadSettings."""
     if is_true(conf, "spark.dynamicAllocation.enabled"):
         names = ("minExecutors", "initialExecutors")
         return max(1, *(_count(conf, f"spark.dynamicAllocation.{name}", 1) for name in names))
@@ -274,10 +274,10 @@ def is_true(conf: Mapping[str, str], name: str) -> bool:
 
 
 def _count(conf: Mapping[str, str], name: str, default: int) -> int:
-    told = conf.get(name, "").strip() or str(default)
-    if not told.isdecimal():
-        raise BadSettings(f"{name} must be a whole number, not {told!r}")
-    return int(told)
+    text = conf.get(name, "").strip() or str(default)
+    if not text.isdecimal():
+        raise BadSettings(f"{name} must be a whole number, not {text!r}")
+    return int(text)
 
 
 SETTINGS: Mapping[str, str] = {
@@ -303,33 +303,34 @@ LOCAL_CHECKPOINTS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Checkpoints are on a local disk, where Spark's default starts processes (chmod, readlink) for each file that it writes, and this one only
-the chmod: 34 ms against 8 ms a file on two cores. Its rename is not exclusive; a store has one writer, the holder of its task."""
+"""Checkpoints are on a local disk. For each file that it writes there, Spark's default file manager starts processes (chmod, readlink), and
+this one only chmod: 34 ms or 8 ms per file on two cores. Its rename does not exclude other writers; a checkpoint has one, the task's
+owner."""
 
 DIE_OF_NO_MEMORY = "-XX:+ExitOnOutOfMemoryError"
-"""A JVM that goes on after an OutOfMemoryError has lost threads that nobody misses until something waits for them for ever. The option is
-given as one of the JVM's defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
+"""A JVM that continues after an OutOfMemoryError may have lost threads that others then wait for forever. The option is one of the JVM's
+defaults, to which Spark adds the job's own `spark.driver.extraJavaOptions`."""
 
 DEFAULT_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 
 LOCAL_SETTINGS: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""With all executors on this machine nobody else needs to reach the driver."""
+"""If all executors are on this machine, no other needs to connect to the driver."""
 
 ELSEWHERE_SETTINGS: Mapping[str, str] = {"spark.executor.heartbeat.maxFailures": "3"}
-"""Executors end at once when their driver does, but where its machine is cut off or frozen they wait for it: for ten minutes by Spark's
-default of 60, and 42 s (seen) with 3, about as long as a lease."""
+"""Executors exit immediately when their driver does. If its machine is disconnected or suspended, they wait: for ten minutes by Spark's
+default of 60, and 42 s (measured) with 3, about as long as a lease."""
 
 LONGEST_SOCKETS_PATH = 60
-"""Bytes. The path of a socket has less than 104 on some systems, and Spark's names for them take 42."""
+"""In bytes. The path of a socket must be shorter than 104 on some systems, and Spark's file names take 42."""
 
 
 def session_settings(
     master: str, submitted: Mapping[str, str], settings: Mapping[str, str], sockets: Path | None, archive: ClassArchive | None = None
 ) -> Mapping[str, str]:
-    """The job's `settings` win over what spark-submit was told (`submitted`), and both over Sluice's own.
+    """The job's `settings` override those given to spark-submit (`submitted`), and both override Sluice's own.
 
-    `sockets`: a directory of this session's own, which somebody deletes after it; Spark leaves its sockets there. `archive`: the JVM
-    begins with it, unless spark-submit has started the JVM already, or the job has a class path of its own, which no archive fits."""
+    `sockets`: a directory for this session, which the caller deletes afterwards; Spark leaves its sockets there. `archive`: the JVM starts
+    with it, unless spark-submit has started the JVM already, or the job has its own class path, for which no archive is valid."""
     where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else ELSEWHERE_SETTINGS)}
     near = _unix_sockets(sockets) if sockets is not None and is_local(master) else {}
     options, path = [DIE_OF_NO_MEMORY], {}
@@ -340,8 +341,8 @@ def session_settings(
 
 
 def _unix_sockets(directory: Path) -> Mapping[str, str]:
-    """The JVM and its Python workers meet in a directory that nobody else can enter, instead of at ports of the machine, and a small batch
-    takes a fifth less (182 ms instead of 228; docs/spark-facts.md). Without a directory whose path is short enough they meet at ports."""
+    """The JVM and its Python workers connect by sockets in a private directory instead of by TCP ports; a small batch takes a fifth less
+    time (182 ms instead of 228; docs/spark-facts.md). If the path of the directory is too long, they use ports."""
     if len(os.fsencode(directory)) > LONGEST_SOCKETS_PATH:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(directory)}

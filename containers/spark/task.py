@@ -1,4 +1,4 @@
-"""The task that a stage's function is given: reading and writing the job's streams."""
+"""The `Task` that a stage's function gets: it reads and writes the streams of the job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bound:
 
 
 class StageTask:
-    """One stage of one task, in one session. Made anew for every start of the query."""
+    """One stage of one task, in one session. Every start of the query has a new one."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StageTask:
     def _bound(self, name: str) -> Bound:
         if name not in self._streams:
             raise BadJobFile(
-                f"stage {self._grant.stage} uses the stream {name!r}, which the run does not know: declare it and deploy again"
+                f"stage {self._grant.stage} uses the stream {name!r}, which is not a stream of the run: declare it and deploy again"
             )
         return self._streams[name]
 
@@ -78,15 +78,15 @@ class StageTask:
         return rows.filter(self._of_this_history()) if bound.intermediate else rows
 
     def _of_this_history(self) -> Column:
-        """Records of other runs and control records never reach user code. Nearly all have the one header that `write` gives them; Spark
-        compiles that comparison, but not those with a function in them."""
+        """Selects the records of this history: user code never sees those of others, nor control records. Nearly all records have exactly
+        the header that `write` adds; Spark compiles that comparison, but not the general one, which uses a function."""
         origin = F.lit(self._grant.origin.encode())
         usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), origin.alias("value")))
         ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == origin))
         return (F.col("headers") == usual) | (ours & ~F.exists("headers", self._is_void))
 
     def _is_void(self, header: Column) -> Column:
-        """A control record's header, or that of a drain which failed."""
+        """Whether it is the header of a control record, or of a drain that failed."""
         void = header["key"] == CONTROL_RECORD_HEADER
         for drain in self._failed_drains:
             void = void | ((header["key"] == DRAIN_RECORD_HEADER) & (header["value"] == F.lit(drain.encode())))
@@ -108,7 +108,7 @@ class StageTask:
         return records.writeStream.foreachBatch(append)
 
     def _headers(self, bound: Bound) -> dict[str, str]:
-        """Of a batch's records. A drain may come while the query runs."""
+        """The headers of a batch's records. A drain may start while the query runs."""
         headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
         return headers | ({DRAIN_RECORD_HEADER: self.draining} if self.draining else {})
 
@@ -136,7 +136,7 @@ class StageTask:
             each.before_write(batch)
 
     def fence(self, writes: Sequence[str]) -> int:
-        """Shut out older generations of this task from the streams that the stage writes, and return the last batch that its lineage
-        appended to any of them, as far as their systems know, -1 for none. Run it before the query starts."""
+        """Fence older generations of this task off the streams that the stage writes. Returns the last batch that its lineage appended to
+        any of them, as far as their systems know; -1 for none. Called before the query starts."""
         bound = [self._bound(name).stream for name in writes]
         return max((self._system(stream.system).fence(self._grant, stream.stream) for stream in bound), default=-1)

@@ -1,11 +1,11 @@
-"""Spark's plans of batches, the texts of `offsets/N`, read and written: what a drain has a store run. No pyspark here.
+"""Spark's offset log: the texts of `offsets/N`, parsed and made. A drain makes entries for the batches that it runs.
 
     v1                                                         the version of the format
-    {"batchWatermarkMs": …, "batchTimestampMs": …, "conf": {…}}    what the batch is computed with
+    {"batchWatermarkMs": …, "batchTimestampMs": …, "conf": {…}}    the metadata of the batch
     {"stream": {"partition": next offset}}                     where the batch ends, a line for each source in the order of the query
-    -                                                          a source that has not told anything yet
+    -                                                          a source without an offset yet
 
-Another version is refused: a plan that was guessed at would lose rows in silence.
+Another version is refused: an entry that was misread would lose rows without an error.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ _WATERMARK, _TIMESTAMP = "batchWatermarkMs", "batchTimestampMs"
 
 @dataclass(frozen=True, slots=True)
 class OffsetSeq:
-    """`metadata` is Spark's, whole; `sources` are the lines after it, as Spark spelled them."""
+    """An offset-log entry, parsed; Spark's class has the same name. `metadata` is Spark's, complete; `sources` are the lines after it,
+    unchanged."""
 
     metadata: Mapping[str, Any]
     sources: tuple[str, ...]
 
     @property
     def watermark(self) -> datetime:
-        """1970 for none yet."""
+        """1970 if there is none yet."""
         return _EPOCH + int(self.metadata[_WATERMARK]) * _MILLI
 
     @property
     def timestamp(self) -> datetime:
-        """What is "now" for the batch: for `current_timestamp`, timers of processing time and the time to live of state."""
+        """The present time of the batch: for `current_timestamp`, timers of processing time and the time to live of state."""
         return _EPOCH + int(self.metadata[_TIMESTAMP]) * _MILLI
 
     @property
@@ -55,7 +56,7 @@ class OffsetSeq:
         return positions_of(self.sources, reads)
 
     def at(self, now: datetime, watermark: datetime | None = None) -> OffsetSeq:
-        """The plan with a timestamp, never one before its own, and perhaps another watermark."""
+        """A copy with another timestamp, not before the present one, and optionally another watermark."""
         changed = {_TIMESTAMP: millis(max(now, self.timestamp))}
         if watermark is not None:
             changed[_WATERMARK] = millis(watermark)
@@ -67,45 +68,45 @@ def millis(moment: datetime) -> int:
 
 
 def parse(text: str, where: str) -> OffsetSeq:
-    """Raises CheckpointUnreadable, which names `where`, for what is no plan of a known version."""
+    """Raises CheckpointUnreadable, which names `where`, for anything but an entry of a known version."""
     version, *lines = text.splitlines() or [""]
     if version != VERSION:
         raise CheckpointUnreadable(
-            f"{where} is a plan of version {version[:20]!r}, and Sluice knows {VERSION!r} only: another version of Spark wrote it, run the "
-            "version of Sluice that fits that"
+            f"{where} is an offset-log entry of version {version[:20]!r}, and Sluice reads {VERSION!r} only: it was written by "
+            "another version of Spark; run the version of Sluice for that"
         )
     try:
         metadata = json.loads(lines[0])
-        plan = OffsetSeq(metadata, tuple(lines[1:]))
-        plan.text, plan.watermark, plan.timestamp  # noqa: B018 (to raise)
+        entry = OffsetSeq(metadata, tuple(lines[1:]))
+        entry.text, entry.watermark, entry.timestamp  # noqa: B018 (to raise)
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise CheckpointUnreadable(f"{where} is not the plan of a batch: {type(error).__name__}: {error}") from error
-    if not plan.sources:
-        raise CheckpointUnreadable(f"{where} is the plan of a batch without sources")
-    return plan
+        raise CheckpointUnreadable(f"{where} is not an offset-log entry: {type(error).__name__}: {error}") from error
+    if not entry.sources:
+        raise CheckpointUnreadable(f"{where} is an offset-log entry without sources")
+    return entry
 
 
 def first_entry(metadata: str, sources: Sequence[StreamId | None], starts: Mapping[Ssp, int]) -> OffsetSeq:
-    """What stands before batch 0 of a store without batches: nothing read yet. `metadata` is the line that Spark would write; `sources` are
-    the streams of the query's sources in its order, None for those of other kinds."""
-    lines = [NOTHING_YET if stream is None else _spelled(stream, starts) for stream in sources]
-    return parse("\n".join([VERSION, metadata, *lines]), "the first plan")
+    """The entry before batch 0 of a checkpoint without batches: nothing is read yet. `metadata` is the line that Spark would write;
+    `sources` are the streams of the query's sources in its order, None for sources that are not Sluice's."""
+    lines = [NOTHING_YET if stream is None else _offset_json(stream, starts) for stream in sources]
+    return parse("\n".join([VERSION, metadata, *lines]), "the first entry")
 
 
-def _spelled(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
+def _offset_json(stream: StreamId, offsets: Mapping[Ssp, int]) -> str:
     ours = sorted((ssp.partition, offset) for ssp, offset in offsets.items() if ssp.stream_id == stream)
     return json.dumps({stream.stream: {str(partition): offset for partition, offset in ours}})
 
 
 def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[StreamId], max_rows: int, now: datetime) -> Iterator[OffsetSeq]:
-    """The plans that read on from the batch `last` up to `ends`, about `max_rows` rows each; none where there is nothing.
+    """The entries of the batches that read on from `last` up to `ends`, about `max_rows` rows each; none if there is nothing to read.
 
-    They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources of which `ends` does not speak
-    stand still, and none goes back. Raises CheckpointUnreadable for a stream that `last` does not know.
+    They keep the watermark of `last`: rows of a feeder that was slower than the others are not late. Sources that are not in `ends` are not
+    read, and no offset decreases. Raises CheckpointUnreadable for a stream that is not in `last`.
     """
     at = last.positions(reads)
     if missing := {ssp.stream_id for ssp, end in ends.items() if end > 0} - {ssp.stream_id for ssp in at}:
-        raise CheckpointUnreadable(f"the last plan does not say how far {', '.join(sorted(map(str, missing)))} was read")
+        raise CheckpointUnreadable(f"the last offset-log entry has no offsets of {', '.join(sorted(map(str, missing)))}")
     goal = {ssp: max(end, at.get(ssp, 0)) for ssp, end in ends.items()}
     while any(at.get(ssp, 0) < end for ssp, end in goal.items()):
         at |= advance({ssp: at.get(ssp, 0) for ssp in goal}, goal, max_rows)
@@ -113,8 +114,8 @@ def entries_up_to(last: OffsetSeq, ends: Mapping[Ssp, int], reads: Sequence[Stre
 
 
 def with_new_partitions(last: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId], now: datetime) -> OffsetSeq | None:
-    """The plan that reads nothing, and knows the partitions of `starts` that `last` does not know: they begin there. None when there are no
-    such, or all of them begin at 0."""
+    """The entry of a batch that reads nothing and adds the partitions of `starts` that `last` does not have, at these offsets. None without
+    such partitions, or if all of them start at 0."""
     at = last.positions(reads)
     streams = {ssp.stream_id for ssp in at}
     new = {ssp: offset for ssp, offset in starts.items() if ssp not in at and ssp.stream_id in streams}
@@ -123,42 +124,42 @@ def with_new_partitions(last: OffsetSeq, starts: Mapping[Ssp, int], reads: Seque
     return replace(last, sources=tuple(_moved(line, at | new, reads) for line in last.sources)).at(now)
 
 
-def adds_partitions(before: OffsetSeq, plan: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
-    """Whether the plan knows partitions that the one before it does not know, and that begin after 0."""
-    new = plan.positions(reads).keys() - before.positions(reads).keys()
+def adds_partitions(before: OffsetSeq, entry: OffsetSeq, starts: Mapping[Ssp, int], reads: Sequence[StreamId]) -> bool:
+    """Whether the entry has partitions that the one before it does not have, and that start after 0."""
+    new = entry.positions(reads).keys() - before.positions(reads).keys()
     return any(starts.get(ssp, 0) for ssp in new)
 
 
 def _moved(line: str, at: Mapping[Ssp, int], reads: Sequence[StreamId]) -> str:
-    """The source's line with these offsets. One that says the same is left as it is: Spark compares the texts."""
+    """The source's line with these offsets. If they are the same, the line is not changed: Spark compares the texts."""
     ours = positions_of([line], reads)
     streams = {ssp.stream_id for ssp in ours}
     moved = {ssp: offset for ssp, offset in at.items() if ssp.stream_id in streams}
-    return line if moved == ours else "".join(_spelled(stream, moved) for stream in streams)
+    return line if moved == ours else "".join(_offset_json(stream, moved) for stream in streams)
 
 
 def flush_entry(last: OffsetSeq, now: datetime) -> OffsetSeq:
-    """The plan that reads nothing and closes all that waits for event time."""
+    """The entry of a batch that reads nothing and closes everything that waits for event time."""
     return last.at(now, END_OF_TIME)
 
 
 _SOURCES = 2
-"""The line of a plan at which the sources' offsets begin; before it are Spark's version of the format and the batch's metadata."""
+"""The number of lines before the offsets of the sources: the version of the format and the batch's metadata."""
 
 P = TypeVar("P")
-"""What tells partitions apart: a number, or an Ssp."""
+"""A partition: a number, or an Ssp."""
 
 
-def positions_in(plan: str, reads: Sequence[StreamId]) -> dict[Ssp, int]:
-    """Where a batch with this plan (the text of `offsets/N`) ends, for the streams that the stage reads."""
-    return positions_of(plan.splitlines()[_SOURCES:], reads)
+def positions_in(entry: str, reads: Sequence[StreamId]) -> dict[Ssp, int]:
+    """Where a batch with this offset-log entry ends, for the streams that the stage reads."""
+    return positions_of(entry.splitlines()[_SOURCES:], reads)
 
 
-def positions_of(spelled: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, int]:
-    """The offsets of a batch as sources spell them, for the streams that the stage reads; sources of other kinds are left out."""
+def positions_of(texts: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp, int]:
+    """The offsets of a batch from the texts of its sources, for the streams that the stage reads. Other sources are left out."""
     systems = {stream.stream: stream.system for stream in reads}
     found: dict[Ssp, int] = {}
-    for text in spelled:
+    for text in texts:
         try:
             document: Any = json.loads(text)
         except ValueError:
@@ -170,7 +171,7 @@ def positions_of(spelled: Sequence[str], reads: Sequence[StreamId]) -> dict[Ssp,
 
 
 def advance(start: Mapping[P, int], latest: Mapping[P, int], max_rows: int | None) -> dict[P, int]:
-    """The end offsets of the next batch: everything, or at most `max_rows` records shared evenly between the partitions that have any."""
+    """The end offsets of the next batch: everything, or at most `max_rows` records, divided evenly among the partitions that have any."""
     waiting = {p: latest[p] - low for p, low in start.items() if latest.get(p, low) > low}
     left = sum(waiting.values()) if max_rows is None else max_rows
     end = dict(start)

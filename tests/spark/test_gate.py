@@ -51,7 +51,7 @@ def test_a_drain_runs_its_batches_in_the_held_query(either: Bench) -> None:
     either.feed([*more_events(10, first=9000), *more_events(10, first=1025)], batch=1)
     ends = drained.ends()
     either.feed(more_events(7, first=9000), batch=2)
-    flusher = drained.flusher(held=held)
+    flusher = drained.flusher(paused=held)
     assert not flusher.finish_interrupted()
     assert flusher.advance(ends) == 2
     assert {drained.plan(batch).watermark for batch in range(before, before + 3)} == {drained.plan(before).watermark}
@@ -69,7 +69,7 @@ def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(ei
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed).runs()
     held = drained.holds()
-    assert drained.flusher(held=held).flush().rows_left == 0
+    assert drained.flusher(paused=held).flush().rows_left == 0
     assert held.end(SOON, Event())
     assert drained.counted() == 25
 
@@ -78,7 +78,7 @@ def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -
     drained = Drained(either, windowed)
     held = drained.holds()  # with nothing to read it has planned nothing
     either.feed(EVENTS, batch=0)
-    flusher = drained.flusher(held=held)
+    flusher = drained.flusher(paused=held)
     assert flusher.advance(drained.ends()) == 1
     assert flusher.flush().rows_left == 0
     assert held.end(SOON, Event())
@@ -89,7 +89,7 @@ def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(either
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed)
     held = drained.holds()
-    flushed = drained.flusher(held=held).flush()
+    flushed = drained.flusher(paused=held).flush()
     assert held.end(SOON, Event())
     again = drained.flusher()
     assert not again.finish_interrupted()
@@ -102,7 +102,7 @@ def test_a_query_with_two_sources_is_held_at_both(either: Bench) -> None:
     drained = Drained(either, joined("left_outer"))
     held = drained.holds()
     either.feed(more_events(4, first=1025), batch=1)
-    flusher = drained.flusher(held=held)
+    flusher = drained.flusher(paused=held)
     flusher.advance(drained.ends())
     assert flusher.flush().rows_left == 0
     assert held.end(SOON, Event())
@@ -116,7 +116,7 @@ def test_timeouts_of_processing_time_end_the_held_query_and_fire_in_its_store(ei
     held = pause(either.spark, query, SOON, Event())
     assert held is not None
     either.endings.callback(held.end, SOON, Event())
-    assert drained.flusher(held=held).flush().rows_left == 0
+    assert drained.flusher(paused=held).flush().rows_left == 0
     assert held.end(SOON, Event())
     assert {(row["k"], row["n"]) for row in drained.output()} == set(BY_KEY)
 
@@ -178,7 +178,7 @@ def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(either: Benc
     either.feed(more_events(5, first=2000), batch=1)
     sink.fails = True
     with pytest.raises(StreamingQueryException, match="the sink is full"):
-        drained.flusher(held=held).advance(drained.ends())
+        drained.flusher(paused=held).advance(drained.ends())
     held.end(SOON, Event())
     sink.fails = False
     again = drained.flusher()

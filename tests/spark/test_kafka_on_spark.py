@@ -268,7 +268,7 @@ def test_a_drain_reads_the_rest_up_to_its_end_and_flushes(bench: KafkaBench, in_
     bench.feed(range(1050, 1060))
     ends = {Ssp("kafka", bench.topic("in"), partition): end for partition, end in bench.topics.latest(bench.topic("in")).items()}
     bench.feed(range(1060, 1070))
-    flusher = Flusher(bench.spark, directory, "drained", lambda: tens(bench.task(grant)), grant.starts, 1000, FakeClock(), held=held)
+    flusher = Flusher(bench.spark, directory, "drained", lambda: tens(bench.task(grant)), grant.starts, 1000, FakeClock(), paused=held)
     assert flusher.advance(ends) == 1
     assert flusher.flush().rows_left == 0
     assert held is None or held.end(timedelta(seconds=60), Event())

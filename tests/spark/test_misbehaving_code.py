@@ -73,5 +73,5 @@ def test_a_jvm_that_has_ended_is_told_by_how_it_ended(end: str, told: str) -> No
 
 def test_a_jvm_that_somebody_else_started_is_told_by_the_error() -> None:
     gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=None)))
-    with pytest.raises(SparkGone, match=r"does not answer any more: .*Answer from Java side is empty"):
+    with pytest.raises(SparkGone, match=r"no longer answers: .*Answer from Java side is empty"):
         check_alive(gone)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The embedded log as a Spark streaming source. Imports pyspark; runs in Spark's Python workers as well as in the driver.
+"""The embedded log as a Spark streaming source. Runs in the driver and in Spark's Python workers.
 
-Offsets are spelled as Kafka's source spells them, {"stream": {"partition": next offset}}, so that one parser reads the progress of both.
-A batch is planned from the offsets that Spark hands over and never from the options: after a restart they are those of the offset log.
+Offsets have the format of Kafka's source, {"stream": {"partition": next offset}}, so that one parser reads the progress of both. A batch is
+planned from the offsets that Spark passes, never from the options: after a restart they are those of the offset log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = (
     "key binary, value binary, stream string, partition int, offset bigint, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
-"""What `task.read` yields for every system."""
+"""The columns of `task.read`, for every system."""
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _MAX_ROWS_A_SLICE = 50_000
@@ -90,7 +90,7 @@ class LogStreamReader(DataSourceStreamReader):
         return slices
 
     def _first(self, partition: int, earliest: Mapping[int, int]) -> int:
-        """Where a partition begins that the batch before had not: the stream grew, and the start that the run knows stays the same."""
+        """The start of a partition that the previous batch did not have: the stream grew. The start in the run does not change."""
         return self._starts.get(partition, earliest.get(partition, 0))
 
     def _trimmed(self, partition: int, low: int, high: int) -> OffsetsTrimmed:
@@ -118,8 +118,8 @@ _reads = count()
 
 
 def _keep_imports() -> None:
-    """PySpark's daemon collects garbage after every task that a worker has run, by looking at all that was ever imported: most of the CPU
-    that a small batch costs the worker. From now on it looks at what has come since. The first reads import more."""
+    """PySpark's daemon collects garbage after every task of a worker, over all objects that were ever imported: most of the worker's CPU
+    time for a small batch. After this call, only newer objects are examined. The first reads still import modules."""
     if next(_reads) < _READS_THAT_IMPORT:
         gc.freeze()
 
@@ -156,7 +156,7 @@ class LogSource(DataSource):
 
 
 def register(spark: SparkSession, reader: str) -> str:
-    """Register the log as a data source for one reader (a query's stream) alone; the format's name. A restart registers it anew.
+    """Register the log as a data source for one reader (a query's stream); the name of its format. A restart registers it again.
 
     Spark keeps one java.util.HashMap of environment variables for each registered source, writes into it from the thread of every query
     that reads it, and serialises it with every task. Queries that start at once spoil a shared one for good (its size counts more than it

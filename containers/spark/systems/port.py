@@ -1,7 +1,4 @@
-"""A system of streams as a stage's task sees it: reading and writing records with Spark, as a port.
-
-`containers/spark/systems/log.py` and `containers/spark/systems/kafka.py` implement it.
-"""
+"""Port: a stream system, as a stage reads and writes it with Spark. Implemented by `systems.log` and `systems.kafka`."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the acquire of a task gave one of its stages."""
+    """Under what identity a stage reads and writes: from the reply to the task's acquire."""
 
     job: str
     task: TaskName
@@ -27,7 +24,7 @@ class Grant:
     origin: RunId
     starts: Mapping[Ssp, int]
     opening: bool = False
-    """The query runs the one batch that makes new partitions known (`containers/spark/replay.py`), and reads nothing."""
+    """The query only runs the batch that adds new partitions (`containers.spark.replay`), and reads nothing."""
 
     @property
     def owner(self) -> str:
@@ -38,8 +35,8 @@ class TaskSystem(Protocol):
     def read(self, grant: Grant, stream: str, starts: Mapping[int, int], max_rows: int) -> DataFrame:
         """The records of the partitions that are keys of `starts`, as a streaming DataFrame of the columns of `Task.read`.
 
-        A query without a checkpoint begins at these offsets; one with a checkpoint goes on where that ends, and begins partitions that it
-        does not know there, or at their first record. A batch has about `max_rows` records at most. Progress spells offsets as
+        A query without a checkpoint starts at these offsets. One with a checkpoint continues where that ends, and starts partitions that
+        are not in it at these offsets, or at their first record. A batch has about `max_rows` records at most. Progress reports offsets as
         {"stream": {"partition": next offset}}.
         """
         ...
@@ -54,17 +51,17 @@ class TaskSystem(Protocol):
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         """Append a batch's `records` (key binary, value binary), each with the headers; equal keys share a partition. Blocks. `ready` is
-        called before the first record can be seen, as late as can be, since it waits; what it raises is passed on, and nothing is appended.
+        called as late as possible before the first record becomes visible, since it may wait. If it raises, nothing is appended.
 
-        Raises LeaseLost where the system can tell that the grant is over.
+        Raises LeaseLost if the system has fenced the grant off.
         """
         ...
 
     def ends(self, stream: str) -> Mapping[int, int]:
-        """The next offset of each partition, now. Blocks. Raises StreamUnavailable."""
+        """The present next offset of each partition. Blocks. Raises StreamUnavailable."""
         ...
 
     def fence(self, grant: Grant, stream: str) -> int:
-        """Shut out older generations of the task from the stream where the system can; the last batch of the grant's lineage in it, as
-        far as the system knows, -1 for none. Raises LeaseLost."""
+        """Fence older generations of the task off the stream, if the system can; the last batch of the grant's lineage in it, as far as the
+        system knows, -1 for none. Raises LeaseLost."""
         ...

@@ -1,4 +1,4 @@
-"""The systems of a run as this container reaches them: from what the coordinator tells of each to what stages read and write with."""
+"""The stream systems of a run: from the coordinator's description of each to the object that stages read and write with."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 Connections = Mapping[str, Mapping[str, str]]
-"""System -> what the coordinator says of it: "type", and where it is."""
+"""System -> the coordinator's description: "type", and its path or address."""
 
 
 def jars_for(connections: Connections, spark_conf: Mapping[str, str]) -> dict[str, str]:
-    """The Spark setting that brings what the systems need, unless the settings name a connector already. Raises JarsUnavailable."""
+    """The Spark setting for the jars that the systems need, unless `spark_conf` names a connector already. Raises JarsUnavailable."""
     if not any(connection.get("type") == "kafka" for connection in connections.values()):
         return {}
     named = [spark_conf.get(name, "") for name in ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")]
@@ -36,7 +36,7 @@ def jars_for(connections: Connections, spark_conf: Mapping[str, str]) -> dict[st
 def task_systems(
     spark: SparkSession, connections: Connections, settings: ContainerSettings, clock: Clock, on_lease_lost: Callable[[LeaseLost], None]
 ) -> dict[str, TaskSystem]:
-    """Raises UnknownSystem for a type that this version does not know, BadSettings."""
+    """Raises UnknownSystem for an unknown type, BadSettings."""
     systems: dict[str, TaskSystem] = {}
     for name, connection in connections.items():
         match connection.get("type"):
@@ -46,5 +46,5 @@ def task_systems(
                 bootstrap = settings.kafka_bootstrap or connection["bootstrap.servers"]
                 systems[name] = KafkaTaskSystem(spark, bootstrap, KafkaProperties.read(settings.kafka_properties))
             case other:
-                raise UnknownSystem(f"the system {name!r} is of type {other!r}, which a container of this version does not know")
+                raise UnknownSystem(f"the system {name!r} is of type {other!r}, which this version of Sluice does not support")
     return systems

@@ -70,7 +70,9 @@ def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(env
     assert [(archive.file.parent / name).resolve() for name in named] == [jar.resolve() for jar in ours.jars]
 
 
-@pytest.mark.parametrize(("harm", "told"), [("missing", "is missing"), ("truncated", "is not as it was made"), ("other", "is not as it")])
+@pytest.mark.parametrize(
+    ("harm", "told"), [("missing", "is missing"), ("truncated", "was changed since it was made"), ("other", "was changed since it")]
+)
 def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_again(
     harm: str, told: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,7 +247,7 @@ def test_without_java_there_is_none_and_none_can_be_made(tmp_path: Path) -> None
 
 def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ClassArchiveNotMade, match="name another by SLUICE_JARS_DIR"):
+    with pytest.raises(ClassArchiveNotMade, match="set SLUICE_JARS_DIR to another directory"):
         made({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
 
 

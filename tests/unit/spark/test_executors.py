@@ -36,7 +36,7 @@ def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_the_nonce_of_somebody_else_is_another_one(probe: Probe) -> None:
-    assert look(Probe(probe.directory, "4712", None)) == ("", "finds another directory there than the driver")
+    assert look(Probe(probe.directory, "4712", None)) == ("", "sees another directory there than the driver")
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def test_a_directory_that_may_only_be_read_is_told() -> None:
             name, trouble = look(Probe(made, "4711", None))
         directory.chmod(0o755)
     assert name == ""
-    assert trouble.startswith("cannot write there what the driver has made (Permission denied; it runs as user ")
+    assert trouble.startswith("cannot write into what the driver has created there (Permission denied; it runs as user ")
 
 
 def test_the_log_is_refused_to_executors_of_another_machine(probe: Probe) -> None:

@@ -227,5 +227,5 @@ def test_a_mirror_is_named_by_a_settings_file(environment: Mapping[str, str], tm
 
 def test_a_directory_that_cannot_be_made_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(JarsUnavailable, match="name another by SLUICE_JARS_DIR"):
+    with pytest.raises(JarsUnavailable, match="set SLUICE_JARS_DIR to another directory"):
         fetched(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")})

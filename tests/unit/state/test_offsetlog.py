@@ -51,7 +51,7 @@ def test_a_plan_that_was_read_is_written_as_it_was() -> None:
 
 @pytest.mark.parametrize("version", ["v2", "", "v1x", "{}"])
 def test_another_version_of_the_format_is_refused_and_named(version: str) -> None:
-    with pytest.raises(CheckpointUnreadable, match=r"offsets/4 is a plan of version .*another version of Spark"):
+    with pytest.raises(CheckpointUnreadable, match=r"offsets/4 is an offset-log entry of version .*another version of Spark"):
         parse("\n".join([version, *TEXT.splitlines()[1:]]), "offsets/4")
 
 
