@@ -15,7 +15,7 @@ from sluice.cli.console.live import LiveTable, StatusLine
 from sluice.cli.console.pages import ProcessRow
 from sluice.cli.console.tables import Screen, is_interactive
 from sluice.cli.upgrade.decide import LocalOptions
-from sluice.cli.upgrade.watch import ORDERLY
+from sluice.cli.upgrade.watch import ORDERLY_CODES
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
@@ -55,7 +55,7 @@ class LocalUpgrade:
             await self._containers.keep_up()
         except EndedTooOften as often:
             return await self._containers.told(often)
-        return self._containers.failed(ORDERLY)
+        return self._containers.failed(ORDERLY_CODES)
 
     async def see_out(self) -> None:
         """The run was told to stop: wait for its containers."""

@@ -1,5 +1,5 @@
 """The next step of an upgrade, decided from the job's current run and its drains. Also the options, the request that deploys the new
-version, and the answer. Nothing here asks the coordinator or changes anything.
+version, and the reply. Nothing here calls the coordinator.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Outcome(StrEnum):
     PLANNED = "planned"
     NOT_DRAINED = "not drained"
     ROWS_LEFT = "rows left"
-    NOT_WELL = "not well"
-    """The new version is left as it is."""
-    WENT_BACK = "went back"
+    UNHEALTHY = "not well"
+    """The new version was left running."""
+    ROLLED_BACK = "went back"
 
 
 EXIT_CODES = {
@@ -38,14 +38,14 @@ EXIT_CODES = {
     Outcome.PLANNED: 0,
     Outcome.NOT_DRAINED: 2,
     Outcome.ROWS_LEFT: 2,
-    Outcome.NOT_WELL: 3,
-    Outcome.WENT_BACK: 4,
+    Outcome.UNHEALTHY: 3,
+    Outcome.ROLLED_BACK: 4,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOptions:
-    """What the command line asks for."""
+    """The options of the command."""
 
     job_file: Path
     settings: Settings
@@ -60,7 +60,8 @@ class UpgradeOptions:
 
 
 class UpgradeReply(wire_body.Reply):
-    """The body of `sluice upgrade --json`. `run` is of the new version, `backRun` of the old one after going back; `steps` of a dry run."""
+    """The body of `sluice upgrade --json`. `run` is of the new version, `backRun` of the old one after a rollback, `told` a summary.
+    `steps` is filled by a dry run."""
 
     job: str
     outcome: Outcome
@@ -76,24 +77,24 @@ def say(line: str) -> None:
 
 
 FORMER, CODE, BACK = "upgrade.former", "upgrade.code", "upgrade.back"
-"""Keys of a run's config: the drained run that it comes after; a hash of its job file; the run that it goes back from."""
+"""Keys of a run's config: the drained run that it follows; a hash of its job file; the run that was rolled back."""
 
 GIVEN_UP = "the upgrade failed: "
-"""How the reason of a run begins that an upgrade gave up."""
+"""The reason of a run that an upgrade stopped begins with this."""
 
 
 # --- runs that upgrades make -----------------------------------------------------------------------------------------
 
 
-def upgraded(request: wire_runs.RunRequest, former: RunId, code: str) -> wire_runs.RunRequest:
+def upgrade_request(request: wire_runs.RunRequest, former: RunId, code: str) -> wire_runs.RunRequest:
     """The request that deploys the new version after the `former` run's drain."""
     marks = {FORMER: former, CODE: code}
     return request.model_copy(update={"start": "drained", "config": {**unmarked(request.config), **marks}})
 
 
-def gone_back(request: wire_runs.RunRequest, failed: RunId | None) -> wire_runs.RunRequest:
-    """The request that deploys the old version again, from the request of its drained run. `failed` is None when the new version could not
-    be deployed at all."""
+def rollback_request(request: wire_runs.RunRequest, failed: RunId | None) -> wire_runs.RunRequest:
+    """The request that deploys the old version again, from the request of its drained run. `failed` is the run of the new version, None if
+    it could not be deployed."""
     config = {key: value for key, value in request.config.items() if key != BACK}
     return request.model_copy(update={"start": "drained", "config": config | ({} if failed is None else {BACK: failed})})
 
@@ -103,7 +104,7 @@ def unmarked(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def same_version(present: wire_runs.RunRequest, new: wire_runs.RunRequest, code: str) -> bool:
-    """Whether an upgrade to just this deployed the present run: the same job file, with the same settings."""
+    """Whether the present run was deployed by an upgrade to the same job file with the same settings."""
 
     def bare(request: wire_runs.RunRequest) -> wire_runs.RunRequest:
         return request.model_copy(update={"start": "drained", "config": unmarked(request.config)})
@@ -129,7 +130,7 @@ class UpgradeStatus:
 
     @property
     def drained(self) -> RunId | None:
-        """The run of the job's last drain that emptied anything: where the start "drained" begins."""
+        """The run of the job's last completed drain: where the start "drained" begins."""
         return next((RunId(each.run_id) for each in self.drains if each.phase is Phase.DRAINED), None)
 
 
@@ -154,8 +155,8 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class GoBack:
-    """See the failed run end, and deploy the former one's version again."""
+class RollBack:
+    """Wait until the failed run has ended, and deploy the version of the former run again."""
 
     failed: RunId
     former: RunId
@@ -163,7 +164,7 @@ class GoBack:
 
 @dataclass(frozen=True, slots=True)
 class AwaitEnd:
-    """A run that was given up is still stopping."""
+    """A failed run is still stopping."""
 
     run_id: RunId
 
@@ -173,11 +174,11 @@ class Refuse:
     why: str
 
 
-Step = Drain | Deploy | Watch | GoBack | AwaitEnd | Refuse
+Step = Drain | Deploy | Watch | RollBack | AwaitEnd | Refuse
 
 
 def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False) -> Step:
-    """`back`: an upgrade that failed goes back; `force`: a run of this very version is upgraded like any other."""
+    """`rollback`: a failed upgrade is rolled back. `force`: a run of the same version is upgraded like any other."""
     run = seen.run
     former = run.config.get(FORMER)
     if run.state is RunState.DRAINED:
@@ -189,20 +190,22 @@ def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False) -> St
     if run.state is RunState.DRAINING:
         return Drain(seen.run_id)
     if run.stop_requested_at is not None:
-        return Refuse(f"run {run.run_id} was asked to stop ({run.reason or 'no reason given'}), which keeps its state: {_ONCE_MORE}")
+        return Refuse(
+            f"run {run.run_id} is being stopped ({run.reason or 'no reason given'}), and a stopped run keeps its state: {_ONCE_MORE}"
+        )
     if former is not None and seen.ours and not force:
         return Watch(seen.run_id, RunId(former))
     return Drain(seen.run_id)
 
 
-_ONCE_MORE = "deploy the old version once more, which goes on where it stopped, and upgrade that run"
+_ONCE_MORE = "deploy the old version again, which continues where it stopped, and upgrade that run"
 
 
 def _after_a_failure(seen: UpgradeStatus, former: RunId, *, rollback: bool) -> Step:
     if seen.drained != former:
-        return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, and the job's last drain is of run {seen.drained} by now")
+        return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, but the job's last drain is now that of run {seen.drained}")
     if rollback:
-        return GoBack(seen.run_id, former)
+        return RollBack(seen.run_id, former)
     return Deploy(former) if seen.run.state.ended else AwaitEnd(seen.run_id)
 
 
@@ -210,10 +213,10 @@ def _why_ended(seen: UpgradeStatus) -> str:
     run = seen.run
     failed = next((each for each in seen.drains if each.run_id == run.run_id), None)
     if failed is not None and failed.phase is Phase.FAILED:
-        told = f"the drain of run {run.run_id} failed ({failed.reason}), and its tasks are back at their pinned checkpoints"
+        ended = f"the drain of run {run.run_id} failed ({failed.reason}), and its tasks are back at their pinned checkpoints"
     else:
-        told = f"run {run.run_id} has ended as {run.state} without a drain, and its state is as it left it"
-    return f"{told}: {_ONCE_MORE}"
+        ended = f"run {run.run_id} has ended as {run.state} without a drain, so its state is not empty"
+    return f"{ended}: {_ONCE_MORE}"
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -221,8 +224,8 @@ def _why_ended(seen: UpgradeStatus) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an upgrade is asked for, as far as its plan tells of it. `local`: the new version's containers are started here; `old_here`: the
-    old one's, too, should it come to that."""
+    """The options that the plan mentions. `local`: the new version's containers are started here; `old_here`: after a rollback also those
+    of the old version."""
 
     allow_leftover_state: bool
     rollback: bool
@@ -233,35 +236,41 @@ class Terms:
 
 
 def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
-    """The steps from this one on, a line each."""
-    if isinstance(step, GoBack):
-        return [f"see run {step.failed} end", _back(step.former, terms)]
+    """This step and those after it, one per line."""
+    if isinstance(step, RollBack):
+        return [f"wait until run {step.failed} has ended", _rollback(step.former, terms)]
     lines = []
     if isinstance(step, AwaitEnd):
-        lines.append(f"see run {step.run_id} end")
+        lines.append(f"wait until run {step.run_id} has ended")
     if isinstance(step, Drain):
-        left = "what a flush cannot empty is left" if terms.allow_leftover_state else "refused if a flush would leave rows in some state"
+        left = (
+            "rows that a flush cannot empty are left in state"
+            if terms.allow_leftover_state
+            else "refused if a flush would leave rows in state"
+        )
         lines.append(f"drain run {step.run_id}: {left}")
-        lines.append("check that state is empty" if not terms.allow_leftover_state else "tell how many rows are left in state")
+        lines.append("check that state is empty" if not terms.allow_leftover_state else "report how many rows are left in state")
     if not isinstance(step, Watch):
         made = f", creating {', '.join(plan.creates)}" if plan.creates else ""
         lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
     lines.append("start its containers here" if terms.local else "wait for its containers, which the deployment platform starts")
-    lines.append(f"watch until each stage has {terms.batches} batches or nothing to read, {terms.watch.total_seconds():g} s at most")
+    lines.append(
+        f"watch until each stage has committed {terms.batches} batches or has nothing to read, at most {terms.watch.total_seconds():g} s"
+    )
     former = step.run_id if isinstance(step, Drain) else None if isinstance(step, AwaitEnd | Refuse) else step.former
-    lines.append(f"if it fails: {_back(former, terms)}" if terms.rollback else "if it fails: leave it as it is")
+    lines.append(f"if it fails: {_rollback(former, terms)}" if terms.rollback else "if it fails: leave it running")
     return lines
 
 
-def _back(former: RunId | None, terms: Terms) -> str:
+def _rollback(former: RunId | None, terms: Terms) -> str:
     of = "" if former is None else f" (the request of run {former})"
     here = ", and start its containers here" if terms.local and terms.old_here else ""
-    return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version stays"
+    return f"stop it, and deploy the old version{of} at the same offsets{here}; output of the new version is kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says of the new run: None, or nothing, for what the present run has."""
+    """The settings of the new run; None, or an empty list, to take over those of the present run."""
 
     containers: int | None = None
     system: str | None = None
@@ -270,8 +279,8 @@ class Settings:
 
 
 def new_request(job: Job, settings: Settings, present: wire_runs.RunRequest) -> wire_runs.RunRequest:
-    """The request for the new version. Streams that the present run has are bound as there unless a system is named; `config` goes over the
-    present one. Raises BadSettings, BadPlacement."""
+    """The request for the new version. Streams of the present run keep their bindings unless a system is named. `config` is added to
+    that of the present run. Raises BadSettings, BadPlacement."""
     bindings = bound_names(job, settings.bind)
     if settings.system is None:
         bindings = {**_present_bindings(job, present), **bindings}
@@ -294,19 +303,19 @@ def _present_bindings(job: Job, present: wire_runs.RunRequest) -> dict[str, dict
 
 
 def _only_system(job: Job, present: wire_runs.RunRequest, bindings: dict[str, dict[str, str]]) -> str:
-    """That of streams which the present run does not have. Raises BadSettings when there are several to choose from."""
+    """The system of streams that the present run does not have. Raises BadSettings if the present run uses several."""
     systems = sorted({each.system for each in present.streams})
     new = sorted(_names(job) - bindings.keys())
     if len(systems) > 1 and new:
         raise BadSettings(
-            f"the present run uses several systems ({', '.join(systems)}): say where {', '.join(new)} is with --bind NAME=SYSTEM"
+            f"the present run uses several systems ({', '.join(systems)}): give the system of {', '.join(new)} with --bind NAME=SYSTEM"
         )
     return systems[0]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """`old`: the old version's job file, for going back. `restarts`: of a container that ends, within ten minutes."""
+    """`old`: the job file of the old version, for a rollback. `restarts`: of a crashing container within ten minutes."""
 
     home: Path
     master: str | None

@@ -1,4 +1,4 @@
-"""Health of a new version in its first batches, and how it is shown while one waits."""
+"""Health of a new version, judged by its first batches."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from sluice.cli.console.tables import shown
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
 
-ORDERLY = (0, 3)
-"""Exit codes that say nothing against a version: stopped in order, lease lost."""
+ORDERLY_CODES = (0, 3)
+"""Exit codes that are no failure of the version: stopped in order, lease lost."""
 
 SETTLED = timedelta(seconds=10)
-"""How long a new version has to look well where only that it has nothing to read speaks for a stage: longer than the coordinator's view of
-what there is to read may be old."""
+"""How long a stage that is healthy only because it has nothing to read must stay so: longer than the coordinator's view of the streams
+may be old."""
 
 
 class HealthState(Enum):
-    WELL = auto()
+    HEALTHY = auto()
     SETTLING = auto()
-    """Well, if it stays so for SETTLED."""
-    NOT_YET = auto()
-    BADLY = auto()
-    TAKEN_AWAY = auto()
-    """Somebody drained or stopped the run: it is not for the upgrade any more."""
+    """Healthy if it stays so for SETTLED."""
+    PENDING = auto()
+    FAILED = auto()
+    SUPERSEDED = auto()
+    """The run was drained or stopped by someone else: the upgrade leaves it alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionHealth:
-    """How a new version does. `done` of `total` stages of tasks have shown that they work; `told`: what is wrong, or missing yet."""
+    """`done` of `total` stages, counted over all tasks, are healthy. `told`: what is wrong or still missing."""
 
     how: HealthState
     told: str
@@ -42,8 +42,8 @@ class VersionHealth:
 
 
 def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHealth:
-    """A stage has shown that it works by `batches` batches, or, with nothing to read, by its first, which Spark runs without rows, too.
-    `crashed`: how a container of ours ended, if one did."""
+    """A stage is healthy after `batches` batches, or after its first if it has nothing to read: Spark runs that one also without rows.
+    `crashed`: how a container that this command started has ended, if one has."""
     stages = [each for task in run.tasks for each in task.stages]
     enough = [each for each in stages if each.batch_id is not None and each.batch_id + 1 >= batches]
     idle = [each for each in stages if each not in enough and each.batch_id is not None and offsets_behind(each) == 0]
@@ -56,26 +56,26 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHe
         return found(*wrong)
     waits = _missing(run, len(stages) - len(enough) - len(idle), batches)
     if waits:
-        return found(HealthState.NOT_YET, "; ".join(waits))
-    return found(HealthState.SETTLING if idle else HealthState.WELL, "")
+        return found(HealthState.PENDING, "; ".join(waits))
+    return found(HealthState.SETTLING if idle else HealthState.HEALTHY, "")
 
 
 def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[HealthState, str] | None:
     if run.state is RunState.FAILED:
-        return HealthState.BADLY, f"the run failed: {headlines(run.reason)}"
+        return HealthState.FAILED, f"the run failed: {headlines(run.reason)}"
     if run.state.ended or run.state is RunState.DRAINING:
-        return HealthState.TAKEN_AWAY, f"somebody else made it {run.state}{f': {run.reason}' if run.reason else ''}"
+        return HealthState.SUPERSEDED, f"it was changed to {run.state} by someone else{f': {run.reason}' if run.reason else ''}"
     for each in run.incarnations:
-        if each.exit_code is not None and each.exit_code not in ORDERLY:
+        if each.exit_code is not None and each.exit_code not in ORDERLY_CODES:
             return (
-                HealthState.BADLY,
+                HealthState.FAILED,
                 f"container {each.execution_container_id} ended with exit code {each.exit_code}: {headlines(each.reason)}",
             )
-    return (HealthState.BADLY, crashed) if crashed else None
+    return (HealthState.FAILED, crashed) if crashed else None
 
 
 def headlines(reason: str) -> str:
-    """A reason without the stack frames in it, which are indented in Java's traces as in Python's."""
+    """A reason without its stack frames, which are indented both in Java's and in Python's traces."""
     return " ".join(line for line in reason.splitlines() if line and not line[0].isspace())
 
 
@@ -83,16 +83,16 @@ def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[st
     live = {each.processor_id for each in live_containers(run)}
     free = sum(1 for task in run.tasks if task.holder is None)
     return [
-        *([f"{len(live)} of {run.containers} containers are there"] if len(live) < run.containers else []),
-        *([f"{free} of {len(run.tasks)} tasks have no holder"] if free else []),
+        *([f"{len(live)} of {run.containers} containers are live"] if len(live) < run.containers else []),
+        *([f"{free} of {len(run.tasks)} tasks have no owner"] if free else []),
         *([f"{stages} stages have not committed {batches} batches and are not idle"] if stages else []),
         *([f"it is being stopped: {run.reason}"] if run.stop_requested_at is not None else []),
     ]
 
 
-class Trial:
-    """A new version's first batches, looked at again and again. It lasts `within` from the deployment, by the coordinator's clock; whoever
-    comes later has the time for a verdict, but not to go back: then there may be much that would be processed again."""
+class HealthWatch:
+    """Judges a new version repeatedly until `within` after its deployment, by the coordinator's clock. A command that starts later still
+    gets a verdict, but `too_late` tells it not to roll back: there may be much output that would be written again."""
 
     def __init__(self, batches: int, within: timedelta) -> None:
         self._batches = batches
@@ -102,7 +102,7 @@ class Trial:
         self.too_late = False
 
     def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> VersionHealth:
-        """WELL and BADLY are final; BADLY is also what has not become well in time."""
+        """HEALTHY and FAILED are final. FAILED is also the verdict when the time is over."""
         now = run.server_time
         assert now is not None
         if self._began is None:
@@ -114,12 +114,12 @@ class Trial:
             case HealthState.SETTLING:
                 self._well_since = self._well_since or now
                 if now >= self._well_since + SETTLED:
-                    return VersionHealth(HealthState.WELL, "", found.done, found.total)
-            case HealthState.NOT_YET:
+                    return VersionHealth(HealthState.HEALTHY, "", found.done, found.total)
+            case HealthState.PENDING:
                 self._well_since = None
                 if now >= ends:
                     return VersionHealth(
-                        HealthState.BADLY, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total
+                        HealthState.FAILED, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total
                     )
             case _:
                 pass

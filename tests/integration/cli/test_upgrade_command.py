@@ -59,7 +59,7 @@ def test_a_job_is_drained_and_its_new_version_goes_on_at_the_drained_offsets(the
     assert f"SLUICE_COORDINATOR_URL={there.url}" in needs
     there.works(run_id, "c2")
     assert there.starts == {0: 70, 1: 71}
-    assert command.ends() == (0, f"run {run_id} of the new version does well")
+    assert command.ends() == (0, f"run {run_id} of the new version is healthy")
     made = there.run(run_id)
     assert made["config"]["kept"] == "1"
     assert there.run()["state"] == "DRAINED"
@@ -82,7 +82,7 @@ def test_a_dry_run_tells_the_steps_and_changes_nothing(there: World, new: Path) 
     code, last = command.ends()
     assert code == 0
     assert command.said[0] == f"job copy, run {there.run_id} (RUNNING): an upgrade to {new} would"
-    assert command.said[1] == f"1. drain run {there.run_id}: refused if a flush would leave rows in some state"
+    assert command.said[1] == f"1. drain run {there.run_id}: refused if a flush would leave rows in state"
     assert last.startswith("6. if it fails: stop it, and deploy the old version")
     assert (there.runs, there.run()["state"]) == ([there.run_id], "RUNNING")
 
@@ -141,7 +141,7 @@ def test_rows_that_a_flush_would_leave_are_refused_unless_they_may_be_left(there
     command = there.upgrade(new, "--allow-leftover-state")
     command.until("is being drained")
     there.drains(there.run_id, "c1", leftoverRows=20, leftoverOperators=["Aggregate"])
-    assert command.until("40 rows are left") == "sluice: 40 rows are left that a flush could not empty (in copy)"
+    assert command.until("40 rows in state") == "sluice: the flush left 40 rows in state (of copy)"
     there.works(deployed(command), "c2")
     assert command.ends()[0] == 0
 
@@ -171,7 +171,7 @@ def test_a_cancelled_drain_leaves_the_old_version_running(there: World, new: Pat
     command.until("is being drained")
     there.http.delete(f"/drain/{there.uuid}").raise_for_status()
     code, last = command.ends()
-    assert (code, last) == (2, f"the drain of run {there.run_id} was cancelled (cancelled); it goes on as before")
+    assert (code, last) == (2, f"the drain of run {there.run_id} was cancelled (cancelled); the run continues as before")
     assert (there.runs, there.run()["state"]) == ([there.run_id], "RUNNING")
 
 
@@ -181,7 +181,7 @@ def test_a_drain_that_fails_after_its_flush_began_tells_how_to_go_on(there: Worl
     there.step("stopped", there.run_id)
     code, last = command.ends()
     assert code == 2
-    assert "its tasks are back at their pinned checkpoints: deploy the old version once more" in last
+    assert "its tasks are back at their pinned checkpoints: deploy the old version again" in last
     there.exits("c1")
     code, last = there.upgrade(new).ends()
     assert code == 1
@@ -195,7 +195,7 @@ def test_rows_that_are_left_all_the_same_stop_the_upgrade_and_the_same_command_m
     there.drains(there.run_id, "c1", leftoverRows=20, leftoverOperators=["Aggregate"])
     code, last = command.ends()
     assert code == 2
-    assert "but 40 rows are left that a flush could not empty (in copy): nothing is deployed" in last
+    assert "but the flush left 40 rows in state (of copy): nothing was deployed" in last
     assert there.current == there.run_id
     command = there.upgrade(new, "--allow-leftover-state")
     there.works(deployed(command), "c2")
@@ -211,7 +211,7 @@ def went_back(there: World, command: Command, failed: str) -> None:
     assert code == 4
     back = there.current
     assert back not in (there.run_id, failed)
-    assert f"the old one is back as run {back} at the drained offsets; what the new one has written stays" in last
+    assert f"the old version was deployed again as run {back} at the drained offsets; the output of the new version is kept" in last
     assert there.run(failed)["state"] == "FAILED"
     assert there.run(failed)["reason"].startswith("the upgrade failed: ")
     there.come(back, "c9")
@@ -231,7 +231,7 @@ def test_a_new_version_whose_container_ends_with_an_error_goes_back(there: World
 def test_a_new_version_for_which_nobody_came_goes_back(there: World, new: Path) -> None:
     command, run_id = upgraded(there, new, "--watch", "1")
     went_back(there, command, run_id)
-    assert any("not within 1 s: 0 of 1 containers are there; 2 of 2 tasks have no holder" in line for line in command.said)
+    assert any("not within 1 s: 0 of 1 containers are live; 2 of 2 tasks have no owner" in line for line in command.said)
 
 
 def test_a_new_version_that_somebody_fails_goes_back(there: World, new: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_failing_version_is_left_as_it_is_when_there_is_to_be_no_way_back(ther
     command, run_id = upgraded(there, new, "--watch", "1", "--no-rollback")
     code, last = command.ends()
     assert code == 3
-    assert "`sluice deploy` of the old job file with --start drained goes back" in last
+    assert "`sluice deploy OLDFILE --start drained` to roll back" in last
     assert (there.current, there.run(run_id)["state"]) == (run_id, "CREATED")
 
 
@@ -277,7 +277,7 @@ def test_a_new_version_that_somebody_drains_is_left_to_them(there: World, new: P
     there.post("/drain", {"runId": run_id})
     code, last = command.ends()
     assert code == 3
-    assert "somebody else made it DRAINING" in last
+    assert "it was changed to DRAINING by someone else" in last
     assert there.current == run_id
 
 
@@ -313,7 +313,7 @@ def test_interrupted_in_the_drain_it_joins_the_drain(there: World, new: Path) ->
     command = there.upgrade(new)
     command.until("STOPPING")
     command.press_ctrl_c()
-    assert command.until("goes on without this command")
+    assert command.until("continues in the background")
     assert command.ends()[0] != 0
     uuid = there.uuid
     command, run_id = upgraded(there, new)
@@ -336,12 +336,12 @@ def test_interrupted_while_it_watches_it_only_watches_again(there: World, new: P
     command, run_id = upgraded(there, new)
     command.until("0 of 2 stages")
     command.press_ctrl_c()
-    assert run_id in command.until("is deployed and nobody has judged it")
+    assert run_id in command.until("is deployed, and its health is not known yet")
     assert command.ends()[0] != 0
     command = there.upgrade(new)
     assert deployed(command) == run_id
     there.works(run_id, "c2")
-    assert command.ends() == (0, f"run {run_id} of the new version does well")
+    assert command.ends() == (0, f"run {run_id} of the new version is healthy")
     assert there.runs == [run_id, there.run_id]
 
 
@@ -350,7 +350,7 @@ def test_interrupted_on_its_way_back_it_goes_back(there: World, new: Path) -> No
     there.come(run_id, "c2")
     command.until("waiting for the end of run")
     command.press_ctrl_c()
-    assert command.until("is being given up")
+    assert command.until("is being rolled back")
     assert command.ends()[0] != 0
     command = there.upgrade(new)
     command.until("waiting for the end of run")
@@ -437,4 +437,4 @@ def test_a_coordinator_that_is_started_again_is_waited_for_at_every_step(tmp_pat
             command.until("does not answer")
         with running(home, "--port", str(first.port)):
             there.works(run_id, "c2")
-            assert command.ends() == (0, f"run {run_id} of the new version does well")
+            assert command.ends() == (0, f"run {run_id} of the new version is healthy")

@@ -16,19 +16,19 @@ from sluice.cli.upgrade.decide import (
     AwaitEnd,
     Deploy,
     Drain,
-    GoBack,
     Refuse,
+    RollBack,
     Settings,
     Step,
     Terms,
     UpgradeStatus,
     Watch,
-    gone_back,
     new_request,
     next_step,
     plan_lines,
+    rollback_request,
     same_version,
-    upgraded,
+    upgrade_request,
 )
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
@@ -96,8 +96,8 @@ def given_up(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_version_that_was_given_up_leads_back() -> None:
-    assert step(**given_up(ours=True)) == GoBack(NEW, OLD)
-    assert step(**given_up(ours=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == GoBack(NEW, OLD)
+    assert step(**given_up(ours=True)) == RollBack(NEW, OLD)
+    assert step(**given_up(ours=True, state="RUNNING", ended_at=None, stop_requested_at=NOON)) == RollBack(NEW, OLD)
 
 
 @pytest.mark.parametrize("changes", [{"ours": False}, {"ours": True, "back": False}])
@@ -109,27 +109,25 @@ def test_another_version_follows_one_that_was_given_up_where_that_began(changes:
 def test_there_is_no_way_back_behind_a_later_drain() -> None:
     later = (drain(NEW, "DRAINED", 2), drain(OLD, "DRAINED"))
     found = step(**given_up(ours=True, drains=later))
-    assert found == Refuse("run new failed as an upgrade of run old, and the job's last drain is of run new by now")
+    assert found == Refuse("run new failed as an upgrade of run old, but the job's last drain is now that of run new")
 
 
 def test_a_drain_that_was_cancelled_later_does_not_count() -> None:
     later = (drain(NEW, "CANCELLED", 2), drain(OLD, "DRAINED"))
-    assert step(**given_up(ours=True, drains=later)) == GoBack(NEW, OLD)
+    assert step(**given_up(ours=True, drains=later)) == RollBack(NEW, OLD)
 
 
 @pytest.mark.parametrize("state", ["STOPPED", "FAILED"])
 def test_an_ordinary_stop_is_no_drain(state: str) -> None:
     found = step(run_id=OLD, state=state, reason="told to", ended_at=NOON)
     assert isinstance(found, Refuse)
-    assert found.why.startswith(
-        f"run old has ended as {state} without a drain, and its state is as it left it: deploy the old version once more"
-    )
+    assert found.why.startswith(f"run old has ended as {state} without a drain, so its state is not empty: deploy the old version again")
 
 
 def test_a_run_that_is_being_stopped_is_refused() -> None:
     found = step(run_id=OLD, stop_requested_at=NOON, reason="night")
     assert isinstance(found, Refuse)
-    assert "was asked to stop (night)" in found.why
+    assert "is being stopped (night)" in found.why
 
 
 def test_a_run_whose_drain_failed_is_told_as_that() -> None:
@@ -174,7 +172,7 @@ def test_what_is_said_goes_over_it() -> None:
 
 
 def test_a_new_stream_beside_several_systems_has_to_be_placed() -> None:
-    with pytest.raises(BadSettings, match=r"several systems \(kafka, log\): say where more is with --bind NAME=SYSTEM"):
+    with pytest.raises(BadSettings, match=r"several systems \(kafka, log\): give the system of more with --bind NAME=SYSTEM"):
         new_request(job("out", "more"), Settings(), present(out={"system": "kafka"}))
     made = new_request(job("out", "more"), Settings(bind=["more=kafka"]), present(out={"system": "kafka"}))
     assert [each.system for each in made.outputs] == ["kafka", "kafka"]
@@ -182,7 +180,7 @@ def test_a_new_stream_beside_several_systems_has_to_be_placed() -> None:
 
 def test_an_upgraded_run_knows_itself_again_and_no_other() -> None:
     new = new_request(job("out"), Settings(), present())
-    made = upgraded(new, OLD, "c1")
+    made = upgrade_request(new, OLD, "c1")
     assert (made.start, made.config[FORMER], made.config[CODE]) == ("drained", OLD, "c1")
     again = new_request(job("out"), Settings(), made)
     assert same_version(made, again, "c1")
@@ -192,13 +190,13 @@ def test_an_upgraded_run_knows_itself_again_and_no_other() -> None:
 
 
 def test_going_back_repeats_the_old_request_from_the_drained_offsets() -> None:
-    old = upgraded(present(), RunId("older"), "c0")
-    back = gone_back(old, NEW)
+    old = upgrade_request(present(), RunId("older"), "c0")
+    back = rollback_request(old, NEW)
     assert back.start == "drained"
     assert back.config == {**old.config, BACK: NEW}
     assert back.model_copy(update={"config": old.config}) == old
     assert not same_version(back, back, "c0")
-    assert BACK not in gone_back(back, None).config
+    assert BACK not in rollback_request(back, None).config
 
 
 # --- the plan ---
@@ -227,22 +225,22 @@ def lines(of: Step, **changes: Any) -> list[str]:
 def test_a_plan_has_the_steps_from_the_next_one_on() -> None:
     whole = lines(Drain(OLD))
     assert whole == [
-        "drain run old: refused if a flush would leave rows in some state",
+        "drain run old: refused if a flush would leave rows in state",
         "check that state is empty",
         "deploy the new version at the drained offsets: 4 tasks in 2 containers, creating more",
         "wait for its containers, which the deployment platform starts",
-        "watch until each stage has 2 batches or nothing to read, 180 s at most",
-        "if it fails: stop it, and deploy the old version (the request of run old) at the same offsets; output of the new version stays",
+        "watch until each stage has committed 2 batches or has nothing to read, at most 180 s",
+        "if it fails: stop it, and deploy the old version (the request of run old) at the same offsets; output of the new version is kept",
     ]
     assert lines(Deploy(OLD)) == whole[2:]
     assert lines(Watch(NEW, OLD)) == whole[3:]
-    assert lines(GoBack(NEW, OLD)) == ["see run new end", whole[-1].removeprefix("if it fails: ")]
-    assert lines(AwaitEnd(NEW))[0] == "see run new end"
+    assert lines(RollBack(NEW, OLD)) == ["wait until run new has ended", whole[-1].removeprefix("if it fails: ")]
+    assert lines(AwaitEnd(NEW))[0] == "wait until run new has ended"
 
 
 def test_a_plan_says_what_was_chosen() -> None:
     chosen = lines(Drain(OLD), allow_leftover_state=True, rollback=False, local=True)
-    assert "what a flush cannot empty is left" in chosen[0]
+    assert "rows that a flush cannot empty are left in state" in chosen[0]
     assert chosen[3] == "start its containers here"
-    assert chosen[-1] == "if it fails: leave it as it is"
+    assert chosen[-1] == "if it fails: leave it running"
     assert "start its containers here" in lines(Drain(OLD), local=True, old_here=True)[-1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.upgrade.watch import SETTLED, HealthState, Trial, look
+from sluice.cli.upgrade.watch import SETTLED, HealthState, HealthWatch, look
 from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, ago, container, detail, execution_id, measures, stage, task
 
@@ -25,13 +25,13 @@ def at(batch: int | None, behind: int | None = 100) -> wire_runs.StageProgress:
 def test_batches_enough_of_every_stage_are_well() -> None:
     assert look(of_stages(at(1), at(5)), 2) == look(of_stages(at(1), at(1)), 2)
     found = look(of_stages(at(1), at(1)), 2)
-    assert (found.how, found.done, found.total) == (HealthState.WELL, 2, 2)
+    assert (found.how, found.done, found.total) == (HealthState.HEALTHY, 2, 2)
 
 
 @pytest.mark.parametrize("waiting", [at(None), at(None, 0), at(0), at(0, None)])
 def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire_runs.StageProgress) -> None:
     found = look(of_stages(at(1), waiting), 2)
-    assert (found.how, found.done, found.total) == (HealthState.NOT_YET, 1, 2)
+    assert (found.how, found.done, found.total) == (HealthState.PENDING, 1, 2)
     assert found.told == "1 stages have not committed 2 batches and are not idle"
 
 
@@ -48,8 +48,8 @@ def test_empty_slots_and_free_tasks_are_told() -> None:
     bare = wire_runs.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))
     found = look(run, 2)
-    assert found.how is HealthState.NOT_YET
-    assert found.told == "1 of 2 containers are there; 1 of 2 tasks have no holder"
+    assert found.how is HealthState.PENDING
+    assert found.told == "1 of 2 containers are live; 1 of 2 tasks have no owner"
     assert (found.done, found.total) == (2, 4)
 
 
@@ -57,7 +57,7 @@ def test_empty_slots_and_free_tasks_are_told() -> None:
 def test_a_container_that_ended_with_an_error_is_bad_whatever_the_batches_say(code: int) -> None:
     gone = container(0, state="EXITED", exit_code=code, reason="boom", execution_container_id="c-7")
     found = look(detail(incarnations=(gone, container(0), container(1))), 2)
-    assert (found.how, found.told) == (HealthState.BADLY, f"container c-7 ended with exit code {code}: boom")
+    assert (found.how, found.told) == (HealthState.FAILED, f"container c-7 ended with exit code {code}: boom")
 
 
 def test_a_reason_is_told_without_stack_frames() -> None:
@@ -69,18 +69,18 @@ def test_a_reason_is_told_without_stack_frames() -> None:
 
 @pytest.mark.parametrize("changes", [{"state": "EXITED", "exit_code": 0}, {"state": "EXITED", "exit_code": 3}, {"state": "LOST"}])
 def test_a_container_that_ended_otherwise_and_is_back_says_nothing(changes: dict[str, Any]) -> None:
-    assert look(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is HealthState.WELL
+    assert look(detail(incarnations=(container(0, **changes), container(0), container(1))), 2).how is HealthState.HEALTHY
 
 
 def test_a_container_of_ours_that_crashed_before_anybody_knew_it_is_bad() -> None:
     found = look(detail(state="CREATED", incarnations=()), 2, "container-0 ended with exit code 1")
-    assert (found.how, found.told) == (HealthState.BADLY, "container-0 ended with exit code 1")
+    assert (found.how, found.told) == (HealthState.FAILED, "container-0 ended with exit code 1")
 
 
 def test_a_failed_run_is_bad_and_one_that_somebody_drained_or_stopped_is_not_ours_any_more() -> None:
-    assert look(detail(state="FAILED", reason="boom", ended_at=NOON), 2).how is HealthState.BADLY
+    assert look(detail(state="FAILED", reason="boom", ended_at=NOON), 2).how is HealthState.FAILED
     for state in ("DRAINING", "DRAINED", "STOPPED"):
-        assert look(detail(state=state), 2).how is HealthState.TAKEN_AWAY
+        assert look(detail(state=state), 2).how is HealthState.SUPERSEDED
 
 
 def test_a_run_that_is_being_stopped_is_not_well() -> None:
@@ -90,43 +90,43 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 # --- over time ---
 
 
-def seen(trial: Trial, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> HealthState:
+def seen(trial: HealthWatch, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> HealthState:
     """The run was deployed at noon less five minutes."""
     return trial.seen(of_stages(*stages, server_time=ago(minutes=5) + timedelta(seconds=after), **changes)).how
 
 
 def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_otherwise() -> None:
-    trial = Trial(2, WITHIN)
+    trial = HealthWatch(2, WITHIN)
     settled = SETTLED.total_seconds()
     assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
     assert seen(trial, at(0, 0), after=settled) is HealthState.SETTLING
-    assert seen(trial, at(0, 0), after=1 + settled) is HealthState.WELL
+    assert seen(trial, at(0, 0), after=1 + settled) is HealthState.HEALTHY
 
 
 def test_a_stage_that_gets_something_to_read_begins_anew() -> None:
-    trial = Trial(2, WITHIN)
+    trial = HealthWatch(2, WITHIN)
     assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
-    assert seen(trial, at(0, 7), after=8) is HealthState.NOT_YET
+    assert seen(trial, at(0, 7), after=8) is HealthState.PENDING
     assert seen(trial, at(0, 0), after=12) is HealthState.SETTLING
-    assert seen(trial, at(1, 7), after=13) is HealthState.WELL
+    assert seen(trial, at(1, 7), after=13) is HealthState.HEALTHY
 
 
 def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
-    trial = Trial(2, WITHIN)
-    assert seen(trial, at(None), after=1) is HealthState.NOT_YET
-    assert seen(trial, at(None), after=599) is HealthState.NOT_YET
+    trial = HealthWatch(2, WITHIN)
+    assert seen(trial, at(None), after=1) is HealthState.PENDING
+    assert seen(trial, at(None), after=599) is HealthState.PENDING
     late = trial.seen(of_stages(at(None), server_time=ago(minutes=5) + WITHIN))
-    assert late.how is HealthState.BADLY
+    assert late.how is HealthState.FAILED
     assert late.told.startswith("not within 600 s: ")
     assert not trial.too_late
 
 
 def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
-    trial = Trial(2, timedelta(seconds=60))
-    assert seen(trial, at(0), after=100) is HealthState.NOT_YET
+    trial = HealthWatch(2, timedelta(seconds=60))
+    assert seen(trial, at(0), after=100) is HealthState.PENDING
     assert trial.too_late
-    assert seen(trial, at(1), after=101) is HealthState.WELL
-    another = Trial(2, timedelta(seconds=60))
-    assert seen(another, at(0), after=100) is HealthState.NOT_YET
-    assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.BADLY
+    assert seen(trial, at(1), after=101) is HealthState.HEALTHY
+    another = HealthWatch(2, timedelta(seconds=60))
+    assert seen(another, at(0), after=100) is HealthState.PENDING
+    assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.FAILED
     assert another.too_late
