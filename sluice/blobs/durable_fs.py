@@ -1,4 +1,4 @@
-"""Files and directories that survive a power cut, and trees that are listed in order without being held in memory."""
+"""File operations that survive a power failure, and ordered listings of large directories in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from secrets import token_hex
 
 _WINDOW = 50_000
-"""Names of one directory held at a time while it is listed."""
+"""Names of a directory kept in memory while it is listed."""
 
 _TRIES = 20
-"""A directory may be removed, being empty, while something is put into it."""
+"""Attempts to put something into a directory that another process may remove meanwhile because it is empty."""
 
 
 def sync(directory: Path) -> None:
-    """Make what was put into the directory, or removed from it, durable."""
+    """Make additions to the directory, and removals from it, durable."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(opened)
@@ -28,7 +28,7 @@ def sync(directory: Path) -> None:
 
 
 def write_temporary(directory: Path, body: bytes | memoryview) -> Path:
-    """A new file with that body, durable but for its name. It leaves nothing behind when it fails. Raises OSError."""
+    """Write a new file. Its content is durable, its name is not yet. After a failure nothing is left. Raises OSError."""
     path = directory / token_hex(12)
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -46,7 +46,7 @@ def write_temporary(directory: Path, body: bytes | memoryview) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A file's new name; directories below `top` are made."""
+    """A rename of a file. Missing directories below `top` are created."""
 
     source: Path
     target: Path
@@ -54,7 +54,7 @@ class Move:
 
 
 def move(*moves: Move) -> None:
-    """Give files their names, in this order, durably: the syncs of several come together at the end, which costs little more than one."""
+    """Rename files in this order, durably. All syncs are done at the end, which costs little more than one."""
     for one in moves:
         _with_parents(one.target, one.top, partial(one.source.replace, one.target))
     for one in moves:
@@ -62,13 +62,13 @@ def move(*moves: Move) -> None:
 
 
 def link(one: Move) -> bool:
-    """As `move`, but if there is one of that name it stays: False. The source stays in any case."""
+    """Give the file a second name, durably. False if a file of that name exists; it is kept. The source is kept in any case."""
     try:
         _with_parents(one.target, one.top, partial(os.link, one.source, one.target))
         won = True
     except FileExistsError:
         won = False
-    sync(one.target.parent)  # also for the one who lost: the winner may not have come that far
+    sync(one.target.parent)  # also after losing: the winner may not have synced yet
     return won
 
 
@@ -85,7 +85,7 @@ def _with_parents(target: Path, top: Path, step: Callable[[], object]) -> None:
 
 
 def _make(directory: Path, top: Path) -> None:
-    """The directory and its parents, without `top` itself: that it is gone means that the disk is another one."""
+    """Create the directory and its parents, but not `top`: if that is missing, another disk is mounted."""
     missing = []
     while directory != top and not directory.is_dir():
         missing.append(directory)
@@ -98,11 +98,11 @@ def _make(directory: Path, top: Path) -> None:
 
 
 def remove(names: Iterable[str], top: Path) -> None:
-    """Those files below `top`, by their paths relative to it, that are there, durably, and the directories that are empty then."""
+    """Delete files, given by their paths below `top`, durably, and the directories that become empty. Missing files are no error."""
     parents = set()
     for name in names:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            os.unlink(f"{top}/{name}")  # noqa: PTH108 — there may be a million, and to make a Path takes as long
+            os.unlink(f"{top}/{name}")  # noqa: PTH108 — there may be a million, and creating a Path takes as long
             parents.add(name.rpartition("/")[0])
     for parent in parents:
         _prune(top / parent, top)
@@ -123,7 +123,7 @@ def _prune(directory: Path, top: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Alone among all threads and processes that lock this file, which is there."""
+    """Hold an exclusive lock on this existing file, among all threads and processes."""
     opened = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -133,7 +133,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def walk(top: Path, prefix: str = "", after: str = "") -> Iterator[str]:
-    """The files below `top` whose path relative to it begins with `prefix` and is greater than `after`, in the order of their paths."""
+    """The files below `top` whose relative path begins with `prefix` and is greater than `after`, in the order of their paths."""
     inside = prefix[: prefix.rfind("/") + 1]
     yield from _walk(top / inside, inside, prefix, after)
 
@@ -149,7 +149,7 @@ def _walk(directory: Path, path: str, prefix: str, after: str) -> Iterator[str]:
 
 
 def names_in_order(directory: Path, window: int = _WINDOW) -> Iterator[str]:
-    """What is in the directory in the order that paths have, directories with a '/' at their end. A directory that vanished is empty."""
+    """The entries of a directory in the order of paths; names of directories end with '/'. A directory that was removed is empty."""
     last = ""
     while True:
         kept: list[str] = []

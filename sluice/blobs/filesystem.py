@@ -1,11 +1,11 @@
-"""Blobs as files: the embedded default, for one machine or a disk that all machines share.
+"""A blob store in a directory: the default, for one machine or a disk that all machines share.
 
-    <root>/sluice.json                 whose place it is
-    <root>/blobs/jobs/…                a blob; put there by a rename, so it is whole
-    <root>/ttl/jobs/…                  when the blob of that name goes; without one it stays. Written before the blob
+    <root>/sluice.json                 the marker, see `marker`
+    <root>/blobs/jobs/…                a blob; moved here by a rename, so it is complete
+    <root>/ttl/jobs/…                  when the blob of that name expires; written before the blob
     <root>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
-    <root>/tmp                         being written
-    <root>/lock                        taken to decide whether a blob goes by its TTL
+    <root>/tmp                         files being written
+    <root>/lock                        held while deciding whether a blob has expired
 
 File and directory are fsynced before a call returns.
 """
@@ -40,7 +40,7 @@ _PAGE = 1000
 _READ = 1 << 20
 _THREADS = 8
 _ABANDONED = timedelta(days=1)
-"""After which a file in tmp is of a process that was killed."""
+"""Age at which a file in tmp is taken to be left by a killed process."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -48,7 +48,7 @@ _UNFIT = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
 
 
 class FilesystemBlobs:
-    """The place `root`. It has threads of its own until it is closed."""
+    """The directory `root`. It has its own threads until it is closed."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._clock = clock
@@ -97,7 +97,7 @@ class FilesystemBlobs:
 
 
 class _Files:
-    """The same, blocking."""
+    """The blocking operations."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._root = root
@@ -106,12 +106,12 @@ class _Files:
         self._lock = root / "lock"
 
     def open(self, create: bool) -> None:
-        with self._troubles("open"):
+        with self._translated_errors("open"):
             if create:
                 self._root.mkdir(parents=True, exist_ok=True)
             if not self._root.is_dir():
                 raise BlobStoreUnusable(f"there is no directory {self._root}")
-            self._look(create)
+            self._check_marker(create)
             if create:
                 for directory in (self._blobs, self._ttl, self._deleted, self._tmp):
                     directory.mkdir(exist_ok=True)
@@ -119,10 +119,10 @@ class _Files:
                 durable_fs.sync(self._root)
                 durable_fs.write_temporary(self._tmp, b"can be written").unlink()
             elif not self._blobs.is_dir():
-                raise self._gone()
+                raise self._vanished()
 
-    def _look(self, create: bool) -> None:
-        """Whether the place is ours; with `create` it is then."""
+    def _check_marker(self, create: bool) -> None:
+        """Check that the directory is Sluice's. With `create`, an empty one becomes Sluice's."""
         marker = self._root / MARKER
         if marker.exists():
             check_marker(marker.read_bytes(), str(self._root))
@@ -136,27 +136,27 @@ class _Files:
         made.replace(marker)
 
     def begin(self, blob: BlobId) -> bool:
-        """True if the same put ran before: its TTL may have been removed since, and must not come back."""
+        """True if the same put ran before. Its TTL may have been removed since, and must not be written again."""
         target = self._path(blob)
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             if target.is_file():
                 durable_fs.sync(target.parent)
                 return True
         return False
 
     def write(self, blob: BlobId, body: bytes | memoryview) -> Path:
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             return durable_fs.write_temporary(self._tmp, body)
 
     def place(self, blob: BlobId, written: Sequence[Path | BaseException]) -> None:
-        """Give what was written its name: a blob, or its TTL before it. Raises what failed instead, and leaves nothing."""
+        """Move the written files into place: the TTL, if any, before the blob. If a write failed, raise its error and leave nothing."""
         paths = [path for path in written if isinstance(path, Path)]
         targets = [(self._ttl / blob, self._ttl), (self._blobs / blob, self._blobs)][-len(written) :]
         try:
             for failure in written:
                 if isinstance(failure, BaseException):
                     raise failure
-            with self._troubles(blob):
+            with self._translated_errors(blob):
                 durable_fs.move(*(Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=True)))
         finally:
             for path in paths:
@@ -164,7 +164,7 @@ class _Files:
 
     def put_if_absent(self, blob: BlobId, body: bytes) -> bool:
         target = self._path(blob)
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             written = durable_fs.write_temporary(self._tmp, body)
             try:
                 return durable_fs.link(Move(written, target, self._blobs))
@@ -176,19 +176,19 @@ class _Files:
             size = os.fstat(opened.fileno()).st_size
             end = size if length is None else start + length
             if max(start, end) > size:
-                raise BlobCorrupted(f"{blob} has {size} bytes; up to {max(start, end)} were asked for")
+                raise BlobCorrupted(f"{blob} has {size} bytes; a range up to {max(start, end)} was requested")
             opened.seek(start)
             rest = end - start
             while rest > 0:
-                with self._troubles(blob):
+                with self._translated_errors(blob):
                     part = opened.read(min(rest, _READ))
                 if not part:
-                    raise BlobCorrupted(f"{blob} became shorter while it was read")
+                    raise BlobCorrupted(f"{blob} was truncated while it was read")
                 sink.write(part)
                 rest -= len(part)
 
     def _open(self, blob: BlobId) -> FileIO:
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             try:
                 return self._path(blob).open("rb", buffering=0)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -197,7 +197,7 @@ class _Files:
     def delete(self, blobs: list[BlobId]) -> None:
         for blob in blobs:
             checked_blob_id(blob)
-        with self._troubles(f"{len(blobs)} blobs, the first {blobs[0]}"):
+        with self._translated_errors(f"{len(blobs)} blobs, the first {blobs[0]}"):
             until = self._clock.now() + REMEMBER
             record = durable_fs.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
             name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
@@ -207,7 +207,7 @@ class _Files:
 
     def remove_ttl(self, blob: BlobId) -> None:
         target = self._path(blob)
-        with self._troubles(blob), durable_fs.locked(self._lock):
+        with self._translated_errors(blob), durable_fs.locked(self._lock):
             if not target.is_file():
                 raise self._missing(blob)
             durable_fs.remove([blob], self._ttl)
@@ -215,19 +215,19 @@ class _Files:
     def list(self, prefix: str, after: str) -> Iterator[Listed]:
         for blob in durable_fs.walk(self._blobs, prefix, after):
             with suppress(FileNotFoundError):
-                found = os.stat(f"{self._blobs}/{blob}")  # noqa: PTH116 — as in `directories.remove`
+                found = os.stat(f"{self._blobs}/{blob}")  # noqa: PTH116 — as in `durable_fs.remove`
                 yield Listed(BlobId(blob), found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
     def page(self, found: Iterator[Listed]) -> Sequence[Listed]:
-        with self._troubles("list"):
+        with self._translated_errors("list"):
             page = list(islice(found, _PAGE))
             if not page and not self._blobs.is_dir():
-                raise self._gone()
+                raise self._vanished()
             return page
 
     def sweep_expired(self, now: datetime, limit: int) -> int:
-        with self._troubles("sweep"):
-            self._forget(now)
+        with self._translated_errors("sweep"):
+            self._remove_old(now)
             expired = (blob for blob in durable_fs.walk(self._ttl) if self._expired(blob, now))
             return sum(self._expire(BlobId(blob), now) for blob in islice(expired, limit))
 
@@ -242,11 +242,11 @@ class _Files:
     def _expired(self, blob: str, now: datetime) -> bool:
         try:
             return datetime.fromisoformat((self._ttl / blob).read_text()) < now
-        except (FileNotFoundError, ValueError):  # it was removed, or is unreadable: rather a leak than a loss
+        except (FileNotFoundError, ValueError):  # it was removed, or is unreadable: keep the blob rather than lose it
             return False
 
-    def _forget(self, now: datetime) -> None:
-        """What was to be remembered of deleted blobs until now, and what killed processes left."""
+    def _remove_old(self, now: datetime) -> None:
+        """Delete outdated records of deleted blobs, and what killed processes left in tmp."""
         old = [name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
         durable_fs.remove(old, self._deleted)
         for path in self._tmp.iterdir():
@@ -256,7 +256,7 @@ class _Files:
 
     def _missing(self, blob: BlobId) -> SluiceError:
         if not self._blobs.is_dir():
-            return self._gone()
+            return self._vanished()
         for name in reversed(_names(self._deleted)):
             with suppress(FileNotFoundError):
                 if f"\n{blob}\n" in "\n" + (self._deleted / name).read_text():
@@ -266,21 +266,21 @@ class _Files:
     def _path(self, blob: BlobId) -> Path:
         return self._blobs / checked_blob_id(blob)
 
-    def _gone(self) -> BlobStoreUnusable:
-        return BlobStoreUnusable(f"{self._blobs} is not there any more: is its disk mounted?")
+    def _vanished(self) -> BlobStoreUnusable:
+        return BlobStoreUnusable(f"{self._blobs} no longer exists: is its disk mounted?")
 
     @contextmanager
-    def _troubles(self, what: str) -> Iterator[None]:
-        """Say who must act on what the file system answers."""
+    def _translated_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the file system as those of the port."""
         try:
             yield
         except FileNotFoundError as error:
-            raise BlobUnavailable(f"{what}: {error}") if self._tmp.is_dir() else self._gone() from error
+            raise BlobUnavailable(f"{what}: {error}") if self._tmp.is_dir() else self._vanished() from error
         except OSError as error:
             if error.errno in _UNFIT:
                 raise BadName("blob", what) from error
             if error.errno in _REFUSED:
-                raise BlobStoreUnusable(f"{self._root} may not be written or read: {error}") from error
+                raise BlobStoreUnusable(f"{self._root} cannot be read or written: {error}") from error
             full = f"; the disk of {self._root} is full" if error.errno in _FULL else ""
             raise BlobUnavailable(f"{what}: {error}{full}") from error
 

@@ -1,9 +1,9 @@
-"""Which blob store a URL names.
+"""Opens the blob store that a URL names.
 
     file:///var/lib/sluice/blobs
     s3://bucket/prefix?endpoint=http://127.0.0.1:7070&region=eu-central-1
 
-An S3 store's credentials come from the environment, never from the URL, which is shown to people.
+Credentials of S3 come from the environment, never from the URL, which is shown in logs and answers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _temporary: dict[str, TemporaryDirectory[str]] = {}
 
 
 def open_blob_store(url: str, clock: Clock | None = None) -> BlobStore:
-    """The blob store at `url`, bare: it was asked nothing yet; `open` it. Raises BadSettings."""
+    """The blob store at `url`, without wrappers and not opened yet. Raises BadSettings."""
     clock = clock or SystemClock()
     try:
         parts = urlsplit(url)
@@ -76,18 +76,18 @@ def _temporary_directory(name: str) -> Path:
 
 
 def _s3(parts: SplitResult, url: str, clock: Clock) -> BlobStore:
-    from sluice.blobs.s3 import S3Blobs  # takes a while to import
-    from sluice.blobs.s3config import S3Place
+    from sluice.blobs.s3 import S3Blobs  # obstore and botocore take half a second to import
+    from sluice.blobs.s3config import S3Location
 
     options = _options(parts)
     if not parts.netloc:
-        raise BadSettings(f"{url!r} names no bucket: write s3://bucket/prefix")
-    place = S3Place(parts.netloc, unquote(parts.path).strip("/"), options.get("endpoint"), options.get("region"))
-    return S3Blobs(place, clock)
+        raise BadSettings(f"{url!r} has no bucket: write s3://bucket/prefix")
+    location = S3Location(parts.netloc, unquote(parts.path).strip("/"), options.get("endpoint"), options.get("region"))
+    return S3Blobs(location, clock)
 
 
 def _options(parts: SplitResult) -> Mapping[str, str]:
-    """Messages name no values: one may be a secret at a wrong place."""
+    """Messages name no values: one may be a secret at a wrong location."""
     found = parse_qs(parts.query, keep_blank_values=True)
     for name, values in found.items():
         if name not in _S3_OPTIONS:

@@ -1,4 +1,4 @@
-"""Whose place it is: an object or file of that name at its root says that what is beside it is Sluice's."""
+"""The marker of a blob store: an object or file at its root which says that the location belongs to Sluice."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ MARKER_BODY = json.dumps({"sluice-blobs": _FORMAT}).encode() + b"\n"
 
 
 def check_marker(body: bytes, where: str) -> None:
-    """Raises BlobStoreUnusable if the marker is not one that this version wrote."""
+    """Raises BlobStoreUnusable unless the marker is of this version's format."""
     try:
         found = json.loads(body)["sluice-blobs"]
     except (ValueError, KeyError, TypeError) as error:
-        raise BlobStoreUnusable(f"{where} is not ours: its {MARKER} is not one that Sluice wrote") from error
+        raise BlobStoreUnusable(f"{where} does not belong to Sluice: its {MARKER} was not written by Sluice") from error
     if found != _FORMAT:
-        raise BlobStoreUnusable(f"{where} has the format {found!r}; this version knows {_FORMAT}: use a newer Sluice, or another place")
+        raise BlobStoreUnusable(
+            f"{where} has the format {found!r}; this version supports {_FORMAT}: use a newer version of Sluice, or another location"
+        )
 
 
 def not_ours(where: str, found: str) -> BlobStoreUnusable:
-    return BlobStoreUnusable(f"{where} is not ours: it has {found!r} in it and no {MARKER}; choose an empty place")
+    return BlobStoreUnusable(f"{where} does not belong to Sluice: it contains {found!r} and no {MARKER}; choose an empty location")
 
 
 def not_made(where: str) -> BlobStoreUnusable:
-    return BlobStoreUnusable(f"{where} has no {MARKER}: the coordinator, which makes it, was never started with this place")
+    return BlobStoreUnusable(f"{where} has no {MARKER}: start the coordinator with this location first, which creates it")

@@ -1,15 +1,16 @@
-"""The blob store port: immutable bytes under ids, each with or without a time to live.
+"""The port of blob stores: immutable bytes under ids, with or without a time to live (TTL).
 
 The contract, tested by `tests/contracts/blobs.py` on every implementation, wrapped and bare:
 
-* A blob is whole or not there. The same `put` may run twice (an answer was lost): ids are never used for other bytes.
-* `put_if_absent` is the exception, for ids that two may want: exactly one wins, and the others learn it.
-* Errors say who must act. BlobMissing: there is no such blob, and none was deleted, as far as the store knows. BlobDeleted (a BlobMissing):
-  it was deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or not sensibly; it may pass, and nothing
-  is known. BlobStoreUnusable: the store is not there, is not ours, or may not be written: a person must act.
-* Nothing here retries, limits or counts: wrappers of the same type do (`retrying`, `limited`, `timeouts`, `counted`).
-* A blob with a TTL may go after it, not before, and stays for ever once its TTL was removed. `remove_ttl` may run twice.
-* Ids are `sluice.core.snapshot`'; whoever makes an id up with '..' in it gets BadName.
+* A blob is complete or does not exist. The same `put` may run twice, if an answer was lost: an id is never reused for other bytes.
+* `put_if_absent` is the exception, for ids that two writers may use: exactly one wins, and the others are told that they lost.
+* Errors say who must act. BlobMissing: the blob does not exist, and is not known to have been deleted. BlobDeleted (a BlobMissing): it was
+  deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or answers nonsense; the request may have been
+  carried out, and a later one may succeed. BlobStoreUnusable: the store does not exist, is not Sluice's, or denies access: a person must
+  act.
+* Implementations do not retry, limit or count. Wrappers of the same type do (`retrying`, `limited`, `timeouts`, `counted`).
+* A blob with a TTL may be deleted after it, not before, and is kept once its TTL was removed. `remove_ttl` may run twice.
+* Ids are those of `sluice.core.snapshot`. Any other id, such as one with '..', raises BadName.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from sluice.core.ids import StageKey
 from sluice.core.snapshot import BlobId
 
 REMEMBER = timedelta(days=30)
-"""How long a store can tell a deleted blob from one that never was."""
+"""How long a store can tell a deleted blob from one that never existed."""
 
 
 class Purpose(StrEnum):
-    """What a request is for; it is counted by."""
+    """What a request is for. Requests are counted by it."""
 
     DATA = "data"
     PACK = "pack"
@@ -69,8 +70,8 @@ class Sink(Protocol):
 
 class BlobStore(Protocol):
     async def open(self, *, create: bool) -> None:
-        """Look whether the store is there, is Sluice's and, with `create`, can be written. An empty place is marked as ours when `create`
-        says so. Before all else; may run twice. Raises BlobStoreUnusable, BlobUnavailable."""
+        """Check that the store exists, is Sluice's and, with `create`, can be written. With `create` an empty location becomes Sluice's.
+        Call it first; it may run twice. Raises BlobStoreUnusable, BlobUnavailable."""
         ...
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
@@ -78,29 +79,30 @@ class BlobStore(Protocol):
         ...
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
-        """False, and nothing is written, if there is one of that id. After BlobUnavailable either may be the case: `get` it."""
+        """False if the id exists; then nothing is written. After BlobUnavailable either may have happened: `get` the blob to find out."""
         ...
 
     async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
-        """Write the blob, or its `length` bytes from `start`, into the sink, in order. The sink may have got some of it when this raises
-        BlobMissing, BlobDeleted, BlobUnavailable. A range beyond the blob's end raises BlobCorrupted: its writer knew its size."""
+        """Write the blob, or its `length` bytes from `start`, into the sink, in order. Raises BlobMissing, BlobDeleted,
+        BlobUnavailable, also after a part was written, and BlobCorrupted for a range beyond the end: the caller knows the size."""
         ...
 
     async def delete(self, blobs: Collection[BlobId], about: About) -> None:
-        """Those that are not there are no error. Raises BlobUnavailable, BlobStoreUnusable: some may be gone."""
+        """Blobs that do not exist are no error. Raises BlobUnavailable, BlobStoreUnusable; some blobs may then be deleted."""
         ...
 
     async def remove_ttl(self, blob: BlobId, about: About) -> None:
-        """Keep it for ever. Raises BlobMissing, BlobDeleted, BlobUnavailable."""
+        """Keep the blob until it is deleted. Raises BlobMissing, BlobDeleted, BlobUnavailable."""
         ...
 
     def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        """The blobs whose id begins with `prefix` and is greater than `after`, in order of their ids (bytes), some at a time. Memory does
-        not grow with their number. What is put or deleted meanwhile may be there or not."""
+        """The blobs whose id begins with `prefix` and is greater than `after`, in the order of their ids as bytes, in pages. Memory
+        use does not grow with their number. Blobs put or deleted meanwhile may be included or not."""
         ...
 
     async def sweep_expired(self, now: datetime, limit: int) -> int:
-        """Delete up to `limit` blobs whose TTL ended before `now`; how many. 0 where the store does it by itself (a lifecycle rule)."""
+        """Delete up to `limit` blobs whose TTL ended before `now`. Returns their number; 0 where the store deletes them itself, by
+        lifecycle rules."""
         ...
 
     async def close(self) -> None: ...

@@ -1,10 +1,10 @@
-"""Blobs in a bucket of S3, or of a server that speaks it. Bytes go through obstore; the rest through `s3control`.
+"""A blob store in a bucket of S3, or of a compatible server. Blobs are transferred by obstore; `s3control` does the rest.
 
-    <prefix>/sluice.json                 whose place it is
+    <prefix>/sluice.json                 the marker, see `marker`
     <prefix>/blobs/jobs/…                a blob; the tag `sluice-ttl-days` while it has a TTL
     <prefix>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
 
-What has a TTL goes by a lifecycle rule of the bucket, or, where there are none, by `sweep_expired`, which reads the tags.
+Blobs with a TTL are deleted by a lifecycle rule of the bucket, or, where rules are not supported, by `sweep_expired`, which reads the tags.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from obstore.store import S3Store
 
 from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
-from sluice.blobs.s3config import Access, S3Place, access_to, code_of, trouble
+from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
 from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
@@ -37,70 +37,70 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _INLINE = 1 << 20
-"""Bytes that are written into a sink on the event loop; more are written on a thread, part by part of at least as many."""
-_AT_ONCE = 16
-_KNOWN_TO_STAY = 200_000
+"""Up to this size a body is written into its sink on the event loop; a larger one on a thread, in parts of at least this size."""
+_CONCURRENCY = 16
+_MAX_WITHOUT_TTL = 200_000
 
 _TIMEOUTS: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10), "user_agent": "sluice"}
-"""`timeout` is of a whole request with its body, so it is long; `patient` sees earlier that one hangs."""
+"""`timeout` is for a whole request with its body, so it is long. `sluice.blobs.timeouts` notices earlier that a request hangs."""
 
 
 class S3Blobs:
-    """The place in a bucket, which must exist. Credentials come from the environment."""
+    """A prefix in a bucket, which must exist. Credentials come from the environment."""
 
-    def __init__(self, place: S3Place, clock: Clock) -> None:
-        access = access_to(place, os.environ)
-        self._place = place
+    def __init__(self, location: S3Location, clock: Clock) -> None:
+        access = credentials_for(location, os.environ)
+        self._location = location
         self._clock = clock
-        self._store = _client(place, access)
-        self._control = S3Control(place, access)
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="blobs")
+        self._store = _client(location, access)
+        self._control = S3Control(location, access)
+        self._threads = ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="blobs")
         self._lifecycle = False
-        self._stay: set[BlobId] = set()
+        self._without_ttl: set[BlobId] = set()
 
     async def open(self, *, create: bool) -> None:
-        with self._troubles("open"):
+        with self._translated_errors("open"):
             try:
                 marker = await self._read(MARKER)
             except FileNotFoundError as error:
                 if code_of(str(error)) == "NoSuchBucket":
                     raise
-                await self._take(create)
+                await self._create_marker(create)
             else:
-                check_marker(marker, str(self._place))
-                if create:  # whether we may write
+                check_marker(marker, str(self._location))
+                if create:  # checks that the bucket can be written
                     await self._write(MARKER, MARKER_BODY)
         if create:
             self._lifecycle = await self._control.set_lifecycle()
 
-    async def _take(self, create: bool) -> None:
-        """Mark an empty place as ours."""
-        async for page in obstore.list(self._store, prefix=self._place.prefix or None, chunk_size=10):
+    async def _create_marker(self, create: bool) -> None:
+        """With `create`, mark an empty location as Sluice's."""
+        async for page in obstore.list(self._store, prefix=self._location.prefix or None, chunk_size=10):
             if others := [found["path"] for found in page]:
-                raise not_ours(str(self._place), others[0])
+                raise not_ours(str(self._location), others[0])
         if not create:
-            raise not_made(str(self._place))
+            raise not_made(str(self._location))
         with suppress(AlreadyExistsError):
-            await obstore.put_async(self._store, self._place.key(MARKER), MARKER_BODY, mode="create")
+            await obstore.put_async(self._store, self._location.key(MARKER), MARKER_BODY, mode="create")
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl)
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
         key = self._key(blob)
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             try:
                 await obstore.put_async(self._store, key, body, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
-                if code_of(str(error)) == "ConditionalRequestConflict":  # another one is being written; it may fail
-                    raise BlobUnavailable(f"another put of {blob} is under way") from error
+                if code_of(str(error)) == "ConditionalRequestConflict":  # another put is running, and may fail
+                    raise BlobUnavailable(f"another put of {blob} is running") from error
                 return False
         return True
 
     async def get(self, blob: BlobId, sink: Sink, about: About, *, start: int = 0, length: int | None = None) -> None:
         key = self._key(blob)
-        with self._troubles(blob):
+        with self._translated_errors(blob):
             try:
                 result = await obstore.get_async(self._store, key, options=_range(start, length))
             except FileNotFoundError as error:
@@ -115,10 +115,10 @@ class S3Blobs:
                 return
             first, end = result.range
             _check_range(blob, start, length, result.meta["size"])
-            if await self._pour(result, end - first, sink) != end - first:
+            if await self._write_into(result, end - first, sink) != end - first:
                 raise BlobUnavailable(f"the body of {blob} ended early")
 
-    async def _pour(self, result: obstore.GetResult, size: int, sink: Sink) -> int:
+    async def _write_into(self, result: obstore.GetResult, size: int, sink: Sink) -> int:
         if size <= _INLINE:
             body = memoryview(await result.bytes_async())
             sink.write(body)
@@ -131,7 +131,7 @@ class S3Blobs:
         return written
 
     async def _check_end(self, blob: BlobId, start: int, length: int | None) -> None:
-        """Whether the range that S3 calls unsatisfiable is the empty one at the blob's end."""
+        """A range that S3 rejects may be the empty one at the end of the blob, which is valid. Raises BlobCorrupted for others."""
         found = await obstore.get_async(self._store, self._key(blob))
         _check_range(blob, start, length, found.meta["size"])
 
@@ -140,7 +140,7 @@ class S3Blobs:
         rest = iter(blobs)
         while some := list(islice(rest, _PAGE)):
             until = int((self._clock.now() + REMEMBER).timestamp() * 1000)
-            with self._troubles("delete"):
+            with self._translated_errors("delete"):
                 record = "".join(f"{blob}\n" for blob in some).encode()
                 await self._write(f"deleted/{until:013}-{token_hex(8)}", record, REMEMBER)
             await self._control.delete(keys[: len(some)])
@@ -151,15 +151,18 @@ class S3Blobs:
         try:
             await self._control.remove_ttl(key)
         except Missing as error:
-            with self._troubles(blob):
+            with self._translated_errors(blob):
                 raise await self._missing(blob, error) from error
 
     async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        cut = len(self._place.key("blobs/"))
+        cut = len(self._location.key("blobs/"))
         inside = checked_prefix(prefix)[: prefix.rfind("/") + 1]
-        with self._troubles("list"):
+        with self._translated_errors("list"):
             pages = obstore.list(
-                self._store, prefix=self._place.key(f"blobs/{inside}"), offset=self._key(BlobId(after)) if after else None, chunk_size=_PAGE
+                self._store,
+                prefix=self._location.key(f"blobs/{inside}"),
+                offset=self._key(BlobId(after)) if after else None,
+                chunk_size=_PAGE,
             )
             async for page in pages:
                 found = ((found["path"][cut:], found) for found in page)
@@ -172,10 +175,10 @@ class S3Blobs:
     async def sweep_expired(self, now: datetime, limit: int) -> int:
         if self._lifecycle:
             return 0
-        with self._troubles("sweep"):
-            await self._forget(now)
+        with self._translated_errors("sweep"):
+            await self._remove_old_records(now)
             count = 0
-            async for page in obstore.list(self._store, prefix=self._place.key("blobs"), chunk_size=_PAGE):
+            async for page in obstore.list(self._store, prefix=self._location.key("blobs"), chunk_size=_PAGE):
                 old = [(found["path"], found["last_modified"]) for found in page if found["last_modified"] + timedelta(days=1) < now]
                 expired = await self._expired(old, now)
                 if some := expired[: limit - count]:
@@ -186,45 +189,45 @@ class S3Blobs:
         return count
 
     async def _expired(self, objects: Sequence[tuple[str, datetime]], now: datetime) -> Sequence[str]:
-        """Those whose TTL is over. What has none is remembered, so that it is asked for once."""
-        turn = asyncio.Semaphore(_AT_ONCE)
+        """The keys whose TTL has ended. Keys without a TTL are remembered, so that their tags are read only once."""
+        slots = asyncio.Semaphore(_CONCURRENCY)
 
         async def expired(key: str, modified: datetime) -> bool:
-            async with turn:
+            async with slots:
                 days = None
                 with suppress(Missing):
                     days = await self._control.ttl_days(key)
             if days is None:
-                if len(self._stay) < _KNOWN_TO_STAY:
-                    self._stay.add(BlobId(key))
+                if len(self._without_ttl) < _MAX_WITHOUT_TTL:
+                    self._without_ttl.add(BlobId(key))
                 return False
             return modified + timedelta(days=days) < now
 
-        asked = [(key, modified) for key, modified in objects if key not in self._stay]
-        over = await asyncio.gather(*(expired(key, modified) for key, modified in asked))
-        return [key for (key, _), is_over in zip(asked, over, strict=True) if is_over]
+        unknown = [(key, modified) for key, modified in objects if key not in self._without_ttl]
+        ended = await asyncio.gather(*(expired(key, modified) for key, modified in unknown))
+        return [key for (key, _), has_ended in zip(unknown, ended, strict=True) if has_ended]
 
-    async def _forget(self, now: datetime) -> None:
-        """What was to be remembered of deleted blobs until now."""
+    async def _remove_old_records(self, now: datetime) -> None:
+        """Delete outdated records of deleted blobs."""
         millis = f"{int(now.timestamp() * 1000):013}"
         old = [name for name in await self._records() if name.rpartition("/")[2] < millis]
         for first in range(0, len(old), _PAGE):
             await self._control.delete(old[first : first + _PAGE])
 
     async def _records(self) -> Sequence[str]:
-        pages = obstore.list(self._store, prefix=self._place.key("deleted"), chunk_size=_PAGE)
+        pages = obstore.list(self._store, prefix=self._location.key("deleted"), chunk_size=_PAGE)
         return sorted([found["path"] async for page in pages for found in page])
 
     async def _missing(self, blob: BlobId, why: Exception) -> SluiceError | Exception:
-        """What to raise where there is no such object: the records of deletions are read, the newest first."""
+        """The error for an object that does not exist. The records of deletions are searched, newest first."""
         if code_of(str(why)) == "NoSuchBucket":
             return why
         records = [*reversed(await self._records())]
-        for first in range(0, len(records), _AT_ONCE):
-            bodies = await asyncio.gather(*(self._record(key) for key in records[first : first + _AT_ONCE]))
+        for first in range(0, len(records), _CONCURRENCY):
+            bodies = await asyncio.gather(*(self._record(key) for key in records[first : first + _CONCURRENCY]))
             if any(f"\n{blob}\n" in body for body in bodies):
-                return BlobDeleted(f"{blob} was deleted from {self._place}")
-        return BlobMissing(f"there is no blob {blob} in {self._place}")
+                return BlobDeleted(f"{blob} was deleted from {self._location}")
+        return BlobMissing(f"there is no blob {blob} in {self._location}")
 
     async def _record(self, key: str) -> str:
         try:
@@ -237,29 +240,29 @@ class S3Blobs:
         await self._control.close()
 
     async def _read(self, name: str) -> bytes:
-        return bytes(await (await obstore.get_async(self._store, self._place.key(name))).bytes_async())
+        return bytes(await (await obstore.get_async(self._store, self._location.key(name))).bytes_async())
 
     async def _write(self, name: str, body: bytes | memoryview, ttl: timedelta | None = None) -> None:
         days = _days(ttl)
         tags = {TTL_TAG: str(days)} if days is not None else None
-        await obstore.put_async(self._store, self._place.key(name), body, tags=tags, use_multipart=False)
+        await obstore.put_async(self._store, self._location.key(name), body, tags=tags, use_multipart=False)
 
     def _key(self, blob: BlobId) -> str:
-        return self._place.key(f"blobs/{checked_blob_id(blob)}")
+        return self._location.key(f"blobs/{checked_blob_id(blob)}")
 
     @contextmanager
-    def _troubles(self, what: str) -> Iterator[None]:
-        """Say who must act on what obstore raises."""
+    def _translated_errors(self, what: str) -> Iterator[None]:
+        """Raise obstore's errors as those of the port."""
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
-            said = str(error).partition("\n\nDebug source")[0]
-            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-            raise trouble(code_of(said), refused, f"{what} in {self._place}", said) from error
+            text = str(error).partition("\n\nDebug source")[0]
+            denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+            raise error_for(code_of(text), denied, f"{what} in {self._location}", text) from error
 
 
-def _client(place: S3Place, access: Access) -> S3Store:
-    """Each request is sent once. Over TLS the payload is not hashed as well: obstore then sends a third more in the same time."""
+def _client(location: S3Location, access: S3Credentials) -> S3Store:
+    """obstore does not retry, see `sluice.blobs.retrying`. Over TLS the payload is not hashed, which makes puts a third faster."""
     http = access.endpoint is not None and access.endpoint.startswith("http://")
     config: S3Config = {"region": access.region, "unsigned_payload": not http}
     if access.endpoint is not None:
@@ -275,7 +278,7 @@ def _client(place: S3Place, access: Access) -> S3Store:
             options["root_certificate"] = access.authorities.read_bytes()
         except OSError as error:
             raise BadSettings(f"AWS_CA_BUNDLE cannot be read: {error}") from error
-    return S3Store(place.bucket, config=config, client_options=options, retry_config={"max_retries": 0})
+    return S3Store(location.bucket, config=config, client_options=options, retry_config={"max_retries": 0})
 
 
 def _days(ttl: timedelta | None) -> int | None:
@@ -285,7 +288,7 @@ def _days(ttl: timedelta | None) -> int | None:
 
 
 def _range(start: int, length: int | None) -> obstore.GetOptions | None:
-    """None: all of it. An empty range cannot be asked for: then the answer's size is all that counts."""
+    """None: the whole blob, also for an empty range, which cannot be requested; then only the size in the answer is used."""
     if length == 0 or (start == 0 and length is None):
         return None
     return {"range": {"offset": start} if length is None else (start, start + length)}
@@ -294,4 +297,4 @@ def _range(start: int, length: int | None) -> obstore.GetOptions | None:
 def _check_range(blob: BlobId, start: int, length: int | None, size: int) -> None:
     end = start if length is None else start + length
     if end > size:
-        raise BlobCorrupted(f"{blob} has {size} bytes; up to {end} were asked for")
+        raise BlobCorrupted(f"{blob} has {size} bytes; a range up to {end} was requested")

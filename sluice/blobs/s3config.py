@@ -1,4 +1,4 @@
-"""Where an S3 store is, who asks, and who must act on what it answers."""
+"""Location, credentials and error codes of S3."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sluice.core.errors import BadName, BadSettings, BlobStoreUnusable, BlobUnav
 from sluice.core.snapshot import checked_blob_id
 
 _ELSEWHERE = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
-"""Other ways to credentials that both clients find in the environment by themselves."""
+"""Other sources of credentials, which both clients find in the environment."""
 
-_A_PERSON = {
+_PERMANENT = {
     "AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed", "ExpiredToken", "InvalidAccessKeyId",
     "InvalidBucketName", "InvalidToken", "MethodNotAllowed", "NoSuchBucket", "PermanentRedirect", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
 }  # fmt: skip
-"""Codes of S3 after which a person must act; after all others it may pass, among them 400 BadDigest and 400 RequestTimeout."""
+"""Error codes of S3 that a person must act upon. All others may be temporary, among them 400 BadDigest and 400 RequestTimeout."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 @dataclass(frozen=True, slots=True)
-class S3Place:
+class S3Location:
     """A bucket and a prefix in it without '/' at its ends, which may be ""; `endpoint` is None at Amazon. Raises BadSettings."""
 
     bucket: str
@@ -39,7 +39,7 @@ class S3Place:
             try:
                 checked_blob_id(self.prefix)
             except BadName as error:
-                raise BadSettings(f"the prefix {self.prefix[:80]!r} of an S3 store has characters that Sluice does not accept") from error
+                raise BadSettings(f"the prefix {self.prefix[:80]!r} of an S3 store has unsupported characters") from error
 
     def __str__(self) -> str:
         at = f" at {self.endpoint}" if self.endpoint else ""
@@ -50,9 +50,9 @@ class S3Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Who asks, and where what the place does not say is from. Without `key` and `secret` the clients find other credentials in the
-    environment. `authorities` is a file of certificates that the server's may be signed with, as PEM."""
+class S3Credentials:
+    """Credentials, and the defaults of what the location does not say. Without `key` and `secret` the clients find other credentials in the
+    environment. `authorities` is a PEM file of accepted certificate authorities."""
 
     region: str
     endpoint: str | None
@@ -62,27 +62,27 @@ class Access:
     authorities: Path | None
 
 
-def access_to(place: S3Place, environment: Mapping[str, str]) -> Access:
-    """Raises BadSettings if there are no credentials: the network is not searched for any."""
-    region = place.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-    endpoint = place.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
+def credentials_for(location: S3Location, environment: Mapping[str, str]) -> S3Credentials:
+    """Raises BadSettings if there are no credentials. They are not looked up over the network."""
+    region = location.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    endpoint = location.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
     authorities = Path(environment["AWS_CA_BUNDLE"]) if environment.get("AWS_CA_BUNDLE") else None
     key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not (key and secret):
         if not any(environment.get(name) for name in _ELSEWHERE):
-            raise BadSettings(f"there are no credentials for {place}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
-        return Access(region, endpoint, None, None, None, authorities)
-    return Access(region, endpoint, key, secret, environment.get("AWS_SESSION_TOKEN"), authorities)
+            raise BadSettings(f"no credentials for {location}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
+        return S3Credentials(region, endpoint, None, None, None, authorities)
+    return S3Credentials(region, endpoint, key, secret, environment.get("AWS_SESSION_TOKEN"), authorities)
 
 
-def code_of(said: str) -> str:
-    """The code in S3's answer as XML; "" where there is none."""
-    found = _CODE.search(said)
+def code_of(text: str) -> str:
+    """The error code in S3's XML answer; "" if there is none."""
+    found = _CODE.search(text)
     return found[1] if found else ""
 
 
-def trouble(code: str, refused: bool, what: str, said: str) -> SluiceError:
-    """The error for what S3 answered: its code, whether the client took it for a refusal, and its words."""
-    if refused or code in _A_PERSON:
-        return BlobStoreUnusable(f"{what}: {said}")
-    return BlobUnavailable(f"{what}: {said}")
+def error_for(code: str, denied: bool, what: str, text: str) -> SluiceError:
+    """The port's error for an answer of S3. `denied`: the client recognized it as a denial of access."""
+    if denied or code in _PERMANENT:
+        return BlobStoreUnusable(f"{what}: {text}")
+    return BlobUnavailable(f"{what}: {text}")

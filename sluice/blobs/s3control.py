@@ -1,4 +1,4 @@
-"""What S3 is asked seldom: tags, lifecycle rules, and deletion of many objects at once. By aioboto3, which takes a while to import."""
+"""The rare requests to S3, by aioboto3: tags, lifecycle rules, and deletion of many objects in one request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sluice.blobs.s3config import Access, S3Place, trouble
+from sluice.blobs.s3config import S3Credentials, S3Location, error_for
 from sluice.core.errors import BlobUnavailable
 
 if TYPE_CHECKING:
@@ -21,51 +21,50 @@ if TYPE_CHECKING:
 
 TTL_TAG = "sluice-ttl-days"
 TTL_DAYS = (1, 2, 7, 30, 90, 365)
-"""A lifecycle rule is for a number of days, and one is there for each of these: a TTL counts as the next longer, one of more than a year
-as none."""
+"""There is a lifecycle rule for each of these numbers of days. A TTL is rounded up to the next; one of more than a year counts as none."""
 
 _TIMEOUT = 60
 
 
 class Missing(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class S3Control:
-    def __init__(self, place: S3Place, access: Access) -> None:
-        self._place = place
+    def __init__(self, location: S3Location, access: S3Credentials) -> None:
+        self._location = location
         self._access = access
         self._stack = AsyncExitStack()
         self._client: S3Client | None = None
         self._opening = asyncio.Lock()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Up to 1,000 objects; those that are not there are no error."""
+        """Delete up to 1,000 objects. Missing ones are no error."""
         client = await self._connected()
-        with self._troubles("delete"):
+        with self._translated_errors("delete"):
             answer = await client.delete_objects(
-                Bucket=self._place.bucket, Delete={"Quiet": True, "Objects": [{"Key": key} for key in keys]}
+                Bucket=self._location.bucket, Delete={"Quiet": True, "Objects": [{"Key": key} for key in keys]}
             )
         for error in answer.get("Errors", []):
             if error.get("Code") != "NoSuchKey":
-                raise trouble(error.get("Code", ""), False, f"delete of {error.get('Key')}", error.get("Message", "no reason"))
+                raise error_for(error.get("Code", ""), False, f"delete of {error.get('Key')}", error.get("Message", "no reason"))
 
     async def remove_ttl(self, key: str) -> None:
         """Raises Missing."""
         client = await self._connected()
-        with self._troubles(f"remove_ttl of {key}"):
-            await client.delete_object_tagging(Bucket=self._place.bucket, Key=key)
+        with self._translated_errors(f"remove_ttl of {key}"):
+            await client.delete_object_tagging(Bucket=self._location.bucket, Key=key)
 
     async def ttl_days(self, key: str) -> int | None:
-        """None: it stays for ever. Raises Missing."""
+        """None: it has no TTL. Raises Missing."""
         client = await self._connected()
-        with self._troubles(f"tags of {key}"):
-            answer = await client.get_object_tagging(Bucket=self._place.bucket, Key=key)
+        with self._translated_errors(f"tags of {key}"):
+            answer = await client.get_object_tagging(Bucket=self._location.bucket, Key=key)
         days = [tag["Value"] for tag in answer["TagSet"] if tag["Key"] == TTL_TAG]
         return int(days[0]) if days and days[0].isdigit() else None
 
     async def set_lifecycle(self) -> bool:
-        """Let the store delete what has a TTL; rules that are not ours stay. False if it cannot, or does not let us."""
+        """Set the lifecycle rules that delete blobs with a TTL; other rules are kept. False if the server does not support or allow it."""
         client = await self._connected()
         try:
             with self._client_errors("lifecycle"):
@@ -73,14 +72,14 @@ class S3Control:
                 others = [rule for rule in found if rule.get("ID") not in self._our_ids()]
                 if len(found) - len(others) < len(TTL_DAYS):
                     rules: list[LifecycleRuleUnionTypeDef] = [*others, *map(self._rule, TTL_DAYS)]
-                    await client.put_bucket_lifecycle_configuration(Bucket=self._place.bucket, LifecycleConfiguration={"Rules": rules})
+                    await client.put_bucket_lifecycle_configuration(Bucket=self._location.bucket, LifecycleConfiguration={"Rules": rules})
         except ClientError:
             return False
         return True
 
     async def _rules(self, client: S3Client) -> list[LifecycleRuleOutputTypeDef]:
         try:
-            return (await client.get_bucket_lifecycle_configuration(Bucket=self._place.bucket)).get("Rules", [])
+            return (await client.get_bucket_lifecycle_configuration(Bucket=self._location.bucket)).get("Rules", [])
         except ClientError as error:
             if _code(error) == "NoSuchLifecycleConfiguration":
                 return []
@@ -90,13 +89,13 @@ class S3Control:
         return [self._rule_id(days) for days in TTL_DAYS]
 
     def _rule_id(self, days: int) -> str:
-        return f"{self._place.key('sluice')}-ttl-{days}"
+        return f"{self._location.key('sluice')}-ttl-{days}"
 
     def _rule(self, days: int) -> LifecycleRuleTypeDef:
         return {
             "ID": self._rule_id(days),
             "Status": "Enabled",
-            "Filter": {"And": {"Prefix": self._place.key(""), "Tags": [{"Key": TTL_TAG, "Value": str(days)}]}},
+            "Filter": {"And": {"Prefix": self._location.key(""), "Tags": [{"Key": TTL_TAG, "Value": str(days)}]}},
             "Expiration": {"Days": days},
         }
 
@@ -135,7 +134,7 @@ class S3Control:
         return opened
 
     @contextmanager
-    def _troubles(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             with self._client_errors(what):
                 yield
@@ -143,24 +142,24 @@ class S3Control:
             if _code(error) in ("NoSuchKey", "404"):
                 raise Missing(what) from error
             status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-            raise trouble(_code(error), status in (401, 403), f"{what} in {self._place}", str(error)) from error
+            raise error_for(_code(error), status in (401, 403), f"{what} in {self._location}", str(error)) from error
 
     @contextmanager
     def _client_errors(self, what: str) -> Iterator[None]:
-        """Nothing but ClientError, which is an answer, gets through."""
+        """Raises BlobUnavailable, or ClientError if S3 answered with an error."""
         try:
             yield
         except ClientError as error:
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500 and _code(error) != "NotImplemented":
-                raise BlobUnavailable(f"{what} in {self._place}: {error}") from error
+                raise BlobUnavailable(f"{what} in {self._location}: {error}") from error
             raise
         except (BotoCoreError, OSError, TimeoutError) as error:
-            raise BlobUnavailable(f"{what} in {self._place}: {error}") from error
+            raise BlobUnavailable(f"{what} in {self._location}: {error}") from error
 
 
 @cache
 def _session() -> Any:
-    """One for all: it keeps the description of S3, which takes a while to load."""
+    """Shared, because it keeps the service description of S3, which takes long to load."""
     import aioboto3
 
     return aioboto3.Session()

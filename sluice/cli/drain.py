@@ -39,9 +39,11 @@ def drain(
     require_empty: Annotated[bool, typer.Option("--require-empty", help="Refuse if a flush would leave rows in state.")] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the current drain. Possible until its flush begins.")] = False,
     soft_seconds: Annotated[
-        float | None, typer.Option(min=0.001, max=1e9, help="Report which tasks hold up the drain after this many seconds.")
+        float | None, typer.Option(min=0.001, max=1e9, metavar="SECONDS", help="Report which tasks hold up the drain after this long.")
     ] = None,
-    hard_seconds: Annotated[float | None, typer.Option(min=0.001, max=1e9, help="Fail the drain after this many seconds.")] = None,
+    hard_seconds: Annotated[
+        float | None, typer.Option(min=0.001, max=1e9, metavar="SECONDS", help="Fail the drain after this long.")
+    ] = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:

@@ -30,10 +30,10 @@ LOCAL = "http://127.0.0.1:8180"
 Url = Annotated[str, typer.Option("--coordinator", metavar="URL", envvar="SLUICE_COORDINATOR_URL", help="URL of the coordinator.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, with the names that the API uses.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
-OptionalJob = Annotated[str | None, typer.Argument(metavar="[JOB]", help="Name of the job. May be omitted if there is only one.")]
+OptionalJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Name of the job. May be omitted if there is only one.")]
 OptionalRun = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="Id of a run, or name of a job for its current run. May be omitted if there is only one job."),
+    typer.Argument(metavar="RUN", help="Id of a run, or name of a job for its current run. May be omitted if there is only one job."),
 ]
 Limit = Annotated[int, typer.Option(min=1, max=200, metavar="N", help="Maximum number of entries.")]
 

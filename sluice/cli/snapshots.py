@@ -137,7 +137,7 @@ def pin(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="PIN", help="Id of the pin; an existing one is replaced. Default: a new id.")] = None,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, recorded with the pin.")] = "",
-    hours: Annotated[float | None, typer.Option(min=0, help="Hours until the pin expires. Default: never.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0, metavar="HOURS", help="When the pin expires. Default: never.")] = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:

@@ -55,7 +55,7 @@ class TasksReply(wire_body.Reply):
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Name of the job. Default: all jobs.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Name of the job. Default: all jobs.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh the page every two seconds until Ctrl-C.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Print only the problems found, and exit with 2 if there are any. For health checks.")

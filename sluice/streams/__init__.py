@@ -1,5 +1,5 @@
 """Stream systems: where records live.
 
-`port.StreamSystem` is what the coordinator needs of a system: partition counts, offsets, creation and trimming. `kafka` implements it for
-Apache Kafka and `log` for the embedded log. Reading and writing records is the container's part: see `containers.spark.systems`.
+`port` has the interfaces: `StreamSystem` is what the coordinator needs, `StreamAdmin` what `sluice streams` needs in addition. `kafka`
+implements them for Apache Kafka, `log` for the embedded log. Containers read and write records through `containers.spark.systems`.
 """

@@ -1,4 +1,4 @@
-"""Kafka as a stream system: a topic is a stream. Metadata, offsets, creation and trimming; records are the containers' part.
+"""Kafka as a stream system: each topic is a stream.
 
 Requests are made of aiokafka's protocol classes and sent through its client, because its own `describe_topics` and consumers ask for
 metadata in a way that makes a broker with `auto.create.topics.enable` (Kafka's default) create the very topic that was asked about.
@@ -29,23 +29,23 @@ from sluice.streams.port import KeyValue, Offsets, StreamRecord
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -2, -1
 _NO_RECORD = -1
-"""What Kafka answers for a time after the last record."""
+"""Kafka's answer for a time after the last record."""
 
 _APPEARS_WITHIN = timedelta(seconds=20)
-_LOOK_AGAIN = timedelta(milliseconds=50)
+_POLL = timedelta(milliseconds=50)
 _NOT_AUTHORIZED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 _STALE = (errors.NotLeaderForPartitionError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError)
 
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """Partition -> its leader's node, -1 while there is none."""
+    """`leaders`: partition -> node of its leader, -1 while there is none."""
 
     leaders: Mapping[int, int]
 
 
 class KafkaSystem:
-    """A Kafka cluster. Connects at the first question, and again after trouble. `bootstrap`: "host:port,host:port"."""
+    """A Kafka cluster. Connects at the first request, and again after an error. `bootstrap`: "host:port,host:port"."""
 
     def __init__(
         self, bootstrap: str, properties: KafkaProperties, *, replication: int = -1, timeout: timedelta = timedelta(seconds=10)
@@ -245,9 +245,9 @@ class KafkaSystem:
         return await client.send(node, request)
 
     async def _topic(self, client: AIOKafkaClient, stream: str) -> _Topic:
-        """The topic as it is now."""
+        """The current metadata of the topic."""
         metadata = await self._send(client, MetadataRequest([stream], allow_auto_topic_creation=False))
-        client.cluster.update_metadata(metadata)  # the addresses of its leaders
+        client.cluster.update_metadata(metadata)  # the client learns the addresses of the leaders
         for each in metadata.to_object()["topics"]:
             if each["topic"] == stream:
                 _raise(each["error_code"])
@@ -255,14 +255,14 @@ class KafkaSystem:
         raise errors.UnknownTopicOrPartitionError
 
     async def _appeared(self, client: AIOKafkaClient, stream: str, partitions: int = 1) -> _Topic:
-        """A topic that was just made or grown, once every partition has a leader that knows of it: metadata names it a moment earlier."""
+        """Wait until every partition of a new or grown topic has a leader that serves it. Metadata lists the topic a moment earlier."""
         while True:
             with suppress(*_STALE):
                 topic = await self._topic(client, stream)
                 if len(topic.leaders) >= partitions and min(topic.leaders.values()) >= 0:
                     await self._offsets(client, stream, _LATEST)
                     return topic
-            await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+            await asyncio.sleep(_POLL.total_seconds())
 
     async def _offsets(self, client: AIOKafkaClient, stream: str, when: int) -> dict[int, int]:
         """Per partition the offset for a time in ms since 1970, or for _EARLIEST or _LATEST."""

@@ -1,7 +1,7 @@
-"""How to reach a Kafka cluster that asks who you are: the standard client properties, as every Kafka client takes them.
+"""Security settings of Kafka clients, from a standard client.properties file.
 
-One file serves both worlds: containers hand each property to Spark's connector as it stands, and the coordinator's client gets what it
-needs of them. What they say is secret: it is never shown, neither by `repr` nor in an answer of the API nor in an error.
+The same file serves both kinds of clients: containers pass each property on to Spark's connector, and the coordinator derives the arguments
+of its own client. The values are secret: they appear neither in `repr`, nor in answers of the API, nor in errors.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ _JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 class KafkaProperties(Mapping[str, str]):
-    """Property -> value. Raises BadSettings, naming the property and never its value, for what the coordinator's client cannot do."""
+    """Property -> value. Raises BadSettings, with the name of the property but not its value, for what the coordinator's client does not
+    support."""
 
-    def __init__(self, properties: Mapping[str, str], told: str = "the Kafka properties") -> None:
+    def __init__(self, properties: Mapping[str, str], source: str = "the Kafka properties") -> None:
         self._properties = dict(properties)
-        self._told = told
+        self._source = source
         self._check()
 
     @staticmethod
     def read(file: Path | None) -> KafkaProperties:
-        """From a client.properties file; none has no properties. Raises BadSettings."""
+        """Read a client.properties file; no properties without a file. Raises BadSettings."""
         if file is None:
             return KafkaProperties({})
         try:
@@ -60,17 +61,17 @@ class KafkaProperties(Mapping[str, str]):
 
     def _check(self) -> None:
         if self.protocol not in _PROTOCOLS:
-            raise BadSettings(f"{self._told}: security.protocol is none of {', '.join(_PROTOCOLS)}")
+            raise BadSettings(f"{self._source}: security.protocol must be one of {', '.join(_PROTOCOLS)}")
         if self.protocol.startswith("SASL"):
             if self.get("sasl.mechanism") not in _MECHANISMS:
-                raise BadSettings(f"{self._told}: sasl.mechanism is none of {', '.join(_MECHANISMS)}")
+                raise BadSettings(f"{self._source}: sasl.mechanism must be one of {', '.join(_MECHANISMS)}")
             if {"username", "password"} - self._credentials().keys():
-                raise BadSettings(f'{self._told}: sasl.jaas.config needs username="..." and password="..."')
+                raise BadSettings(f'{self._source}: sasl.jaas.config needs username="..." and password="..."')
         for store in ("truststore", "keystore"):
             if f"ssl.{store}.location" in self and self.get(f"ssl.{store}.type", "JKS").upper() != "PEM":
                 raise BadSettings(
-                    f"{self._told}: ssl.{store}.type must be PEM, which both Java and Python read: convert the store with keytool and "
-                    "openssl, or leave it out to trust the system's authorities"
+                    f"{self._source}: ssl.{store}.type must be PEM, which Java and Python can read: convert the store with keytool and "
+                    "openssl, or omit it to trust the authorities of the system"
                 )
 
     def _credentials(self) -> dict[str, str]:
@@ -81,11 +82,11 @@ class KafkaProperties(Mapping[str, str]):
         """Keyword arguments for the clients of aiokafka. Raises BadSettings when a certificate cannot be read."""
         arguments: dict[str, Any] = {"security_protocol": self.protocol}
         if self.protocol.startswith("SASL"):
-            told = self._credentials()
+            credentials = self._credentials()
             arguments |= {
                 "sasl_mechanism": self["sasl.mechanism"],
-                "sasl_plain_username": told["username"],
-                "sasl_plain_password": told["password"],
+                "sasl_plain_username": credentials["username"],
+                "sasl_plain_password": credentials["password"],
             }
         if self.protocol.endswith("SSL"):
             arguments["ssl_context"] = self._ssl_context()
@@ -97,7 +98,7 @@ class KafkaProperties(Mapping[str, str]):
             if "ssl.keystore.location" in self:
                 context.load_cert_chain(self["ssl.keystore.location"], password=self.get("ssl.key.password"))
         except (OSError, ssl.SSLError) as error:
-            raise BadSettings(f"{self._told}: the certificates cannot be used ({error.strerror or error})") from error
+            raise BadSettings(f"{self._source}: the certificates cannot be used ({error.strerror or error})") from error
         if self.get("ssl.endpoint.identification.algorithm", "https") == "":
             context.check_hostname = False
         return context

@@ -1,7 +1,7 @@
-"""Topic ids: which topic it is that has a name. aiokafka asks for metadata in a form that is older than they are, so this is the newer one.
+"""A metadata request that returns topic ids. aiokafka's own request is of an older version.
 
-Kafka answers metadata with topic ids from version 10 of the request on (Kafka 2.8, KIP-516); the form is that of Kafka's
-`MetadataRequest.json` and `MetadataResponse.json`. Brokers older than that have no ids.
+Topic ids are in version 10 and later of the request (Kafka 2.8, KIP-516). The format is that of Kafka's `MetadataRequest.json` and
+`MetadataResponse.json`. Older brokers have no topic ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiokafka.protocol.types import AbstractType, Boolean, CompactArray, Compact
 _METADATA = 3
 _VERSION = 11
 NO_ID = UUID(int=0)
-"""What a broker answers for a topic that is older than topic ids."""
+"""The id of a topic that was created before topic ids."""
 
 
 class _Uuid(AbstractType[UUID]):  # type: ignore[misc]
@@ -84,7 +84,7 @@ class _TopicIdRequest(RequestStruct):  # type: ignore[misc]
 
 
 class TopicIdRequest(Request[_TopicIdRequest]):  # type: ignore[misc]
-    """Asks for one topic and makes none."""
+    """Requests the metadata of one topic, and does not create it."""
 
     API_KEY = _METADATA
 

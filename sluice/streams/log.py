@@ -5,13 +5,12 @@
       records      id = partition * 2**40 + offset -> timestamp (µs), key, value, headers
       headers      the distinct sets of record headers, as JSON text, each stored once
       writers      lineage -> last batch appended           (exactly once)
-      identity     an id of its own for every stream that was ever made
-      fences       owner -> highest generation seen         (no zombie's append counts)
+      identity     the unique id of the stream
+      fences       owner -> highest generation seen         (rejects appends of former owners)
 
-An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and remembers
-the batch. A batch at or below the writer's last one was appended already and is skipped, so a batch that Spark runs twice appears once.
-Files are in WAL mode with synchronous=FULL: an append that returned survives a power cut. SQL lives here because a stream's file *is* this
-system's storage; the coordinator's database is another thing, in `coordinator/store`.
+An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and records the
+number of the batch. A batch at or below the writer's last one is skipped, so a batch that Spark runs twice appears once. Files are in WAL
+mode with synchronous=FULL: an append that returned survives a power failure. A stream's file is independent of the coordinator's database.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from sluice.streams.port import KeyValue, Offsets, StreamRecord
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0
 _LONGEST_NAME = 240
-"""A file's name has 255 bytes, and SQLite adds up to eight to that of the database."""
+"""A file name has up to 255 bytes, and SQLite appends up to eight to that of the database."""
 
 _SCHEMA = """
 CREATE TABLE partitions (partition INTEGER PRIMARY KEY, earliest INTEGER NOT NULL, latest INTEGER NOT NULL);
@@ -54,7 +53,7 @@ Headers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who appends: batches of one `lineage` count upwards; `owner` (a task of a job) is fenced by `generation`."""
+    """The batches of a `lineage` are numbered upwards. `owner`, a task of a job, is fenced by `generation`."""
 
     lineage: Lineage
     owner: str
@@ -62,7 +61,7 @@ class Writer:
 
 
 class Record(NamedTuple):
-    """What a producer appends. Without `partition`, the key's CRC-32 chooses it (null keys go round robin within the batch)."""
+    """A record to append. Without `partition`, the CRC-32 of the key chooses it; records without key go round robin within the batch."""
 
     value: bytes | None
     key: bytes | None = None
@@ -79,7 +78,7 @@ def partition_of(key: bytes | None, partitions: int, position: int) -> int:
 
 
 def _mode(path: Path) -> int:
-    """The mode of what stands at the path, 0 for nothing. Unlike `Path.exists`, a path that may not be asked about is an error."""
+    """The mode of the file or directory, 0 if there is none. Unlike `Path.exists`, it raises if the path is not accessible."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -116,11 +115,11 @@ class Log:
             raise StreamUnavailable(f"log stream {stream}: {error} (file {file})") from error
 
     def _check_present(self, stream: str, file: Path) -> None:
-        """A directory that is gone, such as one that is not mounted, is trouble and not a log without streams."""
+        """A missing directory, such as one that is not mounted, is an error and not a log without streams."""
         if stat.S_ISREG(_mode(file)):
             return
         if not stat.S_ISDIR(_mode(self.directory)):
-            raise StreamUnavailable(f"the log's directory {self.directory} is not there")
+            raise StreamUnavailable(f"the log's directory {self.directory} is not there: is its disk mounted?")
         raise UnknownStream(f"the log has no stream {stream!r}: create it first: sluice streams create {stream} --partitions N")
 
     def create(self, stream: str, partitions: int) -> None:
@@ -133,7 +132,7 @@ class Log:
             raise StreamConflict(f"log stream {stream!r} exists with {present} partitions, not {partitions}")
 
     def _write_new(self, file: Path, partitions: int) -> None:
-        """Make the file under a name of its own and link it into place: nobody sees half a stream, and of two creators one wins."""
+        """Create the file under a temporary name and link it into place, so that it is complete, and of two creators one wins."""
         draft = self.directory / f".{secrets.token_hex(8)}.draft"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -154,7 +153,7 @@ class Log:
             raise StreamUnavailable(f"cannot create the log stream {file.stem}: {error}") from error
 
     def grow(self, stream: str, partitions: int) -> None:
-        """Add partitions up to that count, as an operator grows a topic. Raises StreamConflict for a count below the present one."""
+        """Add partitions up to that number. Raises StreamConflict for a number below the present one."""
         with self._open(stream, write=True) as connection:
             (present,) = connection.execute("SELECT count(*) FROM partitions").fetchone()
             if partitions < present:
@@ -170,7 +169,7 @@ class Log:
             return int(count)
 
     def identity(self, stream: str) -> str | None:
-        """None for a stream of a Sluice that gave streams none."""
+        """None for a stream created by a version of Sluice without identities."""
         with self._open(stream) as connection:
             if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'identity'").fetchone() is None:
                 return None
@@ -206,14 +205,14 @@ class Log:
     def _pass_fence(self, connection: sqlite3.Connection, owner: str, generation: Generation) -> None:
         row = connection.execute("SELECT generation FROM fences WHERE owner = ?", (owner,)).fetchone()
         if row and row[0] > generation:
-            raise LeaseLost(f"{owner} is held by generation {row[0]}; generation {generation} may not append")
+            raise LeaseLost(f"{owner} is owned by generation {row[0]}; generation {generation} may no longer append")
         if not row or row[0] < generation:
             connection.execute("INSERT OR REPLACE INTO fences VALUES (?, ?)", (owner, generation))
 
     def append(
         self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
     ) -> bool:
-        """Append one batch; False if this batch of the writer's lineage is there already. Raises LeaseLost behind the fence."""
+        """Append one batch. False if this batch of the writer's lineage was appended before. Raises LeaseLost for a fenced generation."""
         with self._open(stream, write=True) as connection:
             self._pass_fence(connection, writer.owner, writer.generation)
             row = connection.execute("SELECT batch FROM writers WHERE lineage = ?", (writer.lineage,)).fetchone()
@@ -245,7 +244,7 @@ class Log:
         connection.executemany("UPDATE partitions SET latest = ? WHERE partition = ?", moved)
 
     def _newest(self, connection: sqlite3.Connection) -> int:
-        """The newest timestamp in the stream, so that a clock set back cannot make timestamps fall."""
+        """The newest timestamp in the stream. New records get at least this one, also after the clock was set back."""
         found = connection.execute(
             "SELECT max(r.timestamp) FROM partitions p JOIN records r ON r.id = p.partition * ? + p.latest - 1", (_SPAN,)
         ).fetchone()
@@ -274,7 +273,7 @@ class Log:
             return {id_: json.loads(entries) for id_, entries in connection.execute("SELECT id, entries FROM headers")}
 
     def trim(self, stream: str, before: Offsets, limit: int = 100_000) -> int:
-        """Delete up to `limit` records a partition below `before`; bounded so that appends never wait long."""
+        """Delete up to `limit` records of each partition below `before`. The limit keeps the transaction short: appends wait for it."""
         gone = 0
         with self._open(stream, write=True) as connection:
             for partition, earliest, latest in connection.execute("SELECT partition, earliest, latest FROM partitions").fetchall():
