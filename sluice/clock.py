@@ -1,7 +1,7 @@
 """The only place that reads a clock.
 
 `elapsed` is the clock of leases: it never jumps, and on Linux it goes on while the machine is suspended (CLOCK_BOOTTIME), so that a
-paused virtual machine wakes up knowing that its lease is over. It is the same for all processes of one machine.
+suspended virtual machine knows when it resumes that its lease has expired. It is the same for all processes of one machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sluice.core.ids import Instant
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The time of day, aware, in UTC: for people and records, never for leases."""
+        """The time of day in UTC, for records and output, never for leases."""
         ...
 
     def elapsed(self) -> Instant:

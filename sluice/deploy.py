@@ -1,4 +1,4 @@
-"""From a job file to a run: builds the request that deploys it, checked as far as possible before it is sent."""
+"""Deploys a job file: builds the request, checks it as far as possible, and sends it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.wire import runs as wire_runs
 def job_request(
     job_file: Path, containers: int, start: str, system: str, config: Sequence[str], bind: Sequence[str] = ()
 ) -> wire_runs.RunRequest:
-    """The request for the job in a file. `config` is key=value each, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
+    """The request that deploys the job of a file. `config` has KEY=VALUE, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
     BadPlacement."""
     job = load_job(job_file)
     return checked_request(job, containers, start, system, config_of(config), bound_names(job, bind))
@@ -27,7 +27,7 @@ def job_request(
 def checked_request(
     job: Job, containers: int, start: str, system: str, config: dict[str, str], bindings: Mapping[str, Mapping[str, str]]
 ) -> wire_runs.RunRequest:
-    """`deploy_request`, its refusals in the words of the commands. Raises BadSettings, BadPlacement."""
+    """`deploy_request`, with errors that name the options of the commands. Raises BadSettings, BadPlacement."""
     slots(containers)
     try:
         return deploy_request(job, containers, system, start, config, bindings)
@@ -46,7 +46,7 @@ def config_of(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def bound_names(job: Job, bind: Sequence[str]) -> dict[str, dict[str, str]]:
-    """NAME=SYSTEM or NAME=SYSTEM:STREAM, by name. Raises BadSettings."""
+    """Parse NAME=SYSTEM or NAME=SYSTEM:STREAM into a mapping by name. Raises BadSettings."""
     names = {s.name for s in job.inputs} | {s.name for s in job.intermediates} | {s.name for s in job.outputs}
     found: dict[str, dict[str, str]] = {}
     for each in bind:
@@ -67,7 +67,7 @@ def deploy_request(
     config: dict[str, str],
     bindings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> wire_runs.RunRequest:
-    """The request that deploys a job with its streams on one system, but for those that `bindings` puts elsewhere."""
+    """The request that deploys a job with its streams on one system, except for those in `bindings`."""
 
     def at(name: str) -> dict[str, str]:
         return {"name": name, "system": system, **(bindings or {}).get(name, {})}
@@ -91,7 +91,7 @@ def deploy_request(
 
 
 async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
-    """Make the run on the coordinator at `url`; its id. Raises CoordinatorUnreachable, Refused."""
+    """Create the run on the coordinator at `url`, and return its id. Raises CoordinatorUnreachable, Refused."""
     coordinator = CoordinatorClient(url)
     try:
         return RunId((await coordinator.deploy(request)).run_id)
@@ -100,7 +100,7 @@ async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:
 
 
 def check_job(job: Job, run: wire_runs.RunReply) -> None:
-    """The job file must be the one that the run was deployed with. Raises BadJobFile, which says what differs."""
+    """Check that the job file matches the run. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
         raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
     here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}

@@ -1,4 +1,4 @@
-"""What a user writes: a job, its streams, and a function per stage. Nothing here needs Spark to be imported or started."""
+"""The API for job files: a job, its streams, and one function per stage. Importing it does not import Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A stream that somebody else writes. A broadcast one is read whole by every task."""
+    """A stream that another program writes. A broadcast stream is read completely by every task."""
 
     name: str
     broadcast: bool = False
@@ -32,7 +32,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Intermediate:
-    """A stream between two stages; the coordinator creates it."""
+    """A stream between two stages. The coordinator creates it."""
 
     name: str
     partitions: int
@@ -40,7 +40,7 @@ class Intermediate:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A stream that the job writes; it is created with that many partitions when it is not there."""
+    """A stream that the job writes. It is created with that many partitions if it does not exist."""
 
     name: str
     partitions: int = 1
@@ -51,7 +51,7 @@ Writable: TypeAlias = Intermediate | Output
 
 
 class Task(Protocol):
-    """What a stage's function is given: the task that it runs for."""
+    """The argument of a stage's function: the task that the stage runs for."""
 
     @property
     def name(self) -> str:
@@ -85,26 +85,27 @@ class Task(Protocol):
         ...
 
     def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-        """A writer, not started, that calls `function(batch, batch_id)` for every batch, as Spark's foreachBatch does. What the batch reads
-        is durable before the call, so a batch that is run again, also after the disk was lost, has the same rows under the same `txn_id`.
+        """A writer, not started, that calls `function(batch, batch_id)` for every batch, as Spark's foreachBatch does. The offsets of the
+        batch are durable before the call. A batch that runs again, also after a loss of the disk, therefore has the same rows and the same
+        `txn_id`.
         """
         ...
 
     def txn_id(self, batch: int) -> str:
-        """What a sink of your own remembers to skip a batch that it has: equal for a batch and its repetitions, and never used for other
-        rows. It is `lineage` and the batch; a sink that wants an application id and a version (Delta's txnAppId, txnVersion) takes
-        these."""
+        """An id with which your own sink can skip a batch that it has already written: the same for all runs of a batch, and never used for
+        other rows. It consists of `lineage` and the batch id. A sink that needs an application id and a version (Delta's txnAppId and
+        txnVersion) uses these two."""
         ...
 
     @property
     def draining(self) -> str:
-        """The id of the drain under which the stage empties itself, "" while it runs; it changes between two batches. All that is written
-        then, from the rest of the input as well as windows that were closed early, carries it in streams as the header `sluice-drain`."""
+        """The id of the drain that is flushing the stage, "" otherwise. It changes between two batches. Records written to streams during
+        the flush, from remaining input and from windows closed early, carry it in the header `sluice-drain`."""
         ...
 
     @property
     def lineage(self) -> str:
-        """The unbroken history of batch ids that this stage is in."""
+        """The id of the uninterrupted sequence of batches that this stage continues. Spark calls it the query id."""
         ...
 
 
@@ -137,25 +138,25 @@ class Job:
         max_event_skew: timedelta | None = None,
     ) -> None:
         """`max_event_skew`: tasks of a stage that feeds an intermediate stream, and has a watermark, pause between batches when they
-        lead the slowest by more than this in event time."""
+        lead the slowest by more than this in event time. (Watermark alignment.)"""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper
         self.max_tasks = max_tasks
         if max_event_skew is not None and max_event_skew <= timedelta(0):
-            raise BadJobFile(f"max_event_skew must be longer than nothing, not {max_event_skew}")
+            raise BadJobFile(f"max_event_skew must be greater than 0, not {max_event_skew}")
         self.max_event_skew = max_event_skew
         self.inputs: list[Input] = []
         self.intermediates: list[Intermediate] = []
         self.outputs: list[Output] = []
         self.stages: list[DeclaredStage] = []
         self.code = ""
-        """Tells this version of the job file from others; not of what it imports. "" for a job that was not loaded from a file."""
+        """A hash of the job file, without what it imports. "" for a job that was not loaded from a file."""
         self.directory: Path | None = None
-        """Where the job file is, and its own helper modules. None for a job that was not loaded from a file."""
+        """The directory of the job file and of the modules beside it. None for a job that was not loaded from a file."""
 
     def input(self, name: str, *, broadcast: bool = False) -> Input:
-        """Declare a stream to read. Which system and stream it is, is said at deployment (default: the same name)."""
+        """Declare a stream to read. Its system, and its name there if it differs, are given at deployment."""
         self.inputs.append(Input(checked_name("stream", name), broadcast))
         return self.inputs[-1]
 
@@ -174,7 +175,7 @@ class Job:
     def stage(
         self, *, reads: Readable | Sequence[Readable], writes: Writable | Sequence[Writable] = (), name: str | None = None
     ) -> Callable[[StageFunction], StageFunction]:
-        """Declare a stage: the function under it gets a `Task` and returns a `DataStreamWriter` that is not started. The agent adds
+        """Declare a stage. The decorated function gets a `Task` and returns a `DataStreamWriter` that is not started; the agent adds
         checkpoint location, trigger and query name."""
         read = [reads] if isinstance(reads, Input | Intermediate) else list(reads)
         written = [writes] if isinstance(writes, Intermediate | Output) else list(writes)
@@ -213,7 +214,7 @@ def load_job(file: Path) -> Job:
         raise BadJobFile(f"{file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     directory = file.parent.absolute()
-    _look_in(directory, sys.modules.get("sluice_job"))
+    _add_to_path(directory, sys.modules.get("sluice_job"))
     sys.modules["sluice_job"] = module
     try:
         spec.loader.exec_module(module)
@@ -236,22 +237,22 @@ def load_job(file: Path) -> Job:
     return job
 
 
-def _look_in(directory: Path, earlier: ModuleType | None) -> None:
-    """Let the job file import what is beside it, now and later. The directory comes last on the path, so that a file in it does not shadow
-    a module of Sluice or of the standard library, and in the place of the directory of the job that was loaded earlier."""
+def _add_to_path(directory: Path, earlier: ModuleType | None) -> None:
+    """Let the job file import modules beside it, now and later. The directory is last on the path, so that its files do not shadow modules
+    of Sluice or of the standard library. It replaces the directory of the job that was loaded before."""
     if earlier is not None and earlier.__file__ is not None and sys.path[-1] == str(Path(earlier.__file__).parent):
         del sys.path[-1]
     sys.path.append(str(directory))
 
 
 def in_job_file(error: Exception) -> str:
-    """ " (/jobs/delays.py:7)" for an error that came up at that line of the job file that was loaded, or below it; else ""."""
+    """ " (/jobs/delays.py:7)" for an error raised by that line of the loaded job file, or by what it called; else ""."""
     file = getattr(sys.modules.get("sluice_job"), "__file__", None)
     line = _line(Path(file), error) if file else ""
     return f" ({file}{line})" if line else ""
 
 
 def _line(file: Path, error: Exception) -> str:
-    """ ":7" for an error that came up at line 7 of the file, "" for one that did not pass through it."""
+    """ ":7" for an error raised by line 7 of the file, or by what it called; "" for any other."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == str(file.absolute())]
     return f":{lines[-1]}" if lines else ""

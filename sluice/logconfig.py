@@ -1,9 +1,8 @@
-"""How the processes of Sluice log: to standard error, as text or as one JSON object a line.
+"""Logging of all Sluice processes: to standard error, as text or as one JSON object per line.
 
-A JSON record has `time` (UTC, ISO 8601 with milliseconds), `level`, `logger` and `message`, where there is one `exception` (the whole
-traceback), the fields of its process (a container's: job, run, processor, container), and what it is about (`about`: task, stage,
-generation). Libraries that Sluice is made of are heard from WARNING up at every level: what they tell of in detail are statements,
-requests and settings, with whatever is secret in them.
+A JSON record has `time` (UTC, ISO 8601 with milliseconds), `level`, `logger` and `message`; `exception` (the traceback) if there is one;
+the fields of its process (of a container: job, run, processor, container); and its context (`about`: task, stage, generation). Records of
+libraries are shown from WARNING on whatever the level is: their details are statements, requests and settings, which may contain secrets.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger("sluice")
 
 
 class LogSettings(BaseSettings):
-    """From the environment alone, and alike for all processes, so that even the refusal of other settings is logged as it is wanted."""
+    """Read from the environment only, by all processes alike, so that errors in other settings are already logged in the right format."""
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 
@@ -57,16 +56,16 @@ def read_log_settings() -> LogSettings:
     try:
         return LogSettings()
     except ValidationError as error:
-        told = (f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}, not {each['input']!r}" for each in error.errors())
-        raise BadSettings("; ".join(told)) from error
+        problems = (f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}, not {each['input']!r}" for each in error.errors())
+        raise BadSettings("; ".join(problems)) from error
 
 
-_about: ContextVar[Mapping[str, object]] = ContextVar("about", default={})  # noqa: B039 — a mapping that nobody changes
+_about: ContextVar[Mapping[str, object]] = ContextVar("about", default={})  # noqa: B039 — the mapping is never changed
 
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Records logged in this block, also in the asyncio tasks that it starts, carry these fields."""
+    """Add these fields to records logged in this block, also by asyncio tasks that it starts."""
     token = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -75,7 +74,7 @@ def about(**fields: object) -> Iterator[None]:
 
 
 class Stamp(logging.Filter):
-    """Puts on every record the fields of the process, which may become more, and those of `about`. What a record has already stands."""
+    """Adds the fields of the process, and those of `about`, to every record. Fields that a record already has are kept."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         super().__init__()
@@ -96,14 +95,14 @@ class _UtcTimes(logging.Formatter):
 
 
 class TextFormatter(_UtcTimes):
-    """For people: a line, and the traceback below it."""
+    """One line, and the traceback below it."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class JsonLines(JsonFormatter, _UtcTimes):
-    """For machines: one object a line, whatever is in it."""
+    """One JSON object per line."""
 
     _RENAMED: Mapping[str, str] = {
         "asctime": "time",
@@ -119,7 +118,7 @@ class JsonLines(JsonFormatter, _UtcTimes):
 
 
 class ToStandardError(logging.Handler):
-    """Looks standard error up for each record: what has taken its place, such as a live table, gets the line."""
+    """Reads `sys.stderr` for each record, since a live table may have replaced it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -137,7 +136,7 @@ def new_handler(settings: LogSettings, stamp: Stamp) -> logging.Handler:
 
 
 def configure(settings: LogSettings) -> Stamp:
-    """Set up logging for this process, once, at its start; what is put into the answer's fields is on every record from then on."""
+    """Set up logging, once, at the start of the process. Fields added to the returned `Stamp` are on all later records."""
     stamp = Stamp({})
     logging.basicConfig(level=settings.log_level, handlers=[new_handler(settings, stamp)], force=True)
     for library in QUIET:
@@ -145,7 +144,7 @@ def configure(settings: LogSettings) -> Stamp:
     if settings.log_format == "json":
         logging.captureWarnings(True)
         sys.excepthook = _log_uncaught
-        threading.excepthook = lambda told: _log_uncaught(told.exc_type, told.exc_value, told.exc_traceback)
+        threading.excepthook = lambda args: _log_uncaught(args.exc_type, args.exc_value, args.exc_traceback)
     return stamp
 
 
@@ -154,7 +153,7 @@ def _log_uncaught(kind: type[BaseException], error: BaseException | None, traceb
 
 
 def last_words(text: str) -> None:
-    """What a process says when it ends because of an error: one line for a person, or a record where records are JSON."""
+    """Report the error that ends the process: one line on standard error, or a log record if the format is JSON."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         log.error(text)
     else:

@@ -1,15 +1,14 @@
-"""A Kafka broker of one's own on this machine, for development and tests. A directory is a broker:
+"""A Kafka broker on this machine, for development and tests. Each directory is one broker:
 
-    server.properties, log4j2.properties    written anew each time it starts
-    cluster-id                              data/ was formatted whole, under this id
+    server.properties, log4j2.properties    rewritten at each start
+    cluster-id                              the id under which data/ was formatted
     data/                                   topics and their records
-    broker.json                             the process: pid, when it began, its ports
-    server.log, server.log.1                what it said, this time and the time before
-    tls/                                    its key, and the certificate that clients are to trust
+    broker.json                             the process: pid, start time, ports
+    server.log, server.log.1                output of this and of the previous start
+    tls/                                    its key, and the certificate for clients
 
-It is a process of its own, which outlives whoever started it. A lock beside the directory keeps two starters, or a starter and a stopper,
-apart. What a killed starter leaves behind is a broker that the next one finds by its pid, or a data directory that was not formatted whole
-and is made anew.
+The broker keeps running after the command that started it. A lock beside the directory serializes starts and stops. If a start is killed,
+the next one finds the broker by its pid, or formats the data directory again if that was not completed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from containers.errors import BrokerUnavailable
 from containers.jars import broker_jars, java
 from containers.local.kafka_config import LOG4J, LOOPBACK, KeyStore, Secured, server_properties
 
-_LOOK_AGAIN = timedelta(milliseconds=100)
+_POLL = timedelta(milliseconds=100)
 _ONE_ANSWER = timedelta(seconds=5)
 _ORDERLY_END = timedelta(seconds=20)
 _LAST_LINES = 12
@@ -47,8 +46,7 @@ _MEMORY = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+Exit
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A broker that was started. `began`: seconds after the machine's start, which no change of the clock moves, so that a process that
-    got the same pid later is told from it."""
+    """A started broker. `began`: seconds after boot, unaffected by changes of the clock, to recognize a later process with the same pid."""
 
     pid: int
     began: float
@@ -76,8 +74,8 @@ def _began(process: psutil.Process) -> float:
 
 
 class Broker:
-    """`port`: None is any that is free. `sasl` (user -> password) and `tls` make a further listener, see `Process.secured`; without them
-    there is none. `jars`: the broker's class path, asked for only when one is started."""
+    """`port`: None chooses a free one. `sasl` (user -> password) and `tls` open a second listener, see `Process.secured`. `jars` returns
+    the class path of the broker, and is called only for a start."""
 
     def __init__(
         self,
@@ -102,11 +100,11 @@ class Broker:
 
     @property
     def certificate(self) -> Path:
-        """What clients of a broker with TLS are to trust: PEM, for Python and Java alike."""
+        """The certificate that clients must trust, as PEM."""
         return self.directory / "tls" / "certificate.pem"
 
     def running(self) -> Process | None:
-        """The broker's process, whether it answers already or not."""
+        """The broker's process, whether or not it answers already."""
         try:
             process = Process(**json.loads(self._record.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
@@ -114,32 +112,32 @@ class Broker:
         return process if process.lives() else None
 
     async def up(self) -> Process:
-        """Start the broker, unless it is up, and wait until it answers. Raises BrokerUnavailable, also if it is up at another port, and
-        JarsUnavailable. When this fails or is cancelled, nothing that it started goes on running."""
+        """Start the broker unless it is running, and wait until it answers. Raises BrokerUnavailable, also if it runs at another port, and
+        JarsUnavailable. After a failure or a cancellation, nothing that it started keeps running."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        async with self._alone():
+        async with self._locked():
             found = self.running()
             if found is None:
                 return await self._start()
             if self._port not in (None, found.port):
-                raise BrokerUnavailable(f"the broker of {self.directory} is up at {found.bootstrap}: stop it first, or leave out the port")
+                raise BrokerUnavailable(f"the broker of {self.directory} is running at {found.bootstrap}: stop it first, or omit the port")
             if found.secured is None and (self._sasl or self._tls):
-                raise BrokerUnavailable(f"the broker of {self.directory} is up, without users and TLS: stop it first")
+                raise BrokerUnavailable(f"the broker of {self.directory} is running without a second listener: stop it first")
             await self._answered(found)
             return found
 
     async def down(self) -> bool:
-        """Stop the broker, in order if it lets us; False if it was not running."""
+        """Stop the broker, and kill it if it does not stop in order. False if it was not running."""
         if not self.directory.is_dir():
             return False
-        async with self._alone():
+        async with self._locked():
             return await self._stop()
 
     async def wipe(self) -> bool:
-        """Stop the broker and remove its directory; False if there is no broker in it, and then nothing is removed."""
+        """Stop the broker and remove its directory. False, and nothing is removed, if there is no broker in it."""
         if not self._properties.is_file():
             return False
-        async with self._alone():
+        async with self._locked():
             await self._stop()
             await asyncio.to_thread(shutil.rmtree, self.directory)
         return True
@@ -147,13 +145,13 @@ class Broker:
     # --- starting --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _locked(self) -> AsyncIterator[None]:
         with self.directory.with_name(f"{self.directory.name}.lock").open("wb") as lock:
-            while True:  # a thread that waits for a lock could not be cancelled
+            while True:  # a thread waiting for a lock could not be cancelled
                 with suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+                await asyncio.sleep(_POLL.total_seconds())
             yield
 
     async def _start(self) -> Process:
@@ -188,18 +186,20 @@ class Broker:
         return process
 
     async def _format(self, java_command: Sequence[str]) -> None:
-        """Once in a directory's life."""
+        """Format the data directory, once."""
         done = self.directory / "cluster-id"
         if done.exists():
             return
         if self._data.exists():
             await asyncio.to_thread(shutil.rmtree, self._data)
-        cluster = urlsafe_b64encode(uuid4().bytes)[:22].decode().replace("-", "A")  # at its beginning it would be taken for an option
+        cluster = (
+            urlsafe_b64encode(uuid4().bytes)[:22].decode().replace("-", "A")
+        )  # an id that begins with "-" would be taken for an option
         await _finished([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)])
         done.write_text(f"{cluster}\n")
 
     async def _keys(self) -> KeyStore:
-        """The key and certificate that the broker had before, or new ones."""
+        """The existing key and certificate, or new ones."""
         keys = KeyStore(self.certificate.with_name("keys.p12"), secrets.token_hex(16))
         password = keys.file.with_name("password")
         if self.certificate.exists():
@@ -216,17 +216,17 @@ class Broker:
     def _program(self, name: str) -> str:
         found = java(os.environ, name)
         if found is None:
-            raise BrokerUnavailable(f"Java's program {name!r} is needed and is not there: install Java 17 or 21, or set JAVA_HOME")
+            raise BrokerUnavailable(f"Java's program {name!r} was not found: install Java 17 or 21, or set JAVA_HOME")
         return found
 
     async def _answered(self, process: Process) -> None:
-        """Wait for the broker's answer; a port gives no event."""
+        """Wait until the broker answers, by polling its port."""
         try:
             async with asyncio.timeout(self._patience.total_seconds()):
                 while not await _answers(process.bootstrap):
                     if not process.lives():
                         raise BrokerUnavailable(f"the broker ended. The last lines of {self._log}:\n{self._last_lines()}")
-                    await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+                    await asyncio.sleep(_POLL.total_seconds())
         except TimeoutError:
             told = f"the broker at {process.bootstrap} did not answer within {self._patience.total_seconds():g} s"
             raise BrokerUnavailable(f"{told}. The last lines of {self._log}:\n{self._last_lines()}") from None
@@ -256,13 +256,13 @@ async def _end(process: Process) -> None:
 
 
 async def _gone(process: Process) -> None:
-    """Wait for its end. It is somebody else's child, or a dead one that its parent does not ask after: no event tells of that."""
+    """Wait until the process has ended, by polling: it is not our child, or a zombie of another parent."""
     while process.lives():  # noqa: ASYNC110 — see above
-        await asyncio.sleep(_LOOK_AGAIN.total_seconds())
+        await asyncio.sleep(_POLL.total_seconds())
 
 
 async def _answers(bootstrap: str) -> bool:
-    """Whether a broker is there that knows itself to be part of its cluster: until then it can make no topics."""
+    """Whether a broker answers that has joined its cluster. Before that it cannot create topics."""
     host, _, port = bootstrap.rpartition(":")
     try:
         _, connection = await asyncio.open_connection(host, int(port))
@@ -280,29 +280,29 @@ async def _answers(bootstrap: str) -> bool:
 
 
 async def _finished(command: Sequence[str]) -> None:
-    """Run to its end. Raises BrokerUnavailable, with what it said, if it fails."""
+    """Run a command. Raises BrokerUnavailable, with its output, if it fails."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     except BaseException:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
         raise
     if process.returncode != 0:
-        raise BrokerUnavailable(f"{Path(command[0]).name} failed. It said:\n{_last_lines(said.decode(errors='replace'))}")
+        raise BrokerUnavailable(f"{Path(command[0]).name} failed. Its output:\n{_last_lines(output.decode(errors='replace'))}")
 
 
 def _last_lines(text: str) -> str:
-    told = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]  # where in Kafka is for its log alone
-    return "\n".join(f"  {line}" for line in told[-_LAST_LINES:])
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]  # without stack frames
+    return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
 
 
 def _free_ports(first: int | None, further: int) -> list[int]:
-    """`first`, or any free port for None, and that many further ones. Each is held until all are found, so that no two are the same.
+    """`first`, or any free port for None, and that many further ones. Each is held until all are found, so that they differ.
 
     Raises BrokerUnavailable when `first` is taken."""
     with ExitStack() as held:
@@ -314,14 +314,14 @@ def _free_ports(first: int | None, further: int) -> list[int]:
             try:
                 probe.bind((LOOPBACK, wanted or 0))
             except OSError as error:
-                raise BrokerUnavailable(f"{LOOPBACK}:{wanted or 0} is not to be had ({error.strerror}): name another port") from error
+                raise BrokerUnavailable(f"{LOOPBACK}:{wanted or 0} is not available ({error.strerror}): choose another port") from error
             ports.append(int(probe.getsockname()[1]))
         return ports
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Whole or not at all, and for nobody else's eyes."""
+    """Write the file atomically, readable for its owner only."""
     new = file.with_name(f"{file.name}.new")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:  # noqa: PTH123 — a mode from the beginning
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as opened:  # noqa: PTH123 — Path.open takes no mode for a new file
         opened.write(text)
     new.replace(file)

@@ -1,4 +1,4 @@
-"""What a Kafka broker of one's own is told: one node that is controller and broker, on loopback, small, and never tidying up by itself."""
+"""Configuration of the development broker: one small node, controller and broker, on loopback, without retention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %p %c: %m%n
 """
-"""To standard output, which goes to the same file as what the Java runtime itself has to say."""
+"""To standard output, which goes to the same file as the messages of the Java runtime."""
 
 _SIZES: Mapping[str, str] = {
     "num.network.threads": "2",
@@ -47,9 +47,9 @@ _ONE_NODE: Mapping[str, str] = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-_HABITS: Mapping[str, str] = {
+_BEHAVIOUR: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
-    "log.retention.ms": "-1",  # it goes by the records' own times: one that replays an old year would lose it within minutes
+    "log.retention.ms": "-1",  # retention goes by the times of records: a replayed year would be deleted within minutes
 }
 
 
@@ -63,7 +63,7 @@ class KeyStore:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """A further listener that asks who you are (`users`: name -> password), is encrypted (`keys`), or both. Raises BadSettings."""
+    """A second listener with authentication (`users`: name -> password), encryption (`keys`), or both. Raises BadSettings."""
 
     port: int
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -72,7 +72,7 @@ class Secured:
     def __post_init__(self) -> None:
         for user in self.users:
             if not _USER.fullmatch(user):
-                raise BadSettings(f"{user[:80]!r} cannot name a user of the broker: use letters, digits, '.', '_' and '-'")
+                raise BadSettings(f"{user[:80]!r} cannot be the name of a user: use letters, digits, '.', '_' and '-'")
 
     @property
     def protocol(self) -> str:
@@ -82,22 +82,22 @@ class Secured:
         return "SSL" if encrypted else "PLAINTEXT"
 
     def properties(self, name: str) -> dict[str, str]:
-        """Of the listener of that name."""
+        """The properties of the listener of that name."""
         own = f"listener.name.{name.lower()}"
-        told = {}
+        properties = {}
         if self.users:
             users = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
-            told["sasl.enabled.mechanisms"] = "PLAIN"
-            told[f"{own}.plain.sasl.jaas.config"] = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+            properties["sasl.enabled.mechanisms"] = "PLAIN"
+            properties[f"{own}.plain.sasl.jaas.config"] = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
         if self.keys is not None:
-            told[f"{own}.ssl.keystore.type"] = "PKCS12"
-            told[f"{own}.ssl.keystore.location"] = str(self.keys.file)
-            told[f"{own}.ssl.keystore.password"] = self.keys.password
-        return told
+            properties[f"{own}.ssl.keystore.type"] = "PKCS12"
+            properties[f"{own}.ssl.keystore.location"] = str(self.keys.file)
+            properties[f"{own}.ssl.keystore.password"] = self.keys.password
+        return properties
 
 
 def _quoted(text: str) -> str:
-    """As JAAS reads it."""
+    """Quoted for a JAAS configuration."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -117,7 +117,7 @@ def server_properties(data: Path, port: int, controller_port: int, secured: Secu
         "log.dirs": str(data),
         **_SIZES,
         **_ONE_NODE,
-        **_HABITS,
+        **_BEHAVIOUR,
         **(secured.properties("SECURED") if secured is not None else {}),
     }
     text: str = javaproperties.dumps(told, timestamp=False)

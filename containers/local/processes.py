@@ -1,7 +1,7 @@
 """Supervised processes on this machine: started, restarted when they end, up to a limit, and waited for.
 
-Every process gets a pipe as its standard input that carries nothing: if the supervisor is killed the pipe ends, and the processes stop in
-order.
+The standard input of every process is a pipe on which nothing is sent. If the supervisor is killed, the pipe is closed and the processes
+stop in order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from sluice.core.placement import slots
 
 CRASH_WINDOW = timedelta(minutes=10)
 RESTARTS = 5
-"""A process that ends more often than this within the window is not started again."""
+"""A process that ends more often than this within the window is not restarted."""
 
 
 @dataclass
 class Slot:
-    """A process that is to be there: the coordinator, or a container of a slot. `codes`: with which exit codes it ended."""
+    """A process to keep running: the coordinator, or the container of a slot. `codes`: its exit codes so far."""
 
     name: str
     command: list[str]
@@ -60,7 +60,7 @@ class Slot:
 
 
 class EndedTooOften(Exception):
-    """A process ended more often than it may; the message says how."""
+    """A process ended too often. The message says how."""
 
     def __init__(self, slot: Slot) -> None:
         times = "once" if len(slot.crashes) == 1 else f"{len(slot.crashes)} times within {CRASH_WINDOW}"
@@ -69,7 +69,7 @@ class EndedTooOften(Exception):
 
 
 class Processes:
-    """`logs`: the directory where each has a file of its own. `restarts`: how often each may be started again within ten minutes."""
+    """`logs`: the directory of the log files, one for each process. `restarts`: how often each may be restarted within ten minutes."""
 
     def __init__(self, logs: Path, restarts: int, clock: Clock) -> None:
         self._logs = logs
@@ -84,7 +84,7 @@ class Processes:
         slot.starts += 1
 
     def due(self, slot: Slot) -> bool:
-        """Whether a process that is down is to be started now: at once at first, then with growing pauses. Raises EndedTooOften."""
+        """Whether to start a process that is down: immediately at first, then after growing pauses. Raises EndedTooOften."""
         now = self._clock.elapsed()
         if slot.process is not None:
             slot.crashes = [at for at in slot.crashes if at > now - CRASH_WINDOW.total_seconds()] + [now]
@@ -97,13 +97,13 @@ class Processes:
         return now >= slot.again_at
 
     def last_line(self, slot: Slot) -> str:
-        """Of its log."""
+        """The last line of its log."""
         lines = (self._logs / f"{slot.name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"it wrote nothing to {self._logs / slot.name}.log"
 
 
 async def ended(slots: Sequence[Slot], within: timedelta) -> None:
-    """Wait until the processes have ended; those that are late are killed."""
+    """Wait until the processes have ended, and kill those that have not in time."""
     waits = [asyncio.create_task(slot.process.wait()) for slot in slots if slot.process is not None]
     if not waits:
         return
@@ -119,25 +119,25 @@ STOP_WITHIN = timedelta(seconds=150)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What containers are started with. `master`: Spark's; None leaves it to their settings."""
+    """How to start containers. `master`: Spark's master URL; None leaves it to their settings."""
 
     job_file: Path
     url: str
     home: Path
     master: str | None = None
 
-    def made_logs(self) -> Path:
-        """The directory of the processes' logs, made. Raises BadSettings."""
+    def create_logs(self) -> Path:
+        """Create the directory of the logs. Raises BadSettings."""
         logs = self.home / "logs"
         try:
             logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadSettings(f"--home {self.home}: {error.filename} cannot be made ({error.strerror})") from error
+            raise BadSettings(f"--home {self.home}: {error.filename} cannot be created ({error.strerror})") from error
         return logs
 
 
 def container_environment(launch: Launch, run_id: str, processor_id: str) -> dict[str, str]:
-    """Ours, and what a container of that slot needs to know."""
+    """This process's environment, and the settings of a container of that slot."""
     return {
         **os.environ,
         "SLUICE_COORDINATOR_URL": launch.url,
@@ -163,7 +163,7 @@ class LocalContainers:
         return list(self._slots.values())
 
     def scale(self, containers: int) -> None:
-        """The run has so many slots. The container of one that is no more ends by itself, and is not started again."""
+        """The run now has this many slots. Containers of removed slots end by themselves, and are not restarted."""
         self._wanted = slots(containers)
 
     def _slot(self, slot: str) -> Slot:
@@ -175,15 +175,15 @@ class LocalContainers:
         return [slot for slot in self.slots if slot.up]
 
     async def keep_up(self) -> None:
-        """Start those that are down and may be started. Raises EndedTooOften."""
+        """Start containers that are down and due. Raises EndedTooOften."""
         self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
         for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
             if not slot.up and self._processes.due(slot):
                 slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{uuid4().hex[:8]}"
                 await self._processes.start(slot)
 
-    async def told(self, often: EndedTooOften) -> str:
-        """How one ended, and why: what the coordinator was told, else the last of its log."""
+    async def cause(self, often: EndedTooOften) -> str:
+        """How a container ended and why: the reason that it reported, or the last line of its log."""
         last = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID")
         with suppress(SluiceError):
             for each in (await self._client.run(self._run_id)).incarnations:
@@ -192,7 +192,7 @@ class LocalContainers:
         return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
 
     def failed(self, orderly: Sequence[int]) -> str:
-        """Of one that ended with another exit code than these, how; "" without one."""
+        """How a container ended that had another exit code than these; "" if there is none."""
         for slot in self.slots:
             code = next((code for code in slot.codes if code not in orderly), None)
             if code is not None:
@@ -204,5 +204,5 @@ class LocalContainers:
             slot.signal(which)
 
     async def ended(self) -> None:
-        """Wait until those that are up have ended, which somebody has told them to."""
+        """Wait until the running containers have ended. They must have been asked to stop."""
         await ended(self.up, STOP_WITHIN)

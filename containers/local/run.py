@@ -31,7 +31,7 @@ LOCAL_KAFKA = "127.0.0.1:9092"
 TICK = timedelta(seconds=1)
 START_WITHIN = timedelta(seconds=30)
 NEXT_WITHIN = timedelta(seconds=3)
-"""How long after a drain the coordinator waits for the job's next run, which `sluice upgrade` deploys at once."""
+"""How long the coordinator waits after a drain for the job's next run, which `sluice upgrade` deploys immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RunOptions:
     home: Path
     port: int
     master: str | None = None
-    """Spark's, for the containers; None leaves it to their settings."""
+    """Spark's master URL for the containers; None leaves it to their settings."""
 
     @property
     def url(self) -> str:
@@ -71,8 +71,8 @@ def run_options(
 
 
 def coordinator_environment(options: RunOptions) -> dict[str, str]:
-    """Ours; a run on Kafka without a word of where it is takes the broker that `sluice kafka up` starts. A grouper that the job names is
-    allowed: whoever runs the file runs its code anyway."""
+    """This process's environment, and defaults: Kafka is the broker that `sluice kafka up` starts, and the grouper that the job names is
+    allowed, since the job file runs with the same rights anyway."""
     kafka = {"SLUICE_KAFKA_BOOTSTRAP": LOCAL_KAFKA} if any(each.system == "kafka" for each in options.request.streams) else {}
     grouper = options.request.grouper
     if ":" not in grouper:
@@ -81,10 +81,10 @@ def coordinator_environment(options: RunOptions) -> dict[str, str]:
 
 
 def coordinator_command(options: RunOptions) -> list[str]:
-    """A grouper that the job names is also looked for beside the job file."""
-    looking = last_on_path(options.job_file.parent) if ":" in options.request.grouper else []
+    """The coordinator can also import a grouper from the directory of the job file."""
+    path = last_on_path(options.job_file.parent) if ":" in options.request.grouper else []
     return [
-        *(sys.executable, "-P", *looking, "-m", "sluice", "coordinator", "--stop-with-stdin"),
+        *(sys.executable, "-P", *path, "-m", "sluice", "coordinator", "--stop-with-stdin"),
         *("--host", "127.0.0.1", "--port", str(options.port), "--home", str(options.home)),
     ]
 
@@ -109,13 +109,13 @@ class LocalRun:
         self._failure = ""
 
     async def run(self) -> int:
-        """Until Ctrl-C, the end of the run, or a failure; the exit code."""
+        """Run until Ctrl-C, the end of the run, or a failure. Returns the exit code."""
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._on_signal)
         display = self._display()
         try:
-            self._options.launch.made_logs()
+            self._options.launch.create_logs()
             await self._start_coordinator()
             await self._deploy()
             display.start(self._run_id)
@@ -163,7 +163,9 @@ class LocalRun:
             try:
                 probe.bind(("127.0.0.1", self._options.port))
             except OSError as error:
-                raise BadSettings(f"port {self._options.port} is taken ({error.strerror}): choose another with --port, or 0") from error
+                raise BadSettings(
+                    f"port {self._options.port} is in use ({error.strerror}): choose another one with --port, or 0"
+                ) from error
         await self._processes.start(self._coordinator)
         give_up = self._clock.elapsed() + START_WITHIN.total_seconds()
         while not await self._answers():
@@ -188,7 +190,7 @@ class LocalRun:
         )
 
     async def _supervise(self) -> RunState | None:
-        """Until the run has ended: its state. None when we are to stop, or the run was told to and its containers are gone. Raises
+        """Until the run has ended; returns its state. None after Ctrl-C, or if the run was stopped and its containers have ended. Raises
         EndedTooOften."""
         assert self._containers is not None
         while not self._stopping.is_set():
@@ -211,26 +213,26 @@ class LocalRun:
             await self._processes.start(self._coordinator)
 
     async def _serve_next(self) -> None:
-        """After a drain: keep the coordinator up for the job's next runs, which others deploy and give containers, until the last has ended
-        and there is no further one within NEXT_WITHIN. Raises EndedTooOften."""
+        """After a drain, keep the coordinator running for the job's next runs, which another command deploys, until the last one has ended
+        and no other follows within NEXT_WITHIN. Raises EndedTooOften."""
         assert self._containers is not None
         await self._containers.ended()
-        give_up, told = self._clock.elapsed() + NEXT_WITHIN.total_seconds(), self._run_id
+        give_up, announced = self._clock.elapsed() + NEXT_WITHIN.total_seconds(), self._run_id
         while not self._stopping.is_set() and self._clock.elapsed() < give_up:
             await self._keep_coordinator()
             with suppress(SluiceError):
                 current = next(each for each in (await self._client.jobs()).jobs if each.job == self._options.request.job)
                 if not current.state.ended:
                     give_up = self._clock.elapsed() + NEXT_WITHIN.total_seconds()
-                if current.current_run != told:
-                    told = RunId(current.current_run)
-                    print(f"the coordinator stays up for run {told}", flush=True)
+                if current.current_run != announced:
+                    announced = RunId(current.current_run)
+                    print(f"the coordinator stays up for run {announced}", flush=True)
             await self._pause(TICK)
 
     async def _why(self, often: EndedTooOften) -> str:
         if often.slot is self._coordinator or self._containers is None:
             return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
-        return await self._containers.told(often)
+        return await self._containers.cause(often)
 
     async def _pause(self, duration: timedelta) -> None:
         with suppress(TimeoutError):
@@ -240,7 +242,7 @@ class LocalRun:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     async def _end_containers(self) -> None:
-        """Stop the run and wait for its containers."""
+        """Stop the run, and wait for its containers."""
         with suppress(SluiceError):
             if self._run_id and self._coordinator.up:
                 await self._client.stop_run(self._run_id, self._failure or "sluice run ends", failed=bool(self._failure))
@@ -250,7 +252,7 @@ class LocalRun:
             await self._containers.ended()
 
     async def _end_coordinator(self) -> None:
-        """After the containers, which need its word."""
+        """After the containers, which need it in order to stop."""
         if self._coordinator.up:
             self._coordinator.signal(signal.SIGTERM)
             await ended([self._coordinator], START_WITHIN)

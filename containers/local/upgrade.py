@@ -1,4 +1,4 @@
-"""`sluice upgrade --local`: containers of the new version, and should it come to that of the old one, as processes of this machine."""
+"""`sluice upgrade --local` (deprecated): the containers of the new version, or after a rollback of the old one, as local processes."""
 
 from __future__ import annotations
 
@@ -26,50 +26,50 @@ TICK = timedelta(seconds=1)
 
 
 class LocalUpgrade:
-    """The containers of one run at a time. Raises BadSettings for a home that cannot be made."""
+    """The containers of one run at a time. Raises BadSettings if the home directory cannot be created."""
 
-    def __init__(self, wish: LocalOptions, url: str, client: CoordinatorClient, clock: Clock) -> None:
-        self._wish = wish
+    def __init__(self, options: LocalOptions, url: str, client: CoordinatorClient, clock: Clock) -> None:
+        self._options = options
         self._url = url
         self._client = client
         self._clock = clock
-        self._processes = Processes(self._launch(Path()).made_logs(), wish.restarts, clock)
+        self._processes = Processes(self._launch(Path()).create_logs(), options.restarts, clock)
         self._run_id: RunId | None = None
         self._containers: LocalContainers | None = None
 
     def _launch(self, job_file: Path) -> Launch:
-        return Launch(job_file.absolute(), self._url, self._wish.home.absolute(), self._wish.master)
+        return Launch(job_file.absolute(), self._url, self._options.home.absolute(), self._options.master)
 
     def has(self, run_id: RunId) -> bool:
         return self._run_id == run_id
 
     def take(self, job_file: Path, run_id: RunId, containers: int) -> None:
-        """From now on it is the containers of this run."""
+        """Start the containers of this run, from the next `keep_up` on."""
         self._run_id = run_id
         self._containers = LocalContainers(self._launch(job_file), self._processes, self._client, run_id, containers)
 
     async def keep_up(self) -> str:
-        """Start what is down; how a container failed, "" while none has."""
+        """Start containers that are down. Returns how a container failed, "" if none has."""
         assert self._containers is not None
         try:
             await self._containers.keep_up()
         except EndedTooOften as often:
-            return await self._containers.told(often)
+            return await self._containers.cause(often)
         return self._containers.failed(ORDERLY_CODES)
 
     async def see_out(self) -> None:
-        """The run was told to stop: wait for its containers."""
+        """Wait for the containers of a run that is being stopped."""
         if self._containers is not None:
             await self._containers.ended()
 
     async def leave(self) -> None:
-        """Stop the containers and not the run."""
+        """Stop the containers, but not the run."""
         if self._containers is not None and self._containers.up:
             self._containers.signal(signal.SIGTERM)
             await self._containers.ended()
 
     async def stay(self) -> str:
-        """As `sluice run` does: until Ctrl-C, the end of the run, or a failure, which is told."""
+        """Stay as `sluice run` does: until Ctrl-C, the end of the run, or a failure, which is returned."""
         assert self._containers is not None
         assert self._run_id is not None
         stopping = asyncio.Event()
@@ -111,7 +111,7 @@ class LocalUpgrade:
             try:
                 await containers.keep_up()
             except EndedTooOften as often:
-                return await containers.told(often)
+                return await containers.cause(often)
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK.total_seconds()):
                     await stopping.wait()

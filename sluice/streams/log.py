@@ -205,7 +205,7 @@ class Log:
     def _pass_fence(self, connection: sqlite3.Connection, owner: str, generation: Generation) -> None:
         row = connection.execute("SELECT generation FROM fences WHERE owner = ?", (owner,)).fetchone()
         if row and row[0] > generation:
-            raise LeaseLost(f"{owner} is owned by generation {row[0]}; generation {generation} may no longer append")
+            raise LeaseLost(f"{owner} is owned by generation {row[0]}; generation {generation} may not append")
         if not row or row[0] < generation:
             connection.execute("INSERT OR REPLACE INTO fences VALUES (?, ?)", (owner, generation))
 

@@ -407,5 +407,9 @@ def _left(plan: wire_drains.DrainPlanReply) -> str:
     if plan.empties:
         return ""
     told = [f"stage {each.stage}: {', '.join(each.operators)}" for each in plan.stages if each.operators]
-    unknown = [f"stage {each.stage}: {len(each.unknown_tasks)} of {each.tasks} tasks have not reported yet" for each in plan.stages if each.unknown_tasks]
+    unknown = [
+        f"stage {each.stage}: {len(each.unknown_tasks)} of {each.tasks} tasks have not reported yet"
+        for each in plan.stages
+        if each.unknown_tasks
+    ]
     return f"a flush would leave rows in state, or it is not known whether it would ({'; '.join([*told, *unknown])})"

@@ -110,7 +110,7 @@ def test_a_batch_without_records_is_remembered_too(log: Log) -> None:
 
 def test_an_older_generation_is_refused_behind_the_fence(log: Log) -> None:
     log.fence("s", "job/Partition 0", Generation(3))
-    with pytest.raises(LeaseLost, match="owned by generation 3; generation 2 may no longer append"):
+    with pytest.raises(LeaseLost, match="owned by generation 3; generation 2 may not append"):
         log.append("s", texts("zombie"), writer=writer(2), batch=0, now_micros=T0)
     assert values(log) == []
     assert log.append("s", texts("mine"), writer=writer(3), batch=0, now_micros=T0) is True
