@@ -129,7 +129,7 @@ async def test_a_place_with_other_objects_is_not_ours_and_stays_as_it_is(s3: S3S
     async with client(s3) as boto:
         await boto.put_object(Bucket=bucket, Key="a/thesis.txt", Body=b"chapter 1")
         await boto.put_object(Bucket=bucket, Key="b/sluice.json", Body=b"{}")
-        for prefix, found in (("", r"thesis\.txt"), ("/a", r"thesis\.txt"), ("/b", "not one that Sluice wrote")):
+        for prefix, found in (("", r"thesis\.txt"), ("/a", r"thesis\.txt"), ("/b", "not written by Sluice")):
             store = open_blob_store(f"s3://{bucket}{prefix}?endpoint={s3.endpoint}")
             for create in (True, False):
                 with pytest.raises(BlobStoreUnusable, match=found):
