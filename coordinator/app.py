@@ -91,7 +91,7 @@ def drain_times(settings: Settings) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """An ASGI application and what its server must tell it."""
+    """An ASGI application, and the objects that its server uses."""
 
     asgi: App
     api: FastAPI
@@ -101,7 +101,7 @@ class Coordinator:
 
 
 def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
-    """The embedded log, and Kafka where the settings name a cluster. Raises BadSettings."""
+    """The embedded log, and Kafka if the settings name a cluster. Raises BadSettings."""
     systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory)}
     if settings.kafka_bootstrap:
         properties = KafkaProperties.read(settings.kafka_properties)
@@ -110,7 +110,7 @@ def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
 
 
 def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Requests], greet: Greet | None = None) -> BlobStores:
-    """The blob stores that the settings name; none is opened yet. Raises BadSettings for a URL that names none."""
+    """The configured blob stores; none is opened yet. Raises BadSettings for a URL of an unknown kind."""
     names = tuple(map(BlobStoreName, settings.blob_places))
     to, back = (
         names if chosen is None else tuple(map(BlobStoreName, chosen)) for chosen in (settings.backup_stores, settings.restore_from)
@@ -124,13 +124,13 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
     return BlobStores(settings.blob_places, make, Backup(to, back), greet, settings.gc_grace)
 
 
-def _not_told(_: DatabaseInUse) -> None:
-    """Nobody is there to end the process; readiness tells."""
+def _ignore(_: DatabaseInUse) -> None:
+    """Without a server to stop, only `/readyz` shows it."""
 
 
-def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[DatabaseInUse], None] = _not_told) -> Coordinator:
-    """Wire the parts. Nothing is opened before the application's lifespan begins. `usurped` is called when another coordinator turns out
-    to have the database: this one must end, since what it knows is out of date."""
+def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[DatabaseInUse], None] = _ignore) -> Coordinator:
+    """Create and connect all objects. Nothing is opened before the application's lifespan begins. `usurped` is called when another
+    coordinator has taken over the database: this one must stop, because its memory is out of date."""
     clock = clock or SystemClock()
     store = open_store(settings.database)
     leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
@@ -152,7 +152,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         every=timedelta(seconds=settings.gc_every_seconds),
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
-    errands = Operations(clock, lambda: uuid4().hex)
+    operations = Operations(clock, lambda: uuid4().hex)
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id)
     drain_watch = DrainDeadlines(store, drains, clock)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
@@ -225,7 +225,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             async with maintenance:
                 yield
         finally:
-            await errands.close()
+            await operations.close()
             for system in systems.values():
                 await system.close()
             await blob_stores.close()
@@ -239,7 +239,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         registry=SnapshotCatalog(store, clock, retention, lambda: f"pin-{uuid4().hex[:12]}"),
         audits=Audits(store, blob_stores),
         collection=collection,
-        errands=errands,
+        operations=operations,
     )
     api.state.versioning = Versioning(
         runs=runs,
@@ -258,25 +258,25 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
 
 
 async def take(settings: Settings, store: Store) -> None:
-    """Prepare, with the database taken for this coordinator alone. May run twice. Raises DatabaseInUse besides what `prepare` raises."""
+    """Claim the database for this coordinator, then `prepare`. May run twice. Raises DatabaseInUse, and what `prepare` raises."""
     make_directories(settings)
     await store.claim()
     await prepare(settings, store)
-    await store.claim()  # now that there is a table to sign in
+    await store.claim()  # again, because a new database had no table for claims before
 
 
 async def prepare(settings: Settings, store: Store) -> None:
-    """Make the directories and bring the database to the newest schema. Raises StoreUnavailable or StreamUnavailable, naming the path."""
+    """Create the directories and migrate the database to the newest schema. Raises StoreUnavailable or StreamUnavailable with the path."""
     make_directories(settings)
     await upgrade(store)
 
 
 def make_directories(settings: Settings) -> None:
-    """Raises StreamUnavailable, naming the path."""
+    """Raises StreamUnavailable with the path."""
     try:
         settings.home.mkdir(parents=True, exist_ok=True)
         settings.log_directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StreamUnavailable(
-            f"cannot make the directory {error.filename}: {error.strerror}; set SLUICE_HOME to one that can be written"
+            f"cannot create the directory {error.filename}: {error.strerror}; set SLUICE_HOME to a writable directory"
         ) from error

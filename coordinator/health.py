@@ -1,4 +1,4 @@
-"""What `/readyz` tells."""
+"""The checks of `/readyz`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sluice.core.errors import SluiceError, UnknownStream
 from sluice.core.snapshot import BlobStoreName
 from sluice.streams.port import StreamSystem
 
-PATIENCE = timedelta(seconds=4)
-"""A part that has not answered by then is told as silent: who asks `/readyz` waits for seconds, not for a system's own time-outs."""
+TIMEOUT = timedelta(seconds=4)
+"""A check that takes longer has failed. Probes of `/readyz` wait for seconds only, while a stream system's own time-outs are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`vital`: without it requests cannot be served; the rest is told, and keeps no heartbeat up."""
+    """`vital`: if it fails, the coordinator is not ready. Other checks are only shown."""
 
     name: str
     ok: bool
-    told: str
+    text: str
     vital: bool = True
 
 
@@ -36,15 +36,13 @@ class Health:
     leases: Leases
     maintenance: ChoreScheduler
     blob_stores: BlobStores
-    patience: timedelta = PATIENCE
+    timeout: timedelta = TIMEOUT
 
     async def check(self) -> Sequence[Check]:
-        """Each part, by asking it something small, all at once; of blob stores, how the last try to open them ended.
-
-        One that keeps silent is told as such after `patience`.
-        """
-        asked = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
-        answers = await asyncio.gather(*(self._in_time(name, check) for name, check in asked.items()))
+        """Check all parts concurrently, each with a cheap request. Blob stores are not contacted: their check is the outcome of the last
+        attempt to open them."""
+        checks = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
+        answers = await asyncio.gather(*(self._in_time(name, check) for name, check in checks.items()))
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
         return [*answers, *blobs, self._chores(), self._lease_window()]
 
@@ -55,7 +53,7 @@ class Health:
         except SluiceError as error:
             return Check("database", False, str(error))
         if not self.store.claimed:
-            return Check("database", False, "it is not this coordinator's at present: nothing is written before it is again")
+            return Check("database", False, "another coordinator may use it: nothing is written until the claim is renewed")
         return Check("database", True, f"{len(active)} active runs")
 
     async def _system(self, name: str) -> Check:
@@ -87,7 +85,7 @@ class Health:
 
     async def _in_time(self, name: str, check: Awaitable[Check]) -> Check:
         try:
-            async with asyncio.timeout(self.patience.total_seconds()):
+            async with asyncio.timeout(self.timeout.total_seconds()):
                 return await check
         except TimeoutError:
-            return Check(name, False, f"no answer within {self.patience.total_seconds():g} s")
+            return Check(name, False, f"no answer within {self.timeout.total_seconds():g} s")

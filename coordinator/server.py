@@ -1,4 +1,4 @@
-"""The coordinator as a server process: one per home, on one address."""
+"""The coordinator as a server process (uvicorn): one per home directory, on one address."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from sluice.core.errors import CannotListen, HomeInUse, SluiceError
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
-"""Connections that wait to be accepted; the kernel drops what comes beyond, and the asker tries again after 1, 3, 7, 15… seconds."""
+"""Length of the queue of connections to be accepted. Beyond it the kernel drops connections, and clients try again after 1, 3, 7, 15… s."""
 
 ACCEPTS = 16
-"""Connections that are accepted in one turn of the event loop. libuv accepts one for each socket that it listens on, whatever else a
-turn has to do: with a single one, a burst of slow requests lets connections wait until they are dropped, heartbeats among them."""
+"""Connections accepted in one iteration of the event loop. libuv accepts one per listening socket and iteration. With a single socket, a
+burst of slow requests keeps connections waiting until they are dropped, including those of heartbeats."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which ends the long polls as soon as it is told to stop, and whose start fails with an error of ours. `failure` is the
-    error for which it ended by itself."""
+    """uvicorn, except that stopping ends long polls immediately and a failed start raises an error of Sluice. `failure`: the error because
+    of which the server stopped itself."""
 
     def __init__(self, config: uvicorn.Config, coordinator: Coordinator, settings: Settings) -> None:
         super().__init__(config)
         self._coordinator = coordinator
         self._settings = settings
         self._lock: IO[bytes] | None = None
-        self._heap = StillHeap()
+        self._heap = FrozenHeap()
         self.failure: SluiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,8 +54,8 @@ class Server(uvicorn.Server):
             log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
 
     def give_up(self, error: SluiceError) -> None:
-        """End, for this error."""
-        log.error("the coordinator ends: %s", error)
+        """Stop because of this error."""
+        log.error("stopping: %s", error)
         self.failure = error
         self.should_exit = True
 
@@ -67,21 +67,21 @@ class Server(uvicorn.Server):
 
 
 def only_one(home: Path) -> IO[bytes]:
-    """Hold the home for this process, for as long as it lives. Raises HomeInUse: leases are in memory, and two coordinators would each
-    have their own."""
+    """Lock the home directory until the process exits. Raises HomeInUse: leases are in memory, so two coordinators would grant them
+    independently."""
     lock = lock_file(home / "coordinator.lock")
     if lock is None:
-        raise HomeInUse(f"{home.absolute()} is another coordinator's: stop that one, or name another --home")
+        raise HomeInUse(f"{home.absolute()} is in use by another coordinator: stop it, or choose another --home")
     return lock
 
 
 def shared(listening: list[socket.socket]) -> list[socket.socket]:
-    """The listening sockets, each ACCEPTS times."""
+    """Each listening socket ACCEPTS times."""
     return [each for one in listening for each in (one, *(one.dup() for _ in range(ACCEPTS - 1)))]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises CannotListen, naming the address."""
+    """Raises CannotListen with the address."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=BACKLOG)
     except OSError as error:
@@ -110,21 +110,21 @@ def server(settings: Settings) -> Server:
     return running
 
 
-EVERYTHING = timedelta(hours=1)
-"""Between two collections of everything."""
+FULL_COLLECTION_INTERVAL = timedelta(hours=1)
 
 FULL = 2
-"""The oldest generation's number."""
+"""The number of the oldest generation."""
 
 
-class StillHeap:
-    """From `start` until `stop`. It is the process's: only one at a time makes sense."""
+class FrozenHeap:
+    """Keeps the garbage collector from scanning long-lived objects again and again: after each full collection the survivors are frozen.
+    Once an hour they are unfrozen and collected. Affects the whole process, between `start` and `stop`."""
 
     def __init__(self) -> None:
         self._next: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """To be called on the event loop."""
+        """Call on the event loop."""
         gc.callbacks.append(self._collected)
         self.collect_everything()
 
@@ -137,12 +137,12 @@ class StillHeap:
             gc.unfreeze()
 
     def collect_everything(self) -> None:
-        """Also when its time has come."""
+        """Run a full collection now, and again after FULL_COLLECTION_INTERVAL."""
         if self._next is not None:
             self._next.cancel()
         gc.unfreeze()
         gc.collect()
-        self._next = asyncio.get_running_loop().call_later(EVERYTHING.total_seconds(), self.collect_everything)
+        self._next = asyncio.get_running_loop().call_later(FULL_COLLECTION_INTERVAL.total_seconds(), self.collect_everything)
 
     def _collected(self, phase: str, info: Mapping[str, int]) -> None:
         if phase == "stop" and info["generation"] == FULL:

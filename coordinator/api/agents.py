@@ -1,4 +1,4 @@
-"""The routes that containers call: register, exit, heartbeat, acquire and release a task, report progress, wait for notices."""
+"""The routes that containers call: register, exit, heartbeat, acquire and release a task, report progress, poll for notices."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def get_notices(
     run_id: RunIdPath,
     parts: PartsDep,
     after: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-    wait: Annotated[float, Query(ge=0, le=300, description="seconds; the coordinator may hold the poll for less")] = 30,
+    wait: Annotated[float, Query(ge=0, le=300, description="seconds to wait for a notice; the coordinator may answer sooner")] = 30,
 ) -> wire_body.NoticesReply:
-    """Long poll: the run's notices numbered above `after`, as soon as there are any."""
+    """Long poll: the notices of the run with numbers above `after`, as soon as there are any."""
     held = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.notices.after(RunId(run_id), after, held)
     return wire_body.NoticesReply(
@@ -45,7 +45,7 @@ async def get_notices(
 
 @router.post("/runs/{runId}/containers", status_code=201)
 async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
-    """Register an incarnation of a slot; an older incarnation of it is invalid from now on."""
+    """Register an incarnation of a slot. An older incarnation of the slot becomes invalid."""
     new = Registration(
         ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
     )
@@ -66,7 +66,7 @@ async def report_exit(
     body: wire_agents.ExitRequest,
     parts: PartsDep,
 ) -> wire_runs.ContainerReply:
-    """A container is gone, as it says itself or its launcher does. Its tasks are free at once."""
+    """Report that a container has exited; the container or its launcher may do so. Its tasks are free immediately."""
     return container_reply(await parts.registrations.exited(ExecutionContainerId(execution_container_id), body.exit_code, body.reason))
 
 
@@ -76,7 +76,7 @@ async def container_heartbeat(
     execution_container_id: Annotated[str, Query(alias="executionContainerId", min_length=1)],
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
 ) -> Response:
-    """Whether this container is valid. An agent sends `Sluice-Epoch`; without it nothing is renewed, except for a bare container."""
+    """Whether this container is valid. With `Sluice-Epoch` its lease is renewed; without, only if it registered as `bare`."""
     entry = parts.leases.beat(execution_container_id, None if sluice_epoch is None else Epoch(sluice_epoch))
     headers = {"Cache-Control": "no-store"}
     if entry is not None:
@@ -100,10 +100,10 @@ async def acquire_task(
     task: TaskPath,
     body: wire_agents.AcquireRequest,
     parts: PartsDep,
-    wait: Annotated[float, Query(ge=0, le=60, description="seconds in which the task may still become free")] = 0,
+    wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for the task to become free")] = 0,
 ) -> Response:
-    """Become the task's holder, with a new generation; 202 with a time to wait while the former holder may still act. The holder itself
-    gets the same generation again, with the starts of all partitions that are its by now."""
+    """Become the task's owner, with a new generation; 202 with a time to wait if the former owner may still be running. The owner itself
+    gets the same generation again, with the start offsets of all partitions that the task has by now."""
     held = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.tasks.acquire(
         RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), held
@@ -140,7 +140,7 @@ async def report_event_time(
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)
 async def release_task(run_id: RunIdPath, task: TaskPath, body: wire_agents.ReleaseRequest, parts: PartsDep) -> None:
-    """Give the task back, so that its next holder need not wait."""
+    """Release the task, so that its next owner need not wait."""
     await parts.tasks.release(RunId(run_id), TaskName(task), Generation(body.generation))
 
 

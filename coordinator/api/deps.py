@@ -1,4 +1,4 @@
-"""What the routes depend on: the objects that they call, names in paths, and the problem responses that every route declares."""
+"""FastAPI dependencies: the objects that routes call, path parameters, headers, and the problem responses that every route declares."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, description in {
         400: "The body cannot be read",
         404: "Unknown",
-        409: "Stale, in use, or lease lost",
+        409: "Stale, in use or lease lost",
         412: "Another version of the job model is in force",
         413: "Body too large",
         422: "Refused",
-        500: "Stored data is not what was written",
+        500: "Internal error, or stored data is corrupt",
         503: "Try again",
     }.items()
 }
@@ -56,7 +56,7 @@ async def get_actor(
     actor: Annotated[str, Header(alias=wire_body.ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN)] = "",
     old_actor: Annotated[str, Header(alias=wire_body.OLD_ACTOR_HEADER, max_length=200, pattern=ACTOR_PATTERN, deprecated=True)] = "",
 ) -> str:
-    """The user who makes the request, in his own words; "" if the request does not say."""
+    """The user who makes the request; "" if the request does not say."""
     return actor or old_actor
 
 
@@ -70,7 +70,7 @@ CheckpointPath = Annotated[str, Path(alias="checkpointId", max_length=300)]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the routes call; made once by `app.py`."""
+    """What the routes of runs, containers and operations' tools call. Made once, by `coordinator.app`."""
 
     deployments: Deployments
     runs: Runs
@@ -96,7 +96,7 @@ class Parts:
 
 
 async def get_parts(request: Request) -> Parts:
-    """On the event loop, as a plain function would take a thread for it, and requests would overtake one another."""
+    """Asynchronous on purpose: FastAPI runs plain functions in threads, and requests could overtake one another."""
     parts: Parts = request.app.state.parts
     return parts
 
@@ -106,7 +106,7 @@ PartsDep = Annotated[Parts, Depends(get_parts)]
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """What the routes call; made once by `app.py`."""
+    """What the routes of job models call. Made once, by `coordinator.app`."""
 
     runs: Runs
     versions: ModelVersions
@@ -117,45 +117,45 @@ class Versioning:
     standbys: Standbys
 
 
-async def the_versioning(request: Request) -> Versioning:
+async def get_versioning(request: Request) -> Versioning:
     versioning: Versioning = request.app.state.versioning
     return versioning
 
 
-JobModelsDep = Annotated[Versioning, Depends(the_versioning)]
+JobModelsDep = Annotated[Versioning, Depends(get_versioning)]
 
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """What the routes call; made once by `app.py`. `times` are those of requests that say none."""
+    """What the routes of drains call. Made once, by `coordinator.app`. `times`: the defaults for requests without deadlines."""
 
     drains: Drains
     times: Times
 
 
-async def the_draining(request: Request) -> Draining:
+async def get_draining(request: Request) -> Draining:
     draining: Draining = request.app.state.draining
     return draining
 
 
-DrainsDep = Annotated[Draining, Depends(the_draining)]
+DrainsDep = Annotated[Draining, Depends(get_draining)]
 
 
 @dataclass(frozen=True, slots=True)
 class Backups:
-    """What the routes call; made once by `app.py`."""
+    """What the routes of snapshots call. Made once, by `coordinator.app`."""
 
     snapshots: Snapshots
     blob_stores: BlobStores
     registry: SnapshotCatalog
     audits: Audits
     collection: Collection
-    errands: Operations
+    operations: Operations
 
 
-async def the_backups(request: Request) -> Backups:
+async def get_backups(request: Request) -> Backups:
     backups: Backups = request.app.state.backups
     return backups
 
 
-SnapshotsDep = Annotated[Backups, Depends(the_backups)]
+SnapshotsDep = Annotated[Backups, Depends(get_backups)]

@@ -1,4 +1,4 @@
-"""The routes of drains, and drains as HTTP bodies."""
+"""The routes of drains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = APIRouter(responses=PROBLEMS)
 
 @router.post("/drain", status_code=202, responses={200: {"model": wire_drains.DrainSummary, "description": "The run's drain"}})
 async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
-    """Drain a run. The same run again is answered with the same drain, also when it is drained."""
+    """Drain a run. A repeated request is answered with the same drain, also after it has finished."""
     times = _times(body, ours.times)
     drain, new = await ours.drains.request(DrainRequest(RunId(body.run_id), body.drain_mode, times, body.require_empty))
     if not new:
@@ -38,7 +38,7 @@ async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, respons
 
 
 def _times(body: wire_drains.DrainRequest, usual: Times) -> Times:
-    """A hard deadline that is told alone bounds the soft one, too."""
+    """A hard deadline without a soft one bounds the soft one, too."""
     told = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
     hard = usual.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
     soft = min(usual.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
@@ -47,14 +47,14 @@ def _times(body: wire_drains.DrainRequest, usual: Times) -> Times:
 
 @router.post("/drain/plan")
 async def plan_drain(body: wire_drains.DrainPlanRequest, ours: DrainsDep) -> wire_drains.DrainPlanReply:
-    """Which stages of a run a flush could not empty, as their containers told last. Changes nothing."""
+    """Which stages of a run a flush could not empty, by the containers' last reports. Changes nothing."""
     run, stages = await ours.drains.plan(RunId(body.run_id))
     return plan_reply(run, stages)
 
 
 @router.get("/drain/{uuid}")
 async def get_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainDetail:
-    """How a drain stands, or stood: phases, what each stage of each task has done, what remains, who blocks."""
+    """A drain: its phases, the progress of each stage of each task, what remains and what blocks it."""
     return drain_detail(await ours.drains.describe(DrainId(uuid)))
 
 
@@ -65,7 +65,7 @@ async def get_drains(
     before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_drains.DrainsReply:
-    """The drains of a job, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    """The drains of a job, newest first. For the next page, set `before` to the answer's `next`."""
     found = await ours.drains.of_job(JobName(job), before, limit + 1)
     following = found[limit - 1].seq if len(found) > limit else None
     return wire_drains.DrainsReply(job=job, drains=tuple(drain_summary(each) for each in found[:limit]), next=following)
@@ -73,7 +73,7 @@ async def get_drains(
 
 @router.delete("/drain/{uuid}")
 async def cancel_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainSummary:
-    """Cancel a drain before anything is flushed; the run goes on. Repeating it changes nothing."""
+    """Cancel a drain before anything is flushed; the run continues. Repeating the request changes nothing."""
     return drain_summary(await ours.drains.cancel(DrainId(uuid)))
 
 

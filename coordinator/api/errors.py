@@ -40,7 +40,7 @@ def _where(error: Mapping[str, Any]) -> str:
 async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, SluiceError)
     if isinstance(error, Bug):
-        log.error("a bug: %s", error, exc_info=error)
+        log.error("internal error: %s", error, exc_info=error)
     return problem_of(error, request.scope["path"])
 
 

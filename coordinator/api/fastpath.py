@@ -1,6 +1,6 @@
-"""Two routes without a framework around them: the heartbeat, which every container sends all the time, and the job model's 304.
+"""Two requests that are answered without the web framework, for speed: valid heartbeats, and 304 for unchanged job models.
 
-They answer as the routes of the same paths in `api.py` do, which stay in the OpenAPI document and take whatever is not answered here;
+The routes of the same paths stay in `coordinator.api`. They answer everything that is not answered here, and in the same way:
 `tests/integration/coordinator/test_fastpath.py` compares the two.
 """
 
@@ -27,7 +27,7 @@ _EMPTY_BODY = {"type": "http.response.body", "body": b""}
 
 
 def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
-    """`app` with the two paths answered before it. Anything but the plainest form of a request is left to `app`."""
+    """Answer the two requests before `app`. Requests in any but the most common form are passed on to `app`."""
 
     async def front(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "GET":
@@ -51,7 +51,8 @@ def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
 
 
 def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
-    """The valid container whose heartbeat this is, its lease renewed; None is for `app`, which looks up how an invalid one's run ended."""
+    """The entry of the valid container that sent this heartbeat, with its lease renewed. None: pass the request on to `app`, which looks up
+    how the run of an invalid container ended."""
     query: bytes = scope["query_string"]
     if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):
         return None
@@ -66,7 +67,7 @@ def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
 
 
 def _unchanged(scope: Scope, models: JobModels) -> Served | None:
-    """The job model that the asker has already; None for `app`."""
+    """The job model, if the client has it already. None: pass the request on to `app`."""
     query: bytes = scope["query_string"]
     if not query.startswith(b"job=") or b"&" in query or b"%" in query or b"+" in query:
         return None

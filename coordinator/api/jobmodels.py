@@ -1,4 +1,4 @@
-"""The routes of job models and their versions, and those as HTTP bodies. `/jobModel` and `/locality` answer as Apache Samza does."""
+"""The routes of job models and their versions. `/jobModel` and `/locality` answer in the format of Apache Samza."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sluice.wire import jobmodels as wire_jobmodels
 from sluice.wire import samza as wire_samza
 
 VersionPath = Annotated[int, Path(ge=1, lt=2**31)]
-IfMatch = Annotated[str | None, Header(description="an ETag of the run or of its job model: only while that is in force")]
+IfMatch = Annotated[str | None, Header(description="an ETag of the run or its job model: change only if that version is in force")]
 router = APIRouter(responses=PROBLEMS)
 
 
 @router.post("/jobModel/plan")
 async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) -> wire_jobmodels.PlanReply:
-    """What would happen to a job's run with other partition counts or another number of containers. Changes nothing."""
+    """What would happen to a job's run with other partition counts or another number of slots. Changes nothing."""
     run = await ours.runs.current(JobName(body.job))
     counts = supposed(run, body.streams)
     as_it_is = await ours.versions.propose(run.run_id, ModelChange(counts=counts))
@@ -50,7 +50,7 @@ async def change_run(
     actor: Actor,
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
-    """Change a run that goes on: the number of its containers, or let it grow with its inputs now. Its containers learn of it at once."""
+    """Change a live run: its number of slots, or grow with its inputs now. Its containers are notified."""
     wish = ModelChange(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
     asked = ChangeReason(actor, body.why, _version(if_match))
     change = await ours.versions.change(RunId(run_id), wish, asked)
@@ -59,12 +59,12 @@ async def change_run(
 
 
 def _version(if_match: str | None) -> int | None:
-    """The version that the tag is of. Raises VersionConflict for one that is of none: it cannot be in force."""
+    """The version that the tag stands for. Raises VersionConflict if it stands for none, and so cannot be in force."""
     if if_match is None or if_match.strip() == "*":
         return None
     tag = if_match.strip().removeprefix("W/").strip('"').split("-")[0]
     if not tag.isascii() or not tag.isdigit() or len(tag) > 9:
-        raise VersionConflict(f"{if_match[:100]!r} is the ETag of no version of a job model")
+        raise VersionConflict(f"{if_match[:100]!r} is not the ETag of a job-model version")
     return int(tag)
 
 
@@ -75,14 +75,14 @@ async def get_versions(
     before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_jobmodels.VersionsReply:
-    """The versions of a job's model, newest first: when each was made, by whom and why."""
+    """The versions of a job's model, newest first: when each was created, by whom and why."""
     heads, current = await ours.history.versions(JobName(job), before, limit + 1)
     return versions_reply(job, heads, current, limit)
 
 
 @router.get("/jobs/{job}/models/{version}")
 async def get_version(job: JobPath, version: VersionPath, ours: JobModelsDep, response: Response) -> wire_jobmodels.VersionDetail:
-    """One version with its model, which never changes."""
+    """One version with its model. A version never changes."""
     found = await ours.history.version(JobName(job), version)
     response.headers["ETag"] = f'"{found.head.version}-{found.head.content_hash[:16]}"'
     return version_detail(found)
@@ -90,7 +90,7 @@ async def get_version(job: JobPath, version: VersionPath, ours: JobModelsDep, re
 
 @router.get("/jobs/{job}/models/{version}/diff/{later}")
 async def compare_versions(job: JobPath, version: VersionPath, later: VersionPath, ours: JobModelsDep) -> wire_jobmodels.DifferenceReply:
-    """What `later` changed against `version`."""
+    """What version `later` changes compared with `version`."""
     return difference_reply(job, version, later, await ours.history.difference(JobName(job), version, later))
 
 
@@ -118,7 +118,7 @@ async def report_adoption(
     body: wire_jobmodels.AdoptedRequest,
     ours: JobModelsDep,
 ) -> wire_jobmodels.AdoptedReply:
-    """A container runs that version of the job model. Repeating it, or telling an older one, changes nothing."""
+    """Report the version of the job model that a container runs. Repeating the report, or reporting an older one, changes nothing."""
     told = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
     found = await ours.adoptions.report(told)
     return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
@@ -128,11 +128,11 @@ async def report_adoption(
 async def get_standby(
     run_id: RunIdPath, execution_container_id: Annotated[str, Path(alias="executionContainerId", max_length=300)], ours: JobModelsDep
 ) -> wire_jobmodels.StandbyReply:
-    """The snapshots that the container keeps copies of, so that it can take their tasks over at once (`standby.replicas`)."""
+    """The snapshots of which the container keeps standby copies, so that it can take over their tasks quickly (`standby.replicas`)."""
     return standby_reply(await ours.standbys.of_container(RunId(run_id), ExecutionContainerId(execution_container_id)))
 
 
-# --- the job model, in Samza's spelling ------------------------------------------------------------------------------
+# --- the job model in Samza's format ------------------------------------------------------------------------------
 
 
 @router.get("/jobModel", response_model=None, responses={200: {"content": {"application/json": {}}}, 304: {"description": "Unchanged"}})
@@ -141,7 +141,7 @@ async def get_job_model(
     job: Annotated[str, Query(min_length=1)],
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """The current job model of a job, as Apache Samza spells it; the run and the version are in headers."""
+    """The current job model of a job in the format of Apache Samza; the run and the version are in headers."""
     served = parts.models.served(job)
     if if_none_match is not None and _matches(if_none_match, served.etag.decode()):
         return Response(status_code=304, headers=served.headers)
@@ -155,14 +155,14 @@ def _matches(if_none_match: str, etag: str) -> bool:
 @router.get("/locality")
 async def get_locality(
     parts: PartsDep,
-    job: Annotated[str | None, Query(min_length=1, description="needed when there is more than one job")] = None,
+    job: Annotated[str | None, Query(min_length=1, description="required if there is more than one job")] = None,
     processor_id: Annotated[str | None, Query(alias="processorId")] = None,
 ) -> dict[str, Any]:
-    """On which host each slot of a job runs."""
+    """The host of each slot of a job."""
     if job is None:
         known = parts.models.jobs()
         if len(known) > 1:
-            raise ClientError(f"there are {len(known)} jobs: say which with ?job=NAME")
+            raise ClientError(f"there are {len(known)} jobs: add ?job=NAME")
         if not known:
             raise UnknownJob("there is no job yet")
         job = known[0]
@@ -187,7 +187,7 @@ def standby_reply(kept: StandbyPlan) -> wire_jobmodels.StandbyReply:
 
 
 def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> wire_jobmodels.PlanReply:
-    """The answer to a plan for so many containers that nothing else can be said of it; `proposal` leaves the run as it is."""
+    """The answer to a plan whose number of slots is refused. `proposal` is the one without that change."""
     told = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
     return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
 
@@ -211,7 +211,7 @@ def _proposal_fields(proposal: Proposal, blob_stores: BlobStores) -> dict[str, A
 
 def _warnings(proposal: Proposal, blob_stores: BlobStores) -> Sequence[str]:
     if proposal.effect.moves and not blob_stores.backup(proposal.run.backup).to:
-        return ["the run is not backed up: a task that moves finds its state only where both containers have the same disk"]
+        return ["the run is not backed up: a task that moves finds its state only if both containers use the same disk"]
     return []
 
 
@@ -266,7 +266,7 @@ def _summary_fields(head: ModelHead, *, current: bool) -> dict[str, Any]:
 
 
 def versions_reply(job: str, heads: Sequence[ModelHead], current: int, limit: int) -> wire_jobmodels.VersionsReply:
-    """`heads` holds one more than `limit` where there is another page."""
+    """`heads` has one more than `limit` if there is another page."""
     page = heads[:limit]
     listed = tuple(wire_jobmodels.VersionSummary.model_validate(_summary_fields(each, current=each.version == current)) for each in page)
     return wire_jobmodels.VersionsReply(job=job, models=listed, next=page[-1].version if len(heads) > limit else None)

@@ -27,29 +27,29 @@ async def get_metrics(parts: PartsDep) -> Response:
 
 @router.get("/prometheus/targets")
 async def get_prometheus_targets(parts: PartsDep) -> list[wire_body.PrometheusTarget]:
-    """The live containers that show metrics, as Prometheus' HTTP service discovery (`http_sd_configs`) reads them."""
+    """The live containers that expose metrics, for Prometheus' HTTP service discovery (`http_sd_configs`)."""
     return [prometheus_target(row, row.metrics_address) for row in await parts.registrations.live() if row.metrics_address]
 
 
 @router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/livez", response_class=PlainTextResponse)
 async def live() -> str:
-    """The process answers; nothing else is checked."""
+    """Liveness: the process answers. Nothing else is checked."""
     return "ok"
 
 
 @router.head("/readyz", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/readyz", response_class=PlainTextResponse, responses={503: {"content": {"text/plain": {}}, "description": "Not ready"}})
 async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None) -> Response:
-    """Whether requests can be served: the database, the streams, the chores. `?verbose` tells each."""
+    """Readiness: whether the database, the stream systems and the chores work. `?verbose` lists each check."""
     checks = await parts.health.check()
     good = all(check.ok or not check.vital for check in checks)
-    told = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.told}" for check in checks)
-    text = f"{told}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
+    lines = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.text}" for check in checks)
+    text = f"{lines}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
     return PlainTextResponse(text, 200 if good else 503)
 
 
 def prometheus_target(row: ContainerRow, address: str) -> wire_body.PrometheusTarget:
-    """`job` would be the name of what Prometheus scrapes, so a job of ours is `sluice_job`."""
+    """The label of a Sluice job is `sluice_job`, because Prometheus uses `job` for its scrape jobs."""
     labels = {"sluice_job": row.job, "run": row.run_id, "processor": row.processor_id, "container": row.execution_id}
     return wire_body.PrometheusTarget(targets=(address,), labels=labels)

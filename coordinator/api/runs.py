@@ -36,39 +36,40 @@ router = APIRouter(responses=PROBLEMS)
 
 
 Replaces = Annotated[
-    str | None, Header(alias=wire_body.REPLACES_HEADER, max_length=300, description="a run's id: only while that is the job's current run")
+    str | None,
+    Header(alias=wire_body.REPLACES_HEADER, max_length=300, description="a run's id: deploy only if it is the job's current run"),
 ]
 
 
 @router.post("/runs", status_code=201)
 async def deploy_run(body: wire_runs.RunRequest, parts: PartsDep, actor: Actor, sluice_replaces: Replaces = None) -> wire_runs.RunReply:
-    """Deploy a job: make its job model and a run. A live run of the job is asked to stop."""
+    """Deploy a job: create its job model and a run. A live run of the job is stopped."""
     replaces = None if sluice_replaces is None else RunId(sluice_replaces)
     return run_reply(await parts.deployments.deploy(spec_of(body), replaces, actor), parts.connections)
 
 
 @router.post("/runs/plan")
 async def plan_run(body: wire_runs.RunRequest, parts: PartsDep) -> wire_runs.RunPlanReply:
-    """What deploying this would make, or why it would be refused. Changes nothing. With the start "drained" it is answered as after a drain
-    that is still to come."""
+    """What deploying this would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
+    present run has been drained."""
     return plan_of_run(body.job, await parts.deployments.plan(spec_of(body)))
 
 
 @router.get("/runs")
 async def get_runs(
     parts: PartsDep,
-    job: Annotated[wire_body.Name | None, Query(description="only this job's")] = None,
+    job: Annotated[wire_body.Name | None, Query(description="only runs of this job")] = None,
     before: Annotated[str | None, Query(max_length=300, pattern=wire_body.NO_NUL, description="only runs older than this one")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_runs.RunsReply:
-    """Runs, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    """Runs, newest first. For the next page, set `before` to the answer's `next`."""
     found = await parts.runs.older(JobName(job) if job else None, RunId(before) if before else None, limit + 1)
     return runs_reply(found, limit)
 
 
 @router.get("/runs/{runId}")
 async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire_runs.RunDetail:
-    """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model: see `PATCH`."""
+    """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model, for `PATCH`."""
     described = await parts.runs.describe(RunId(run_id))
     response.headers["ETag"] = f'"{described.run.model_version}"'
     memory = InMemory(
@@ -83,13 +84,13 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
 
 @router.get("/runs/{runId}/request")
 async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
-    """The request that made a run, with which it can be made again."""
+    """The request that created a run. Sent again, it creates the same run."""
     return request_of(await parts.runs.spec(RunId(run_id)))
 
 
 @router.post("/runs/{runId}/stop", status_code=202)
 async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopRequest | None = None) -> wire_runs.RunReply:
-    """Stop all containers between batches; the run ends when the last is gone. Repeating it changes nothing."""
+    """Stop all containers between batches; the run ends when the last has exited. Repeating the request changes nothing."""
     asked = body or wire_runs.StopRequest()
     return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
 
@@ -175,7 +176,7 @@ def run_summary(run: RunRow) -> wire_runs.RunSummary:
 
 
 def runs_reply(rows: Sequence[RunRow], limit: int) -> wire_runs.RunsReply:
-    """`rows` holds one more than `limit` where there is another page."""
+    """`rows` has one more than `limit` if there is another page."""
     page = rows[:limit]
     return wire_runs.RunsReply(runs=tuple(run_summary(row) for row in page), next=page[-1].run_id if len(rows) > limit else None)
 
@@ -293,7 +294,7 @@ def _watched(row: MonitoredStreamRow) -> wire_runs.WatchedStream:
 
 
 def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
-    """None for one that left the run as it was."""
+    """None if the drain ended without an effect on the run."""
     if row is None or (row.phase.over and row.flushing_at is None):
         return None
     pinned, catch_up = wire_body.offsets_body(row.pinned), wire_body.offsets_body(row.catch_up)

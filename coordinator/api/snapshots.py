@@ -1,4 +1,4 @@
-"""The routes of snapshots: reports, pins, restores, garbage collection, and operations that take long."""
+"""The routes of snapshots: reports, pins, restores, garbage collection and long-running operations."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from sluice.wire import snapshots as wire_snapshots
 router = APIRouter(responses=PROBLEMS)
 
 
-# --- what agents say -------------------------------------------------------------------------------------------------
+# --- from containers -------------------------------------------------------------------------------------------------
 
 
 @router.post("/runs/{runId}/tasks/{task}/stages/{stage}/snapshots")
 async def report_snapshot(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.SnapshotRequest, ours: SnapshotsDep
 ) -> wire_snapshots.SnapshotAccepted:
-    """An uploaded snapshot of a stage's store becomes its newest: from now on it is restored from this one. The same again changes
-    nothing."""
+    """Report an uploaded snapshot: from now on the stage is restored from it. Repeating the report changes nothing."""
     markers = {BlobStoreName(name): _marked(each) for name, each in body.markers.items()}
-    told = Reported(
+    report = Reported(
         Generation(body.generation),
         Lineage(body.lineage),
         body.batch_id,
@@ -42,7 +41,7 @@ async def report_snapshot(
         CommitId(body.checkpoint_id),
         markers,
     )
-    made = await ours.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), told)
+    made = await ours.snapshots.report(RunId(run_id), TaskName(task), StageName(stage), report)
     return wire_snapshots.SnapshotAccepted(checkpoint_id=made.checkpoint, seq=made.seq)
 
 
@@ -55,8 +54,7 @@ def _marked(body: wire_snapshots.MarkerBody) -> Marked:
 async def begin_lineage(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, ours: SnapshotsDep
 ) -> wire_snapshots.LineageReply:
-    """A restore that cannot repeat every batch exactly begins a new lineage, which goes on from the snapshot. Repeating it changes
-    nothing."""
+    """Begin a new lineage, after a restore that cannot repeat every batch exactly. Repeating the request changes nothing."""
     begun = await ours.snapshots.new_lineage(
         RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why
     )
@@ -65,16 +63,16 @@ async def begin_lineage(
 
 @router.put("/runs/{runId}/backup")
 async def set_backup(run_id: RunIdPath, body: wire_snapshots.BackupRequest, ours: SnapshotsDep) -> wire_snapshots.BackupReply:
-    """Back the run's state up to these blob stores, and restore it from those, from each container's next commit on."""
+    """Set the blob stores that the run backs up to and restores from. Each container follows with its next commit."""
     run = await ours.snapshots.set_backup(RunId(run_id), body.stores, body.restore_from)
     found = ours.blob_stores.backup(run.backup)
     return wire_snapshots.BackupReply(run_id=run.run_id, backup_to=found.to, restore_from=found.restore_from)
 
 
-# --- what people ask -------------------------------------------------------------------------------------------------
+# --- from operators -------------------------------------------------------------------------------------------------
 
-TaskQuery = Annotated[wire_snapshots.TaskText | None, Query(description="only this task's")]
-StageQuery = Annotated[wire_body.Name | None, Query(description="only this stage's")]
+TaskQuery = Annotated[wire_snapshots.TaskText | None, Query(description="only snapshots of this task")]
+StageQuery = Annotated[wire_body.Name | None, Query(description="only snapshots of this stage")]
 
 
 @router.get("/jobs/{job}/snapshots")
@@ -86,7 +84,7 @@ async def get_snapshots(
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_snapshots.SnapshotsReply:
-    """The snapshots of a job that are retained, newest first. Ask again with `before` = the answer's `next` for older ones."""
+    """The retained snapshots of a job, newest first. For the next page, set `before` to the answer's `next`."""
     found = await ours.registry.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
     following = found[limit - 1].row.seq if len(found) > limit else None
     return wire_snapshots.SnapshotsReply(job=job, snapshots=tuple(_snapshot(each) for each in found[:limit]), next=following)
@@ -96,7 +94,7 @@ async def get_snapshots(
 async def get_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
 ) -> wire_snapshots.SnapshotReply:
-    """One snapshot of a store. A checkpoint's id is of one store, so task and stage are told, too."""
+    """One snapshot. Its id is unique within a task and stage only, so both are needed."""
     return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
 
 
@@ -104,12 +102,12 @@ async def get_snapshot(
 async def verify_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
 ) -> wire_snapshots.OperationReply:
-    """Read a snapshot whole, and compare every size and hash. An errand: its result says what is wrong."""
+    """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is wrong."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
     found = (await ours.registry.snapshot(key, CommitId(checkpoint_id))).row
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
-    return _errand(
-        ours.errands.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
+    return _operation(
+        ours.operations.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
     )
 
 
@@ -117,7 +115,7 @@ async def verify_snapshot(
 async def restore_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
 ) -> wire_snapshots.RestoreReply:
-    """The next holder of the task goes back to this snapshot. Refused while a container holds the task."""
+    """Make the task's next owner restore this snapshot. Refused while a container owns the task."""
     found = await ours.registry.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
     return wire_snapshots.RestoreReply(
         job=job,
@@ -138,7 +136,7 @@ async def get_pins(job: JobPath, ours: SnapshotsDep) -> wire_snapshots.PinsReply
 
 @router.post("/jobs/{job}/pins", status_code=201)
 async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: SnapshotsDep) -> wire_snapshots.PinReply:
-    """Keep snapshots, whatever the retention says, until the pin expires or is deleted."""
+    """Keep snapshots regardless of the retention rules, until the pin expires or is deleted."""
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     return _pin(
@@ -148,7 +146,7 @@ async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: Sna
 
 @router.delete("/jobs/{job}/pins/{pinId}", status_code=204)
 async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId", max_length=300)], ours: SnapshotsDep) -> None:
-    """Take a pin away. What it alone kept goes."""
+    """Delete a pin. Snapshots that only this pin kept are deleted."""
     await ours.registry.unpin(JobName(job), pin_id)
 
 
@@ -157,28 +155,28 @@ async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId
 
 @router.post("/gc/plan", status_code=202)
 async def plan_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
-    """What a collection would condemn and delete now. An errand, which changes nothing."""
-    return _errand(ours.errands.start("plan", "", "blobs", lambda progress: _collect(ours, progress, dry=True)))
+    """What a garbage collection would condemn and delete now. A long-running operation; it changes nothing."""
+    return _operation(ours.operations.start("plan", "", "blobs", lambda progress: _collect(ours, progress, dry=True)))
 
 
 @router.post("/gc/run", status_code=202)
 async def run_collection(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
-    """Collect garbage now: condemn what nothing refers to, delete what was condemned a grace ago and is still not referred to. An
-    errand."""
-    return _errand(ours.errands.start("run", "", "blobs", lambda progress: _collect(ours, progress, dry=False)))
+    """Collect garbage now: condemn blobs that no snapshot refers to, and delete those that were condemned a grace period ago and are still
+    not referred to. A long-running operation."""
+    return _operation(ours.operations.start("run", "", "blobs", lambda progress: _collect(ours, progress, dry=False)))
 
 
 @router.post("/gc/audit", status_code=202)
 async def audit(ours: SnapshotsDep) -> wire_snapshots.OperationReply:
-    """Compare the blob stores with the registry, in both directions. An errand, which changes nothing."""
-    return _errand(ours.errands.start("audit", "", "blobs", ours.audits.audit))
+    """Compare the blob stores with the database, in both directions. A long-running operation; it changes nothing."""
+    return _operation(ours.operations.start("audit", "", "blobs", ours.audits.audit))
 
 
 @router.get("/gc/explain")
 async def explain(
     ours: SnapshotsDep, blob: Annotated[wire_snapshots.BlobText, Query(description="a blob's id")]
 ) -> wire_snapshots.ExplainsReply:
-    """Why a blob is there, and how long it will be."""
+    """Why a blob is kept, and until when."""
     grace = ours.collection.grace
     found = await ours.audits.explain(checked_blob_id(blob), grace)
     return wire_snapshots.ExplainsReply(blob=blob, stores=tuple(_explained(blob, each, grace) for each in found))
@@ -188,10 +186,10 @@ async def explain(
 async def get_operation(
     operation: Annotated[str, Path(max_length=300)],
     ours: SnapshotsDep,
-    wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for its end")] = 0,
+    wait: Annotated[float, Query(ge=0, le=30, description="seconds to wait for it to finish")] = 0,
 ) -> wire_snapshots.OperationReply:
-    """How far something that takes long has come."""
-    return _errand(await ours.errands.look(operation, timedelta(seconds=wait)))
+    """The progress of a long-running operation."""
+    return _operation(await ours.operations.poll(operation, timedelta(seconds=wait)))
 
 
 async def _collect(ours: Backups, progress: Progress, *, dry: bool) -> Mapping[str, Any]:
@@ -199,7 +197,7 @@ async def _collect(ours: Backups, progress: Progress, *, dry: bool) -> Mapping[s
     return {"dryRun": dry, "graceSeconds": ours.collection.grace.total_seconds(), "stores": [_collected(each) for each in found]}
 
 
-# --- spelling --------------------------------------------------------------------------------------------------------
+# --- rows as bodies --------------------------------------------------------------------------------------------------------
 
 
 def _task(task: str | None) -> TaskName | None:
@@ -248,19 +246,19 @@ def _pin(rows: Sequence[PinRow]) -> wire_snapshots.PinReply:
     )
 
 
-def _errand(errand: LongRunningOperation) -> wire_snapshots.OperationReply:
+def _operation(found: LongRunningOperation) -> wire_snapshots.OperationReply:
     return wire_snapshots.OperationReply(
-        operation=errand.errand,
-        kind=errand.kind,
-        subject=errand.subject,
-        state=errand.state.value,
-        unit=errand.progress.unit,
-        done=errand.progress.done,
-        total=errand.progress.total,
-        began_at=errand.began_at,
-        ended_at=errand.ended_at,
-        error=errand.error,
-        result=None if errand.result is None else dict(errand.result),
+        operation=found.operation_id,
+        kind=found.kind,
+        subject=found.subject,
+        state=found.state.value,
+        unit=found.progress.unit,
+        done=found.progress.done,
+        total=found.progress.total,
+        began_at=found.began_at,
+        ended_at=found.ended_at,
+        error=found.error,
+        result=None if found.result is None else dict(found.result),
     )
 
 

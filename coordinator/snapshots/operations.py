@@ -1,5 +1,5 @@
-"""Errands: what somebody asked for that takes long, and how far it has come. In memory: a restart forgets them, and they are asked for
-again."""
+"""Long-running operations (verify, collect garbage, audit): started by a request that answers 202, polled until done. Kept in memory: after
+a restart the client starts them again."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from sluice.core.errors import SluiceError, UnknownErrand
 
 log = logging.getLogger(__name__)
 
-REMEMBERED = 100
+KEPT_OPERATIONS = 100
+"""Finished operations that can still be polled."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """`done` of `total` `unit`; whoever does the work counts."""
+    """`done` of `total` `unit`. The work updates it."""
 
     unit: str
     done: int = 0
     total: int | None = None
 
 
-class ErrandState(StrEnum):
+class OperationState(StrEnum):
     RUNNING = "RUNNING"
     DONE = "DONE"
     FAILED = "FAILED"
@@ -36,77 +37,75 @@ class ErrandState(StrEnum):
 
 @dataclass(slots=True)
 class LongRunningOperation:
-    errand: str
+    operation_id: str
     kind: str
     subject: str
     progress: Progress
     began_at: datetime
-    state: ErrandState = ErrandState.RUNNING
+    state: OperationState = OperationState.RUNNING
     ended_at: datetime | None = None
     error: str | None = None
     result: Mapping[str, Any] | None = None
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 Work = Callable[[Progress], Awaitable[Mapping[str, Any]]]
 
 
 class Operations:
-    """`new_id` makes ids. Of one kind and subject at most one runs at a time."""
+    """`new_id` creates ids. At most one operation of a kind and subject runs at a time."""
 
     def __init__(self, clock: Clock, new_id: Callable[[], str]) -> None:
         self._clock = clock
         self._new_id = new_id
-        self._errands: dict[str, LongRunningOperation] = {}
+        self._operations: dict[str, LongRunningOperation] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, kind: str, subject: str, unit: str, work: Work) -> LongRunningOperation:
-        """Begin the work, or find it going on."""
-        for each in self._errands.values():
-            if (each.kind, each.subject, each.state) == (kind, subject, ErrandState.RUNNING):
+        """Start the work, or return the operation of the same kind and subject that is running."""
+        for each in self._operations.values():
+            if (each.kind, each.subject, each.state) == (kind, subject, OperationState.RUNNING):
                 return each
         made = LongRunningOperation(self._new_id(), kind, subject, Progress(unit), self._clock.now())
-        self._errands[made.errand] = made
+        self._operations[made.operation_id] = made
         self._forget()
-        task = asyncio.create_task(self._run(made, work), name=f"{kind} {made.errand}")
+        task = asyncio.create_task(self._run(made, work), name=f"{kind} {made.operation_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return made
 
     def _forget(self) -> None:
-        ended = [each for each in self._errands.values() if each.state is not ErrandState.RUNNING]
-        for each in ended[: max(0, len(self._errands) - REMEMBERED)]:
-            del self._errands[each.errand]
+        ended = [each for each in self._operations.values() if each.state is not OperationState.RUNNING]
+        for each in ended[: max(0, len(self._operations) - KEPT_OPERATIONS)]:
+            del self._operations[each.operation_id]
 
-    async def _run(self, errand: LongRunningOperation, work: Work) -> None:
+    async def _run(self, operation: LongRunningOperation, work: Work) -> None:
         try:
-            errand.result = await work(errand.progress)
-            errand.state = ErrandState.DONE
+            operation.result = await work(operation.progress)
+            operation.state = OperationState.DONE
         except SluiceError as error:
-            errand.state, errand.error = ErrandState.FAILED, f"{error.title()} {error}"
+            operation.state, operation.error = OperationState.FAILED, f"{error.title()} {error}"
         except Exception as error:
-            log.exception("%s %s failed", errand.kind, errand.subject)
-            errand.state, errand.error = ErrandState.FAILED, f"Sluice failed in a way that it does not know: {type(error).__name__}"
+            log.exception("%s %s failed", operation.kind, operation.subject)
+            operation.state, operation.error = OperationState.FAILED, f"internal error: {type(error).__name__}; see the coordinator's log"
         finally:
-            errand.ended_at = self._clock.now()
-            errand.over.set()
+            operation.ended_at = self._clock.now()
+            operation.finished.set()
 
-    async def look(self, errand: str, wait: timedelta) -> LongRunningOperation:
-        """How it is, as soon as it is over, or after `wait`. Raises UnknownErrand."""
-        found = self._errands.get(errand)
+    async def poll(self, operation_id: str, wait: timedelta) -> LongRunningOperation:
+        """The operation as soon as it has finished, or after `wait`. Raises UnknownErrand."""
+        found = self._operations.get(operation_id)
         if found is None:
-            raise UnknownErrand(
-                f"there is no errand {errand!r}; a restart of the coordinator forgets them: ask again for what it was to do"
-            )
+            raise UnknownErrand(f"no operation {operation_id!r} (operations are lost when the coordinator restarts): start it again")
         try:
             async with asyncio.timeout(wait.total_seconds()):
-                await found.over.wait()
+                await found.finished.wait()
         except TimeoutError:
             pass
         return found
 
     async def close(self) -> None:
-        """End all that run."""
+        """Cancel all running operations."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

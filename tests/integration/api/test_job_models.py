@@ -122,8 +122,8 @@ async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer
             raise AssertionError("unreachable")
 
     health = caller.coordinator.api.state.parts.health
-    silent = replace(health, systems={"log": Silent(caller.log.directory)}, patience=timedelta(milliseconds=20))
-    told = {check.name: (check.ok, check.told) for check in await silent.check()}
+    silent = replace(health, systems={"log": Silent(caller.log.directory)}, timeout=timedelta(milliseconds=20))
+    told = {check.name: (check.ok, check.text) for check in await silent.check()}
     assert told["system log"] == (False, "no answer within 0.02 s")
 
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uvloop
 
-from coordinator.server import ACCEPTS, StillHeap, listen, server, shared
+from coordinator.server import ACCEPTS, FrozenHeap, listen, server, shared
 from coordinator.settings import read_settings
 
 CONNECTIONS = 64
@@ -83,15 +83,15 @@ class Link:
 
 
 @pytest.fixture
-async def heap() -> AsyncIterator[StillHeap]:
-    made = StillHeap()
+async def heap() -> AsyncIterator[FrozenHeap]:
+    made = FrozenHeap()
     made.start()
     yield made
     made.stop()
     made.stop()
 
 
-async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: StillHeap) -> None:
+async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: FrozenHeap) -> None:
     kept = [Link() for _ in range(1000)]
     before = gc.get_freeze_count()
     gc.collect()
@@ -99,7 +99,7 @@ async def test_what_outlived_a_full_collection_is_not_looked_at_again(heap: Stil
     assert not any(isinstance(each, Link) for each in gc.get_objects())
 
 
-async def test_garbage_of_what_was_looked_at_long_ago_goes_with_a_collection_of_everything(heap: StillHeap) -> None:
+async def test_garbage_of_what_was_looked_at_long_ago_goes_with_a_collection_of_everything(heap: FrozenHeap) -> None:
     link = Link()
     gone = weakref.ref(link)
     gc.collect()

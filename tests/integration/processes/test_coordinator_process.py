@@ -120,7 +120,7 @@ def test_a_home_has_one_coordinator(tmp_path: Path) -> None:
     elsewhere = f"sqlite+aiosqlite:///{tmp_path / 'elsewhere.db'}"
     with running(tmp_path):
         told = refused("--home", str(tmp_path), "--port", "0", "--database-url", elsewhere)
-    assert f"{tmp_path} is another coordinator's: stop that one, or name another --home" in told
+    assert f"{tmp_path} is in use by another coordinator: stop it, or choose another --home" in told
 
 
 def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
