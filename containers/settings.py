@@ -1,4 +1,4 @@
-"""A container's settings, from the environment that its launcher made."""
+"""A container's settings, read from its environment variables."""
 
 from __future__ import annotations
 
@@ -19,56 +19,58 @@ class ContainerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     coordinator_url: str = "http://127.0.0.1:8180"
-    run_id: str = Field(min_length=1, description="the run that this container belongs to")
-    processor_id: str = Field("0", min_length=1, max_length=100, description="the slot in the job model")
+    run_id: str = Field(min_length=1, description="run that this container belongs to")
+    processor_id: str = Field("0", min_length=1, max_length=100, description="slot in the job model")
     execution_container_id: str = Field(
         default_factory=lambda: f"container-{uuid4().hex}",
         validation_alias="EXECUTION_ENV_CONTAINER_ID",
         max_length=300,
         pattern=r"^[\x21-\x7e]+$",
-        description="this incarnation; no other may ever have the same",
+        description="id of this incarnation; must never be used again",
     )
     host: str = Field(default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST")
     home: Path = Path(".sluice")
-    state_dir: Path | None = Field(None, description="where checkpoints live; default: state under home")
+    state_dir: Path | None = Field(None, description="directory of the checkpoints; default: state under home")
     master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
     sockets_dir: Path | None = Field(
-        None, description="where Spark and its Python workers meet; `sluice container` makes one, and deletes it"
+        None, description="directory of the sockets between Spark and its Python workers; `sluice container` creates and deletes it"
     )
-    class_archive: bool = Field(True, description="begin with the archive that `sluice class-archive` made of Spark's classes, if it has")
-    kafka_bootstrap: str = Field("", max_length=2000, description="where Kafka is for this container; default: as the coordinator says")
-    kafka_properties: Path | None = Field(None, description="a client.properties file: security.protocol, sasl.*, ssl.*")
-    max_rows: int = Field(50_000, ge=1, description="the most rows that a source reads per batch")
-    trigger_seconds: float = Field(1.0, ge=0)
-    connect_timeout_seconds: float = Field(300, ge=0, description="how long a starting container waits for the coordinator")
+    class_archive: bool = Field(True, description="start with the AppCDS archive that `sluice class-archive` created, if there is one")
+    kafka_bootstrap: str = Field(
+        "", max_length=2000, description="bootstrap servers of Kafka as seen from this container; default: those of the coordinator"
+    )
+    kafka_properties: Path | None = Field(None, description="a client.properties file with security.protocol, sasl.*, ssl.*")
+    max_rows: int = Field(50_000, ge=1, description="maximum number of rows that a source reads per batch")
+    trigger_seconds: float = Field(1.0, ge=0, description="shortest time from one batch of a query to the next")
+    connect_timeout_seconds: float = Field(
+        300, ge=0, description="how long a starting container waits for the coordinator and the blob stores"
+    )
     stop_timeout_seconds: float = Field(120, ge=0, description="how long a stop waits for running batches before it interrupts them")
-    spark_timeout_seconds: float = Field(60, gt=0, description="how long Spark may leave a sign of life unanswered")
+    spark_timeout_seconds: float = Field(60, gt=0, description="timeout of the liveness probe of Spark's JVM")
     executors_timeout_seconds: float = Field(
-        120, gt=0, description="with executors elsewhere: how long they may take to register, and then to show that they share our paths"
+        120, gt=0, description="with remote executors: timeout for their registration, and for the check that they share our directories"
     )
-    max_restarts: int = Field(5, ge=0, description="how often a failing query is started again within ten minutes")
-    restart_delay_seconds: float = Field(1.0, ge=0, description="before the first restart; doubled for each further one")
-    report_seconds: float = Field(1.0, gt=0, description="how often progress is reported at most")
+    max_restarts: int = Field(5, ge=0, description="how often a failing query is restarted within ten minutes")
+    restart_delay_seconds: float = Field(1.0, ge=0, description="pause before the first restart, doubled for each further one")
+    report_seconds: float = Field(1.0, gt=0, description="shortest time between two reports of progress")
     commit_interval_seconds: float = Field(
         10,
         ge=0,
         le=86_400,
-        description="how often state is backed up; 0: after every batch, and with task.write and task.foreach_batch before the next begins",
+        description="how often state is backed up; 0: after every batch, with task.write and task.foreach_batch before the next one starts",
     )
-    max_replay: int = Field(8, ge=1, description="after how many batches state is backed up although it is not yet time")
+    max_replay: int = Field(8, ge=1, description="back up state after this many batches, even before the interval ends")
     commit_max_delay_seconds: float = Field(60, ge=0, description="how late a backup may be before batches wait for it")
     commit_timeout_seconds: float = Field(
-        1800, gt=0, description="how long batches wait for a backup before the container ends; mind the coordinator's gc_grace_seconds"
+        1800, gt=0, description="how long batches wait for a backup before the container exits; see also the coordinator's gc_grace_seconds"
     )
-    standby_seconds: float = Field(
-        5, gt=0, description="with standby.replicas: how often copies of other tasks' state are brought up to date"
-    )
-    backup_packing: bool = Field(True, description="put small files into one blob; without, Samza's own code can restore snapshots")
-    backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run at a time, for each stage")
-    blob_ttl_days: float = Field(30, ge=1, le=3650, description="when blobs go that were uploaded and never became part of a snapshot")
-    metrics_host: str = Field("127.0.0.1", max_length=255, description="the address where Prometheus finds this container's metrics")
-    metrics_port: int = Field(0, ge=0, le=65535, description="the port for that; 0 chooses a free one")
-    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they win over Sluice's")
+    standby_seconds: float = Field(5, gt=0, description="with standby.replicas: how often the copies of other tasks' state are updated")
+    backup_packing: bool = Field(True, description="pack small files into one blob; if off, Samza's own code can restore the snapshots")
+    backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run concurrently, for each stage")
+    blob_ttl_days: float = Field(30, ge=1, le=3650, description="blobs that never became part of a snapshot expire after this many days")
+    metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
 
     @property
     def id(self) -> ExecutionContainerId:
@@ -84,7 +86,7 @@ class ContainerSettings(BaseSettings):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What every record of this container carries; the job is known when its file has been read."""
+        """What every log record of this container carries. The job is added when its file has been read."""
         return {"run": self.run_id, "processor": self.processor_id, "container": self.execution_container_id}
 
     @property
@@ -93,7 +95,7 @@ class ContainerSettings(BaseSettings):
 
     @property
     def scratch_directory(self) -> Path:
-        """Spark's own temporary files of this incarnation; the watchdog deletes it when the last of its processes is gone."""
+        """Spark's temporary files of this incarnation. The watchdog deletes it when the last process of the session has ended."""
         return (self.home / "spark" / directory_name(self.id)).absolute()
 
     @property
@@ -127,17 +129,17 @@ def read_container_settings() -> ContainerSettings:
     try:
         return ContainerSettings()
     except ValidationError as error:
-        told = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
-        raise BadSettings(told.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error
+        errors = "; ".join(f"SLUICE_{str(each['loc'][0]).upper()}: {each['msg']}" for each in error.errors())
+        raise BadSettings(errors.replace("SLUICE_EXECUTION_ENV", "EXECUTION_ENV").replace("SLUICE_SLUICE", "SLUICE")) from error
     except SettingsError as error:  # of the one variable that is JSON
         raise BadSettings(f"SLUICE_SPARK_CONF: not a JSON object: {error.__cause__}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """Every `interval`, or after `max_replay` batches if that is sooner; with an interval of zero after every batch, before the next
-    begins where that can be made to wait. A commit that is `max_delay` late holds batches back, and one that is later than that by
-    `timeout` ends the container."""
+    """When to commit: after `interval`, or after `max_replay` batches if that is sooner. With an interval of zero: after every batch, and
+    before the next one starts if its sink can wait. Batches wait for a commit that is `max_delay` late, and the container exits when it is
+    late by `timeout` more."""
 
     interval: timedelta
     max_replay: int
@@ -146,15 +148,16 @@ class CommitPolicy:
 
     @property
     def longest(self) -> timedelta:
-        """From the first blob of a snapshot to its report: a commit that is given up at its report, and the next one at once, which begins
-        with that."""
+        """The longest time from the first blob of a snapshot to its report: a commit whose report fails, and the next commit, which starts
+        with that report."""
         return 2 * (self.max_delay + self.timeout)
 
     def check(self, grace: timedelta) -> None:
-        """Raises BadSettings unless what a commit has uploaded is left alone, for `grace`, until it is reported."""
+        """Raises BadSettings if a commit may take longer than `grace`, after which the coordinator deletes blobs that no snapshot refers
+        to."""
         if self.longest >= grace:
             raise BadSettings(
                 f"a commit may take {self.longest} (twice SLUICE_COMMIT_MAX_DELAY_SECONDS and SLUICE_COMMIT_TIMEOUT_SECONDS), and after "
-                f"{grace} the coordinator deletes what no snapshot refers to: make one of these shorter, or the coordinator's "
-                "gc_grace_seconds longer"
+                f"{grace} the coordinator deletes what no snapshot refers to: decrease one of these settings, or increase the "
+                "coordinator's gc_grace_seconds"
             )

@@ -30,11 +30,11 @@ from sluice.wire import body as wire_body
 RATE_OVER = timedelta(seconds=10)
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds that a batch takes."""
+"""Bounds of the histogram of batch durations, in seconds."""
 
 
 class Meter:
-    """One stage of one task, since this container runs it: over all starts of its query. `restarts` tells how many there were after a
+    """What one stage of one task has done since this container acquired it. `restarts` returns how often its query was restarted after a
     failure; `trigger` is the shortest time from one batch to the next."""
 
     def __init__(self, start: StageStart, restarts: Callable[[], int], trigger: timedelta, clock: Clock) -> None:
@@ -46,18 +46,18 @@ class Meter:
         self.dropped_late = 0
         self.durations = Histogram(BOUNDS)
         self.parts: defaultdict[str, float] = defaultdict(float)
-        """Seconds, by Spark's names."""
+        """Seconds, by Spark's names of the parts of a batch."""
         self.last: Batch | None = None
         self.event_time_max: datetime | None = None
         self.behind: int | None = None
-        self.heard_at: datetime | None = None
-        """When a batch was committed, or none was needed."""
+        self.progress_at: datetime | None = None
+        """When a batch was committed, or the query found nothing to read."""
         self._trigger = trigger
         self._clock = clock
         self._recent: deque[tuple[float, float, int]] = deque()
 
     def committed(self, batch: Batch) -> wire_agents.StageMetricsBody:
-        """Take in a batch that was just committed."""
+        """Add a batch that was just committed; the metrics to report with it."""
         seconds = batch.duration_ms / 1000
         self.rows += batch.rows
         self.batches += 1
@@ -67,14 +67,14 @@ class Meter:
         self.dropped_late += batch.state.dropped_late if batch.state else 0
         self.event_time_max = batch.event_time_max or self.event_time_max
         self.behind = batch.behind
-        self.last, self.heard_at = batch, self._clock.now()
+        self.last, self.progress_at = batch, self._clock.now()
         now = self._clock.elapsed()
         self._recent.append((now - seconds, now, batch.rows))
         return self._body(batch.rows, self._rate(now))
 
     def idle(self) -> wire_agents.StageMetricsBody:
-        """The query has looked for something to read and found nothing."""
-        self.behind, self.heard_at = 0, self._clock.now()
+        """The query has found nothing to read; the metrics to report."""
+        self.behind, self.progress_at = 0, self._clock.now()
         self._recent.clear()
         return self._body(0, 0.0)
 
@@ -104,7 +104,7 @@ class Meter:
 LABELS = ["task", "stage"]
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
-"""Every address of the machine: others need its name instead."""
+"""Hosts that stand for every address of the machine: other machines need its name instead."""
 
 
 class ContainerCollector(Collector):
@@ -133,8 +133,8 @@ class ContainerCollector(Collector):
     def _collect(self) -> Iterable[Metric]:
         left = self._lease_left()
         if left is not None:
-            told = "How long this container may still act without an answer to a heartbeat."
-            yield GaugeMetricFamily("sluice_container_lease_seconds_left", told, left.total_seconds())
+            help_text = "How long this container may run without a further renewal of its lease."
+            yield GaugeMetricFamily("sluice_container_lease_seconds_left", help_text, left.total_seconds())
         yield GaugeMetricFamily("sluice_container_tasks_owned", "Tasks that this container owns.", self._tasks_held())
         trigger = self._trigger.total_seconds()
         yield GaugeMetricFamily("sluice_container_trigger_seconds", "The shortest time from one batch of a query to its next.", trigger)
@@ -145,16 +145,18 @@ class ContainerCollector(Collector):
 
 
 def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
-    """What adds up."""
+    """Counters and histograms."""
     rows = CounterMetricFamily("sluice_stage_input_rows", "Rows that batches have read.", labels=LABELS)
     batches = CounterMetricFamily("sluice_stage_batches", "Batches committed.", labels=LABELS)
-    restarts = CounterMetricFamily("sluice_stage_restarts", "How often the query was started again after a failure.", labels=LABELS)
+    restarts = CounterMetricFamily("sluice_stage_restarts", "How often the query was restarted after a failure.", labels=LABELS)
     late = CounterMetricFamily(
-        "sluice_stage_rows_dropped_by_watermark", "Rows, or partial aggregates, that came too late and were dropped.", labels=LABELS
+        "sluice_stage_rows_dropped_by_watermark", "Rows, or partial aggregates, that were dropped because they were late.", labels=LABELS
     )
     took = HistogramMetricFamily("sluice_stage_batch_duration_seconds", "How long batches took.", labels=LABELS)
     parts = CounterMetricFamily(
-        "sluice_stage_batch_part_seconds", "What the time of batches went to, by Spark's names of the parts.", labels=[*LABELS, "part"]
+        "sluice_stage_batch_part_seconds",
+        "How long each part of the batches took, by Spark's names of the parts.",
+        labels=[*LABELS, "part"],
     )
     for each in stages:
         labels = [each.task, each.stage]
@@ -169,24 +171,26 @@ def _work(stages: Iterable[Meter]) -> Iterable[Metric]:
 
 
 def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
-    """How things stand after the last batch; what a stage has not, such as state, has no series."""
+    """Gauges, as of the last batch. There is no series for what a stage does not have, such as state."""
     behind = GaugeMetricFamily("sluice_stage_lag_records", "Records that the sources had beyond the last batch.", labels=LABELS)
     rows = GaugeMetricFamily("sluice_stage_state_rows", "Rows in the state stores.", labels=LABELS)
     memory = GaugeMetricFamily("sluice_stage_state_bytes", "Memory that the state stores use.", labels=LABELS)
     disk = GaugeMetricFamily("sluice_stage_state_disk_bytes", "Size of the state stores' table files.", labels=LABELS)
-    lag = GaugeMetricFamily("sluice_stage_watermark_lag_seconds", "By how much the watermark is behind the time of day.", labels=LABELS)
+    lag = GaugeMetricFamily("sluice_stage_watermark_lag_seconds", "By how much the watermark is behind the current time.", labels=LABELS)
     delay = GaugeMetricFamily(
         "sluice_stage_watermark_delay_seconds", "By how much the watermark is behind the newest event time read.", labels=LABELS
     )
-    heard = GaugeMetricFamily(
-        "sluice_stage_last_progress_timestamp_seconds", "When a batch was committed last, or nothing was found to read.", labels=LABELS
+    progress = GaugeMetricFamily(
+        "sluice_stage_last_progress_timestamp_seconds",
+        "When a batch was committed last, or the query found nothing to read.",
+        labels=LABELS,
     )
     for each in stages:
         labels, last = [each.task, each.stage], each.last
         if each.behind is not None:
             behind.add_metric(labels, each.behind)
-        if each.heard_at is not None:
-            heard.add_metric(labels, each.heard_at.timestamp())
+        if each.progress_at is not None:
+            progress.add_metric(labels, each.progress_at.timestamp())
         if last is not None and last.state is not None:
             rows.add_metric(labels, last.state.rows)
             memory.add_metric(labels, last.state.memory_bytes)
@@ -195,12 +199,12 @@ def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
             lag.add_metric(labels, (now - last.watermark).total_seconds())
             if each.event_time_max is not None:
                 delay.add_metric(labels, (each.event_time_max - last.watermark).total_seconds())
-    return behind, rows, memory, disk, lag, delay, heard
+    return behind, rows, memory, disk, lag, delay, progress
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsServer:
-    """A server of metrics. `address` is what others find it by, "host:port"; None if that cannot be said so that they would."""
+    """The HTTP server of the metrics. `address`: its "host:port" for other machines; None if the host name is not a valid one."""
 
     server: WSGIServer
     address: str | None
@@ -210,7 +214,7 @@ class MetricsServer:
         return int(self.server.server_port)
 
     def close(self) -> None:
-        """It ends within half a second; nobody waits for that."""
+        """Stop the server, within half a second, without waiting for that."""
         threading.Thread(target=self._end, name="sluice-metrics-end", daemon=True).start()
 
     def _end(self) -> None:
@@ -219,8 +223,8 @@ class MetricsServer:
 
 
 def serve_metrics(collector: Collector, host: str, port: int, known_as: str) -> MetricsServer:
-    """Serve on the address; port 0 takes a free one. Where that is every address of the machine, others are told the name `known_as`.
-    Blocks while the machine's name is looked up. Raises OSError when the address cannot be had."""
+    """Serve on the address; port 0 takes a free one. If the host stands for every address of the machine, the server's address has the name
+    `known_as`. Blocks while the machine's name is looked up. Raises OSError when the address cannot be used."""
     registry = CollectorRegistry()
     registry.register(collector)
     server, _ = start_http_server(port, host, registry)
@@ -248,8 +252,8 @@ def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfer
     name = f"sluice_stage_{what}"
     files = CounterMetricFamily(f"{name}_{done}_files", f"Files {done}.", labels=LABELS)
     size = CounterMetricFamily(f"{name}_{done}_bytes", f"Bytes {done}.", labels=LABELS)
-    kept_files = CounterMetricFamily(f"{name}_retained_files", "Files that were where they should be already.", labels=LABELS)
-    kept_size = CounterMetricFamily(f"{name}_retained_bytes", "Bytes that were where they should be already.", labels=LABELS)
+    kept_files = CounterMetricFamily(f"{name}_retained_files", "Files that were at their destination already.", labels=LABELS)
+    kept_size = CounterMetricFamily(f"{name}_retained_bytes", "Bytes that were at their destination already.", labels=LABELS)
     left_files = GaugeMetricFamily(f"{name}_remaining_files", "Files that are still to be transferred.", labels=LABELS)
     left_size = GaugeMetricFamily(f"{name}_remaining_bytes", "Bytes that are still to be transferred.", labels=LABELS)
     failed = CounterMetricFamily(f"{name}_failures", "How often it failed.", labels=LABELS)
@@ -268,7 +272,7 @@ def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfer
 
 def _of_copies(copies: Copies) -> Iterable[Metric]:
     at = GaugeMetricFamily(
-        "sluice_stage_standby_timestamp_seconds", "When the copy of another slot's state was changed last.", labels=LABELS
+        "sluice_stage_standby_timestamp_seconds", "When the copy of another slot's state was updated last.", labels=LABELS
     )
     batch = GaugeMetricFamily("sluice_stage_standby_batch", "The last batch in the copy of another slot's state.", labels=LABELS)
     for key, each in copies.items():
@@ -295,7 +299,7 @@ def _durability(meters: BackupMeters) -> Iterable[Metric]:
 def _requests(requests: Requests) -> Iterable[Metric]:
     labels = ["operation", "purpose"]
     asked = CounterMetricFamily("sluice_container_blob_requests", "Requests to blob stores, every attempt.", labels=labels)
-    failed = CounterMetricFamily("sluice_container_blob_requests_failed", "Those that failed.", labels=labels)
+    failed = CounterMetricFamily("sluice_container_blob_requests_failed", "Requests that failed.", labels=labels)
     for kind, count in sorted(dict(requests.asked).items()):
         asked.add_metric([kind.operation, kind.purpose], count)
         failed.add_metric([kind.operation, kind.purpose], dict(requests.failed).get(kind, 0))

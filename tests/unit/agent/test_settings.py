@@ -121,5 +121,5 @@ def test_a_commit_must_be_shorter_than_the_coordinator_leaves_garbage_alone(give
     given.setenv("SLUICE_COMMIT_TIMEOUT_SECONDS", "20")
     policy = read_container_settings().commit_policy
     policy.check(timedelta(seconds=61))
-    with pytest.raises(BadSettings, match="gc_grace_seconds longer"):
+    with pytest.raises(BadSettings, match="increase the coordinator's gc_grace_seconds"):
         policy.check(timedelta(seconds=60))
