@@ -86,7 +86,7 @@ class Registrations:
         """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
         answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, or LeaseLost for a replaced
         incarnation."""
-        return await self._registrations.ask((run_id, new))
+        return await self._registrations.submit((run_id, new))
 
     async def _register_all(self, asked: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
         """All in one transaction, one after the other; one that is refused has written nothing. Their leases begin when it has ended,
@@ -159,7 +159,7 @@ class Registrations:
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
         """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice.
         Raises UnknownContainer."""
-        return await self._exits.ask(_Exit(execution_id, exit_code, reason))
+        return await self._exits.submit(_Exit(execution_id, exit_code, reason))
 
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
         """All in one transaction, one after the other."""

@@ -203,7 +203,7 @@ class Adoptions:
         Raises UnknownRun, UnknownContainer, UnknownVersion for one that the run has not come to, and LeaseLost for an incarnation that is
         not valid.
         """
-        return await self._reports.ask(report)
+        return await self._reports.submit(report)
 
     async def _record_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:

@@ -1,7 +1,7 @@
-"""Questions that come while others are being answered are answered together: a transaction for many costs little more than one for one.
+"""Group commit: requests that arrive while a transaction is running share the next one.
 
-Nobody waits for company: a question that comes alone is answered alone, at once. Under load, as when a fleet of thousands starts, a
-transaction's fixed costs, and above all its fsync, are shared.
+A request that arrives when none is running does not wait for others. Under load, as when thousands of containers register, requests share
+the fixed cost of a transaction, above all its fsync.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ Result = TypeVar("Result")
 
 
 class GroupCommit(Generic[Request, Result]):
-    """`answer_all` answers up to `most` questions in the order in which they came: a reply or an error for each. What it raises is
-    everybody's answer. One event loop's; no locks."""
+    """`run_batch` gets up to `limit` requests in order of arrival and returns a result or an error for each; if it raises, every request of
+    the batch fails. For one event loop; it needs no locks."""
 
-    def __init__(self, answer_all: Callable[[Sequence[Request]], Awaitable[Sequence[Result | SluiceError]]], most: int = 100) -> None:
-        self._answer_all = answer_all
-        self._most = most
+    def __init__(self, run_batch: Callable[[Sequence[Request]], Awaitable[Sequence[Result | SluiceError]]], limit: int = 100) -> None:
+        self._run_batch = run_batch
+        self._limit = limit
         self._waiting: deque[tuple[Request, asyncio.Future[Result]]] = deque()
-        self._answering: asyncio.Task[None] | None = None
+        self._runner: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Request) -> Result:
-        """The reply. Raises the error that is the answer. Who stops waiting does not undo what is done for the question."""
-        told: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, told))
-        if self._answering is None:
-            self._answering = asyncio.create_task(self._answer(), name="gathering")
-        return await told
+    async def submit(self, request: Request) -> Result:
+        """Returns the request's result, or raises its error. Cancelling it does not undo the work."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, result))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run(), name="group commit")
+        return await result
 
-    async def _answer(self) -> None:
+    async def _run(self) -> None:
         try:
             while self._waiting:
-                some = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-                for (_, told), reply in zip(some, await self._replies([question for question, _ in some]), strict=True):
-                    if told.done():  # nobody waits any more
+                batch = [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
+                for (_, future), result in zip(batch, await self._results([request for request, _ in batch]), strict=True):
+                    if future.done():  # cancelled
                         continue
-                    if isinstance(reply, Exception):
-                        told.set_exception(reply)
+                    if isinstance(result, Exception):
+                        future.set_exception(result)
                     else:
-                        told.set_result(reply)
+                        future.set_result(result)
         finally:
-            self._answering = None
+            self._runner = None
 
-    async def _replies(self, questions: Sequence[Request]) -> Sequence[Result | Exception]:
+    async def _results(self, requests: Sequence[Request]) -> Sequence[Result | Exception]:
         try:
-            return await self._answer_all(questions)
+            return await self._run_batch(requests)
         except Exception as error:
-            return [error] * len(questions)
+            return [error] * len(requests)
