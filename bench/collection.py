@@ -28,7 +28,7 @@ from coordinator.app import prepare, stores_of_blobs
 from coordinator.blobpool import BlobStores
 from coordinator.settings import read_settings
 from coordinator.snapshots.gc import Collected, Collection
-from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, open_store
@@ -113,7 +113,7 @@ async def fill(home: Path) -> None:
     store = open_store(settings.database)
     try:
         await prepare(settings, store)
-        blob_stores = stores_of_blobs(settings, SystemClock(), {}, partial(is_ours, store))
+        blob_stores = stores_of_blobs(settings, SystemClock(), {}, partial(owns_blob_store, store))
         await blob_stores.opened(LOCAL)
         for number in range(STORES):
             task = TaskName(f"Partition {number}")
@@ -175,7 +175,7 @@ async def collect(home: Path) -> dict[str, float]:
     """Two passes. Raises BenchFailed when they do not find what there is."""
     settings, clock = read_settings(home=home), SystemClock()
     store = open_store(settings.database)
-    blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
+    blob_stores = stores_of_blobs(settings, clock, {}, partial(owns_blob_store, store))
     collection = Collection(
         store,
         blob_stores,

@@ -27,7 +27,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
 from coordinator.settings import read_settings
-from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.store import tables
 from coordinator.store.fleet import ContainerRow, ContainerState, container_columns
 from coordinator.store.runs import RunRow
@@ -75,7 +75,7 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         make_stream(home, partitions)
         systems = {"log": LogSystem(settings.log_directory)}
         clock = SystemClock()
-        blob_stores = stores_of_blobs(settings, clock, {}, partial(is_ours, store))
+        blob_stores = stores_of_blobs(settings, clock, {}, partial(owns_blob_store, store))
         deployments = Deployments(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
         await _register_all(store, await deployments.deploy(spec_of(run_request(containers))), containers)
     finally:

@@ -46,7 +46,7 @@ from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
-from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
@@ -140,7 +140,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     requests: dict[str, Requests] = {}
-    blob_stores = stores_of_blobs(settings, clock, requests, partial(is_ours, store))
+    blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, is_known, known_stores, only, registered
+from coordinator.snapshots.inventory import StageSnapshots, find_blob, is_known, stage_snapshots, stages_by_prefix
 from coordinator.snapshots.operations import Progress
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
@@ -118,12 +118,12 @@ class Audits:
 
     async def _explain(self, name: BlobStoreName, blob: BlobId, grace: timedelta) -> Explained:
         blobs = await self._blob_stores.opened(name)
-        listed = await only(blobs, blob)
+        listed = await find_blob(blobs, blob)
         job, prefix, _ = split(blob)
         async with self._store.read() as tx:
-            known = await known_stores(tx, JobName(job)) if job and await is_known(tx, JobName(job)) else None
+            known = await stages_by_prefix(tx, JobName(job)) if job and await is_known(tx, JobName(job)) else None
             key = (known or {}).get(prefix)
-            store = None if key is None else await registered(tx, key)
+            store = None if key is None else await stage_snapshots(tx, key)
             condemned = next(iter(await tx.cleanup.marked(name, blob[:-1], blob)), None)
         since = condemned.marked_at if condemned is not None and condemned.blob == blob else None
         by: list[str] = []
@@ -137,7 +137,7 @@ class Audits:
         size, modified = (None, None) if listed is None else (listed.size, listed.modified)
         return Explained(name, listed is not None, size, modified, verdict, why, by, since)
 
-    async def _referring(self, name: BlobStoreName, blobs: BlobStore, store: Registered, blob: BlobId) -> list[str]:
+    async def _referring(self, name: BlobStoreName, blobs: BlobStore, store: StageSnapshots, blob: BlobId) -> list[str]:
         found, about = [], About.of_stage(Purpose.AUDIT, store.key)
         for row in store.snapshots:
             if name not in row.markers:
@@ -167,7 +167,7 @@ class Audits:
             jobs = {*await tx.snapshots.jobs(), *(row.job for row in await tx.runs.jobs())}
         for job in sorted(jobs):
             async with self._store.read() as tx:
-                stores = await known_stores(tx, job)
+                stores = await stages_by_prefix(tx, job)
             for prefix in sorted(stores):
                 await self._audit_store(name, blobs, prefix, stores[prefix], audited, progress)
         async for page in blobs.list("jobs/", ABOUT):
@@ -183,7 +183,7 @@ class Audits:
     ) -> None:
         """The listing comes before the registry: what is reported meanwhile is in the second and may not be in the first."""
         async with self._store.read() as tx:
-            known = await registered(tx, key)
+            known = await stage_snapshots(tx, key)
         wanted = await self._wanted(name, blobs, known, audited)
         needed = known.references()
         async for page in blobs.list(prefix, ABOUT):
@@ -200,7 +200,7 @@ class Audits:
                 if len(audited.first_missing) < SHOWN:
                     audited.first_missing[blob] = checkpoint
 
-    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: Registered, audited: Audited) -> dict[BlobId, CommitId]:
+    async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: StageSnapshots, audited: Audited) -> dict[BlobId, CommitId]:
         """What the snapshots of a store refer to, each with one of them."""
         wanted: dict[BlobId, CommitId] = {}
         for row in known.snapshots:
@@ -218,9 +218,9 @@ class Audits:
             wanted |= dict.fromkeys(index.blobs - wanted.keys(), row.checkpoint)
         return wanted
 
-    async def _gone(self, known: Registered, blob: BlobId, checkpoint: CommitId, blobs: BlobStore) -> bool:
+    async def _gone(self, known: StageSnapshots, blob: BlobId, checkpoint: CommitId, blobs: BlobStore) -> bool:
         """Whether it is really missing: its snapshot may have been retired, and the blob collected, while we looked."""
-        if await only(blobs, blob) is not None:
+        if await find_blob(blobs, blob) is not None:
             return False
         async with self._store.read() as tx:
             return await tx.snapshots.get(known.key, checkpoint) is not None

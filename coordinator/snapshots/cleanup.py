@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import registered
+from coordinator.snapshots.inventory import stage_snapshots
 from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueTally
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
@@ -168,7 +168,7 @@ class CleanUp:
         """As the registry stands now: what was true when the item was queued may not be any more."""
         lineage = Lineage(item.subject.rstrip("/").rpartition("/")[2])
         async with self.store.read() as tx:
-            known = await registered(tx, key)
+            known = await stage_snapshots(tx, key)
         needed = known.references()
         blobs, about = await self.blob_stores.opened(item.blob_store), About.of_stage(Purpose.CLEANUP, key)
         async for page in blobs.list(offsets_prefix(key, lineage), about):

@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import Registered, is_known, is_ours, known_stores, registered
+from coordinator.snapshots.inventory import StageSnapshots, is_known, owns_blob_store, stage_snapshots, stages_by_prefix
 from coordinator.snapshots.operations import Progress
 from coordinator.store.cleanup import MarkedBlobRow
 from coordinator.store.sql import Store
@@ -75,7 +75,7 @@ class _Scope:
     """One store while its blobs go by; `references` None: it is not judged."""
 
     prefix: str
-    known: Registered | None = None
+    known: StageSnapshots | None = None
     references: References | None = None
     why_not: str = ""
 
@@ -147,7 +147,7 @@ class Collection:
 
     async def _pass(self, name: BlobStoreName, progress: Progress, *, dry: bool) -> Collected:
         collected, blobs = Collected(name), await self._blob_stores.opened(name)
-        if not await is_ours(self._store, name, blobs):
+        if not await owns_blob_store(self._store, name, blobs):
             collected.not_judged["jobs/"] = "another registry calls this blob store its own: `sluice rebuild` takes it over"
             return collected
         after, scope, totals = "", _Scope(""), self.totals[name]
@@ -175,8 +175,8 @@ class Collection:
         async with self._store.read() as tx:
             if not await is_known(tx, job):
                 return _Scope(prefix, why_not=f"the registry has no job {job}: `sluice rebuild` makes it known")
-            key = (await known_stores(tx, job)).get(prefix)
-            known = Registered(StageKey(job, TaskName(""), StageName(""))) if key is None else await registered(tx, key)
+            key = (await stages_by_prefix(tx, job)).get(prefix)
+            known = StageSnapshots(StageKey(job, TaskName(""), StageName(""))) if key is None else await stage_snapshots(tx, key)
         return await self._with_references(name, _Scope(prefix, known), blobs)
 
     async def _with_references(self, name: BlobStoreName, scope: _Scope, blobs: BlobStore) -> _Scope:
@@ -217,7 +217,7 @@ class Collection:
         if not scope.known.key.task:
             return True
         async with self._store.read() as tx:
-            now = await registered(tx, scope.known.key)
+            now = await stage_snapshots(tx, scope.known.key)
         return {each.seq for each in now.snapshots} <= {each.seq for each in scope.known.snapshots} and now.current == scope.known.current
 
     async def _delete(self, name: BlobStoreName, blobs: BlobStore, scope: _Scope, found: Sequence[Found], collected: Collected) -> None:

@@ -1,6 +1,7 @@
-"""Which coordinator database owns a blob store, and what the catalog says of a store. A fresh database lists no snapshots, so every blob
-would look like garbage to it. Each database therefore writes its id to every blob store it uses, and only the one that wrote last may
-delete.
+"""Which coordinator database owns a blob store, and which snapshots of a stage the database lists.
+
+A fresh database lists no snapshots, so every blob would look like garbage to it. Each database therefore writes its id to every blob store
+it uses, and only the one that wrote last may delete.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_p
 
 
 async def is_known(tx: ReadTransaction, job: JobName) -> bool:
-    """Whether the registry has heard of the job: what it has not heard of is nobody's garbage."""
+    """Whether the database has a run or a snapshot of the job. Blobs of other jobs are never garbage."""
     return await tx.runs.current(job) is not None or bool(await tx.snapshots.page(job, None, None, None, 1))
 
 
-async def known_stores(tx: ReadTransaction, job: JobName) -> Mapping[str, StageKey]:
-    """The stores of a job that the registry knows, by their prefixes."""
+async def stages_by_prefix(tx: ReadTransaction, job: JobName) -> Mapping[str, StageKey]:
+    """The stages of a job that the database knows, by the prefixes of their blobs."""
     keys = [*await tx.snapshots.stages(job), *(row.key for row in await tx.fleet.stage_states(job))]
     return {stage_prefix(key): key for key in keys}
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
-    """What the registry says of a store: its retained snapshots, newest first, and the lineage that it goes on under."""
+class StageSnapshots:
+    """The retained snapshots of a stage, newest first, and its current lineage."""
 
     key: StageKey
     snapshots: Sequence[SnapshotRow] = ()
     current: Lineage | None = None
 
     def indexes(self, blob_store: BlobStoreName) -> Sequence[BlobId]:
-        """Of the snapshots that are in that blob store."""
+        """The indexes of the snapshots that are in that blob store."""
         return [each.markers[blob_store].index for each in self.snapshots if blob_store in each.markers]
 
     def references(self) -> References:
-        """Still without those of the indexes."""
+        """Which offset-log entries are needed. The blobs that the indexes list have to be added."""
         return References(floors([(each.lineage, each.batch_id) for each in self.snapshots]), self.current)
 
 
-async def registered(tx: ReadTransaction, key: StageKey) -> Registered:
+async def stage_snapshots(tx: ReadTransaction, key: StageKey) -> StageSnapshots:
     row = await tx.fleet.stage_state(key)
-    return Registered(key, await tx.snapshots.of_stage(key), row.lineage if row else None)
+    return StageSnapshots(key, await tx.snapshots.of_stage(key), row.lineage if row else None)
 
 
-async def only(blobs: BlobStore, blob: BlobId) -> Listed | None:
-    """The one blob of that id, if it is there."""
+async def find_blob(blobs: BlobStore, blob: BlobId) -> Listed | None:
+    """The blob with exactly that id; None if there is none."""
     async for page in blobs.list(blob, About(Purpose.AUDIT)):
         return next((each for each in page if each.blob == blob), None)
     return None
@@ -61,8 +62,8 @@ PREFIX = "registries/"
 ABOUT = About(Purpose.OPEN)
 
 
-async def last_registry(blobs: BlobStore) -> BlobId | None:
-    """The blob that names the registry of the blob store; None where there was none yet."""
+async def last_owner(blobs: BlobStore) -> BlobId | None:
+    """The blob with the id of the database that owns the blob store; None if no database has written one."""
     found = None
     async for page in blobs.list(PREFIX, ABOUT):
         for listed in page:
@@ -70,30 +71,30 @@ async def last_registry(blobs: BlobStore) -> BlobId | None:
     return found
 
 
-async def is_ours(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
-    """Whether this registry is the blob store's; one without any becomes ours if nothing was backed up to it before."""
+async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -> bool:
+    """Whether this database owns the blob store. It takes the ownership of a blob store without an owner and without snapshots."""
     async with store.read() as tx:
         ours = await tx.cleanup.owner_id(name)
-    last = await last_registry(blobs)
+    last = await last_owner(blobs)
     if ours is not None:
         if last is None:
             await _sign(blobs, ours, 0)
-            last = await last_registry(blobs)
+            last = await last_owner(blobs)
         return last is not None and last.endswith(f"-{ours}")
     if last is not None or await _used(blobs):
         return False
-    await take_over(store, name, blobs)
+    await take_ownership(store, name, blobs)
     return True
 
 
-async def take_over(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
-    """Make this registry the blob store's: what is in it is registered. The id is in the database first, so this may run twice."""
+async def take_ownership(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
+    """Make this database the owner of a blob store whose snapshots it lists. The database stores its id first, so this may run twice."""
     async with store.begin() as tx:
         ours = await tx.cleanup.owner_id(name)
         if ours is None:
             ours = new_id()
             await tx.cleanup.put_owner_id(name, ours)
-    last = await last_registry(blobs)
+    last = await last_owner(blobs)
     if last is None or not last.endswith(f"-{ours}"):
         await _sign(blobs, ours, 0 if last is None else _number(last) + 1)
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
-from coordinator.snapshots.inventory import take_over
+from coordinator.snapshots.inventory import take_ownership
 from coordinator.snapshots.operations import Progress
 from coordinator.store.fleet import StageStateRow, TaskOwnershipRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
@@ -178,7 +178,7 @@ async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Re
             await _forget(tx, job)
         await _write(tx, clock.now(), rebuilt)
     for name in blob_stores.names:
-        await take_over(store, name, await blob_stores.opened(name))
+        await take_ownership(store, name, await blob_stores.opened(name))
 
 
 async def _forget(tx: WriteTransaction, job: JobName) -> None:

@@ -232,7 +232,7 @@ class UnknownPin(NotFound):
 
 
 class UnknownErrand(NotFound):
-    """There is no such errand."""
+    """There is no such operation."""
 
 
 class TaskHeld(Conflict):

@@ -17,7 +17,7 @@ from coordinator.fleet.notices import Notices
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
-from coordinator.snapshots.inventory import is_ours
+from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import MarkerRow
@@ -99,7 +99,7 @@ class World:
         """Start the coordinator anew, with this blob store: what was in memory is gone."""
 
         async def greet(name: BlobStoreName, opened: BlobStore) -> object:
-            return await is_ours(self.store, name, opened)
+            return await owns_blob_store(self.store, name, opened)
 
         stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
         self.blobs = blobs

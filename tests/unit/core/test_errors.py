@@ -51,7 +51,7 @@ WIRE = {
     ("blob-store-unusable", 422, "The blob store is not there, is not ours, or may not be written."),
     ("unknown-snapshot", 404, "There is no such snapshot."),
     ("unknown-pin", 404, "There is no such pin."),
-    ("unknown-errand", 404, "There is no such errand."),
+    ("unknown-errand", 404, "There is no such operation."),
     ("task-held", 409, "A container holds the task."),
     ("state-unregistered", 409, "A blob store has snapshots of the job that the coordinator does not know."),
     ("registry-not-empty", 422, "The registry knows snapshots already."),
