@@ -1,5 +1,4 @@
-"""What every `Store` must do for versions of job models: the promises of `coordinator/store/jobmodels.py`, as tests; inherited by
-`StoreContract`."""
+"""Job models, assignments and monitored streams: what each database must do; inherited by `StoreContract`."""
 
 from __future__ import annotations
 
@@ -8,15 +7,36 @@ from dataclasses import fields
 from coordinator.store.jobmodels import ModelHead, ModelRow
 from coordinator.store.sql import Store
 from sluice.core.expansion import Verdict
-from sluice.core.ids import StreamId
-from tests.contracts.rows import JOB, NOON, OTHER, model_row, monitored_stream_row
+from sluice.core.grouping import Previous
+from sluice.core.ids import Ssp, StreamId, TaskName
+from tests.contracts.rows import (
+    JOB,
+    NOON,
+    OTHER,
+    SSP,
+    model_row,
+    monitored_stream_row,
+    run_row,
+)
 
 
 def head(row: ModelRow) -> ModelHead:
     return ModelHead(**{each.name: getattr(row, each.name) for each in fields(ModelHead)})
 
 
-class StoreVersionsContract:
+class JobModelsContract:
+    async def test_an_assignment_replaces_the_last_as_a_whole(self, store: Store) -> None:
+        first = Previous({SSP: TaskName("t"), Ssp("log", "x", 0): TaskName("u")}, {SSP.stream_id: 4, StreamId("log", "x"): 1}, "g")
+        second = Previous({SSP: TaskName("v")}, {SSP.stream_id: 8}, "h")
+        async with store.begin() as tx:
+            await tx.runs.put(run_row())
+            await tx.jobmodels.put_assignment(JOB, first)
+            assert await tx.jobmodels.assignment(JOB) == first
+            await tx.jobmodels.put_assignment(JOB, second)
+        async with store.read() as tx:
+            assert await tx.jobmodels.assignment(JOB) == second
+            assert await tx.jobmodels.assignment(OTHER) == Previous()
+
     async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
         async with store.begin() as tx:
             for version in (1, 2, 10):
@@ -37,7 +57,7 @@ class StoreVersionsContract:
             assert list(await tx.jobmodels.page(JOB, 2, 2)) == [head(model_row(1))]
             assert list(await tx.jobmodels.page(JOB, 1, 2)) == []
 
-    async def test_every_field_of_a_watched_stream_comes_back(self, store: Store) -> None:
+    async def test_every_field_of_a_monitored_stream_comes_back(self, store: Store) -> None:
         full = monitored_stream_row(verdict=Verdict.REFUSED, seen=None, kept_from=8)
         async with store.begin() as tx:
             await tx.jobmodels.put_monitored(JOB, [full])
@@ -46,7 +66,7 @@ class StoreVersionsContract:
             assert list(await tx.jobmodels.monitored(JOB)) == [full]
             assert full.stream_id == StreamId("kafka", "ads.clicks")
 
-    async def test_watched_streams_are_replaced_as_a_whole_and_those_of_other_jobs_stay(self, store: Store) -> None:
+    async def test_monitored_streams_are_replaced_as_a_whole_and_those_of_other_jobs_stay(self, store: Store) -> None:
         async with store.begin() as tx:
             await tx.jobmodels.put_monitored(JOB, [monitored_stream_row("b"), monitored_stream_row("a")])
             await tx.jobmodels.put_monitored(OTHER, [monitored_stream_row("a", OTHER)])

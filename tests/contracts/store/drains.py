@@ -1,4 +1,4 @@
-"""What every `Store` must do for drains: the promises of `coordinator/store/drains.py`, as tests; inherited by `StoreContract`."""
+"""Drains: what each database must do; inherited by `StoreContract`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from datetime import timedelta
 from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.ids import Generation, RunId, StageName, TaskName
-from tests.contracts.rows import JOB, NOON, OTHER, SSP, checkpoint_of, drain_row, drain_stage_row
+from tests.contracts.rows import (
+    JOB,
+    NOON,
+    OTHER,
+    SSP,
+    checkpoint_of,
+    drain_row,
+    drain_stage_row,
+)
 
 
-class StoreDrainsContract:
-    async def test_nothing_is_known_of_drains_in_an_empty_store(self, store: Store) -> None:
+class DrainsContract:
+    async def test_an_empty_database_has_no_drains(self, store: Store) -> None:
         async with store.read() as tx:
             assert await tx.drains.get(DrainId("d")) is None
             assert await tx.drains.newest(RunId("r1")) is None
@@ -82,7 +90,7 @@ class StoreDrainsContract:
             assert newest is not None
             assert newest.seq == 3
 
-    async def test_drains_are_told_by_how_they_ended(self, store: Store) -> None:
+    async def test_drains_are_found_by_how_they_ended(self, store: Store) -> None:
         ended = {"ended_at": NOON}
         async with store.begin() as tx:
             await tx.drains.put(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))

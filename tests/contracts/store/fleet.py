@@ -1,0 +1,153 @@
+"""Containers, owners of tasks and states of stages: what each database must do; inherited by `StoreContract`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from coordinator.store.fleet import ContainerState, Tally
+from coordinator.store.sql import Store
+from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId, TaskName
+from tests.contracts.rows import (
+    JOB,
+    NOON,
+    OTHER,
+    SSP,
+    checkpoint_of,
+    container_row,
+    ownership_row,
+    stage_state_row,
+)
+
+
+class FleetContract:
+    async def test_every_field_of_a_container_comes_back(self, store: Store) -> None:
+        full = container_row(
+            bare=True,
+            state=ContainerState.EXITED,
+            ended_at=NOON,
+            exit_code=-9,
+            reason="killed",
+            metrics_address="h:1",
+            model_version=7,
+            adopted_at=NOON,
+        )
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row())
+            await tx.fleet.put_container(full)
+        async with store.read() as tx:
+            assert await tx.fleet.container(ExecutionContainerId("c1")) == full
+
+    async def test_containers_of_a_run_come_by_slot_and_epoch(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for name, slot, epoch, run in [("a", "1", 1, "r1"), ("b", "0", 2, "r1"), ("z", "0", 1, "r1"), ("c", "0", 1, "r2")]:
+                await tx.fleet.put_container(container_row(name, slot, epoch, run))
+        async with store.read() as tx:
+            assert [each.execution_id for each in await tx.fleet.containers(RunId("r1"))] == ["z", "b", "a"]
+
+    async def test_active_containers_are_the_live_and_the_replaced_that_have_not_ended(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row("live"))
+            await tx.fleet.put_container(container_row("old", epoch=2, state=ContainerState.REPLACED))
+            await tx.fleet.put_container(container_row("gone", epoch=3, state=ContainerState.REPLACED, ended_at=NOON))
+            await tx.fleet.put_container(container_row("lost", epoch=4, state=ContainerState.LOST, ended_at=NOON))
+            await tx.fleet.put_container(container_row("exited", epoch=5, state=ContainerState.EXITED, ended_at=NOON))
+        async with store.read() as tx:
+            assert [each.execution_id for each in await tx.fleet.active_containers()] == ["live", "old"]
+
+    async def test_a_run_has_active_containers_until_the_last_has_ended(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row("a"))
+            await tx.fleet.put_container(container_row("b", "1", state=ContainerState.REPLACED))
+            await tx.fleet.put_container(container_row("c", run_id="r2", ended_at=NOON, state=ContainerState.LOST))
+            assert [await tx.fleet.has_active_containers(RunId(run)) for run in ("r1", "r2", "r3")] == [True, False, False]
+            await tx.fleet.put_container(container_row("a", ended_at=NOON, state=ContainerState.EXITED))
+            assert await tx.fleet.has_active_containers(RunId("r1"))
+            await tx.fleet.put_container(container_row("b", "1", ended_at=NOON, state=ContainerState.EXITED))
+            assert not await tx.fleet.has_active_containers(RunId("r1"))
+
+    async def test_last_seen_is_written_for_those_that_are_there(self, store: Store) -> None:
+        later = NOON + timedelta(minutes=1)
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row("a"))
+            await tx.fleet.put_container(container_row("b", epoch=2))
+            await tx.fleet.set_last_seen([(ExecutionContainerId("a"), later), (ExecutionContainerId("stranger"), later)])
+            await tx.fleet.set_last_seen([])
+        async with store.read() as tx:
+            assert [each.last_seen_at for each in await tx.fleet.containers(RunId("r1"))] == [later, NOON]
+            assert await tx.fleet.container(ExecutionContainerId("stranger")) is None
+
+    async def test_the_last_owner_of_a_task_is_kept(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.fleet.put_owner(ownership_row("b"))
+            await tx.fleet.put_owner(ownership_row("a"))
+            await tx.fleet.put_owner(ownership_row("a", generation=2, holder="c2"))
+            await tx.fleet.put_owner(ownership_row("a", job=OTHER))
+        async with store.read() as tx:
+            assert list(await tx.fleet.owners(JOB)) == [ownership_row("a", 2, "c2"), ownership_row("b")]
+            assert await tx.fleet.owner(OTHER, TaskName("a")) == ownership_row("a", job=OTHER)
+
+    async def test_a_container_owns_the_tasks_that_it_has_not_released(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for row in (
+                ownership_row("b"),
+                ownership_row("a"),
+                ownership_row("c", released=True),
+                ownership_row("d", holder="c2"),
+                ownership_row("z", job=OTHER),
+            ):
+                await tx.fleet.put_owner(row)
+        async with store.read() as tx:
+            assert [(row.job, row.task) for row in await tx.fleet.owned_by(ExecutionContainerId("c1"))] == [
+                (JOB, "a"),
+                (JOB, "b"),
+                (OTHER, "z"),
+            ]
+
+    async def test_a_run_is_tallied_by_containers_of_each_state_and_tasks_owned(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.fleet.put_container(container_row("c1", state=ContainerState.REPLACED))
+            await tx.fleet.put_container(container_row("c2", epoch=2, state=ContainerState.EXITED, ended_at=NOON))
+            await tx.fleet.put_container(container_row("c3", epoch=3))
+            await tx.fleet.put_container(container_row("c4", "1", model_version=2))
+            await tx.fleet.put_container(container_row("c5", run_id="r2"))
+            for row in (ownership_row("a"), ownership_row("b"), ownership_row("c", released=True), ownership_row("d", job=OTHER)):
+                await tx.fleet.put_owner(row)
+            await tx.fleet.put_owner(replace(ownership_row("e"), run_id=RunId("r2")))
+        async with store.read() as tx:
+            counts = {ContainerState.REPLACED: 1, ContainerState.EXITED: 1, ContainerState.LIVE: 2}
+            assert await tx.fleet.tally(RunId("r1"), JOB) == Tally(counts, 2, {0: 1, 2: 1})
+            assert await tx.fleet.tally(RunId("nobody's"), JOB) == Tally({}, 0)
+
+    async def test_states_of_stages_come_by_task_and_stage_with_their_offsets(self, store: Store) -> None:
+        full = replace(stage_state_row("a", "z"), batch_id=2**40, offsets={SSP: 2**62}, generation=Generation(3), reported_at=NOON)
+        async with store.begin() as tx:
+            for row in (stage_state_row("b", "s"), full, stage_state_row("a", "y"), stage_state_row("a", "y", OTHER)):
+                await tx.fleet.put_stage_state(row)
+        async with store.read() as tx:
+            assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("a", "y"), full, stage_state_row("b", "s")]
+            assert list(await tx.fleet.stage_states(JOB, TaskName("a"))) == [stage_state_row("a", "y"), full]
+
+    async def test_dropped_states_of_stages_are_those_of_one_job(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.fleet.put_stage_state(stage_state_row())
+            await tx.fleet.put_stage_state(stage_state_row(job=OTHER))
+            await tx.fleet.drop_stage_states(JOB)
+            await tx.fleet.drop_stage_states(JOB)
+        async with store.read() as tx:
+            assert list(await tx.fleet.stage_states(JOB)) == []
+            assert list(await tx.fleet.stage_states(OTHER)) == [stage_state_row(job=OTHER)]
+
+    async def test_the_state_of_a_stage_keeps_its_head_and_can_be_dropped_alone(self, store: Store) -> None:
+        full = replace(stage_state_row(), head=checkpoint_of(3), chosen=True, former=Lineage("l0"))
+        async with store.begin() as tx:
+            await tx.fleet.put_stage_state(full)
+            await tx.fleet.put_stage_state(stage_state_row("other"))
+        async with store.begin() as tx:
+            assert list(await tx.fleet.stage_states(JOB)) == [full, stage_state_row("other")]
+            assert await tx.fleet.stage_state(full.key) == full
+            for _ in range(2):
+                await tx.fleet.drop_stage_states(full.job, full.task, full.stage)
+            assert await tx.fleet.stage_state(full.key) is None
+        async with store.read() as tx:
+            assert list(await tx.fleet.stage_states(JOB)) == [stage_state_row("other")]
