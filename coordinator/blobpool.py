@@ -1,4 +1,4 @@
-"""The blob stores of the settings: opened when they are needed, and again while they cannot be. One that is away keeps nothing else up."""
+"""The configured blob stores: opened on demand, and tried again until they open. One that is unavailable does not delay the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Greet = Callable[[BlobStoreName, BlobStore], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """To which blob stores state goes, and from which it comes: the first that has the snapshot."""
+    """The blob stores that state is written to, and those that it is restored from: the first that has the snapshot."""
 
     to: tuple[BlobStoreName, ...]
     restore_from: tuple[BlobStoreName, ...]
@@ -35,8 +35,8 @@ class Backup:
 
 
 class BlobStores:
-    """`places` are the stores' URLs by their names, `make` makes a store of one. `by_default` is what holds for runs that say nothing.
-    `greet` is called with each store that has been opened, before anybody else gets it. `garbage_grace`: how long garbage is left alone."""
+    """`places` has the blob stores' URLs by name; `make` makes one from its name and URL. `by_default` is for runs without a setting of
+    their own. `greet` is called with each blob store that was opened, before it is used. `garbage_grace`: garbage is kept for this long."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BlobStores:
         return tuple(self.places)
 
     async def opened(self, name: BlobStoreName) -> BlobStore:
-        """The store, open. Raises BlobStoreUnusable, also for one that is not in the settings, and BlobUnavailable."""
+        """The open blob store. Raises BlobStoreUnusable, also for a name that is not configured, and BlobUnavailable."""
         if name not in self.places:
             raise self._unknown(name)
         async with self._opening[name]:
@@ -82,41 +82,41 @@ class BlobStores:
                     await self._greet(name, made)
         except TimeoutError as error:
             await made.close()
-            raise BlobUnavailable(f"blob store {name}: it has not answered within {OPEN_WITHIN.total_seconds():g} s") from error
+            raise BlobUnavailable(f"blob store {name}: no answer within {OPEN_WITHIN.total_seconds():g} s") from error
         except BaseException:
             await made.close()
             raise
         return made
 
     def trouble(self, name: BlobStoreName) -> str | None:
-        """Why the store is not open; None if it is."""
-        return None if name in self._open else str(self._trouble.get(name, "it has not been opened yet"))
+        """Why the blob store is not open; None if it is."""
+        return None if name in self._open else str(self._trouble.get(name, "not opened yet"))
 
-    def chosen(self, to: Sequence[str], restore_from: Sequence[str]) -> Backup:
-        """Raises BlobStoreUnusable for names that are not in the settings."""
+    def blob_stores_of(self, to: Sequence[str], restore_from: Sequence[str]) -> Backup:
+        """Raises BlobStoreUnusable for names that are not configured."""
         for name in (*to, *restore_from):
             if name not in self.places:
                 raise self._unknown(name)
         return Backup(tuple(map(BlobStoreName, to)), tuple(map(BlobStoreName, restore_from)))
 
     def of_config(self, config: Mapping[str, str], otherwise: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What a job's configuration says under `backup.stores` and `restore.from`; `otherwise` where it says neither. Raises
+        """The value of `backup.stores` and `restore.from` in a job's configuration; `otherwise` if it has neither. Raises
         BlobStoreUnusable."""
         if not {"backup.stores", "restore.from"} & config.keys():
             return otherwise
         default = self.by_default
         to, back = _names(config.get("backup.stores"), default.to), _names(config.get("restore.from"), default.restore_from)
-        return self.chosen(to, back).document
+        return self.blob_stores_of(to, back).document
 
     def backup(self, document: Mapping[str, Any] | None) -> Backup:
-        """What a run's row says. Names that an operator took out of the settings are left out."""
+        """The value of a run's row. Names that are no longer configured are left out."""
         if document is None:
             return self.by_default
         to, back = ([BlobStoreName(name) for name in document[key] if name in self.places] for key in ("to", "restoreFrom"))
         return Backup(tuple(to), tuple(back))
 
     async def with_snapshots_of(self, job: JobName) -> BlobStoreName | None:
-        """The first blob store that has any of the job's, of those that answer."""
+        """The first of the available blob stores that has snapshots of the job."""
         for name in self.places:
             with suppress(BlobUnavailable, BlobStoreUnusable):
                 blobs = await self.opened(name)
@@ -135,13 +135,13 @@ class BlobStores:
         self._open.clear()
 
 
-def _names(told: str | None, default: Sequence[str]) -> Sequence[str]:
-    return default if told is None else [name for each in told.split(",") if (name := each.strip())]
+def _names(listed: str | None, default: Sequence[str]) -> Sequence[str]:
+    return default if listed is None else [name for each in listed.split(",") if (name := each.strip())]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBlobStores:
-    """A chore: open the blob stores that are not open, so that it is known which can be used."""
+    """Chore: open the blob stores that are not open, so that `trouble` is up to date."""
 
     stores: BlobStores
     every: timedelta = timedelta(seconds=15)

@@ -25,13 +25,13 @@ class Chore(Protocol):
     def every(self) -> timedelta: ...
 
     async def run_once(self) -> Mapping[str, int]:
-        """Do what is due; what was done, by kind. May run twice: the second run finds nothing."""
+        """Do what is due. Returns the number of things done, by kind. It may run twice: the second run finds nothing to do."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KeepClaim:
-    """Look whether the database is still ours alone, and take the claim again when it was lost; `usurped` is told when it is another's."""
+    """Check the claim on the database, and take it again if it was lost. `usurped` is called if another coordinator has taken it."""
 
     store: Store
     usurped: Callable[[DatabaseInUse], None]
@@ -47,13 +47,13 @@ class KeepClaim:
             raise
         if held:
             return {}
-        log.info("the claim on the database is held again")
+        log.info("took the claim on the database again")
         return {"taken_again": 1}
 
 
 class ChoreScheduler:
-    """Runs chores, each at its own pace, until it is left. A chore that fails is counted, logged unless it failed alike at its turn
-    before, and tried again at its next."""
+    """An async context in which chores run, each at its own interval. A failure is counted, and logged unless it is the same as at the
+    previous run; the chore runs again at its next interval."""
 
     def __init__(self, chores: Sequence[Chore], clock: Clock) -> None:
         self._chores = chores
@@ -61,9 +61,9 @@ class ChoreScheduler:
         self._loops: list[asyncio.Task[None]] = []
         self.done: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.turns: defaultdict[str, int] = defaultdict(int)
-        """How often each chore had its turn, and came to an end of it."""
+        """Completed runs of each chore, including failed ones."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """How long these turns took in all."""
+        """Total duration of these runs."""
 
     async def __aenter__(self) -> ChoreScheduler:
         self._loops = [asyncio.create_task(self._loop(chore), name=chore.name) for chore in self._chores]
@@ -76,22 +76,22 @@ class ChoreScheduler:
 
     @property
     def dead(self) -> list[str]:
-        """Chores whose loop has ended although it should not have."""
+        """Chores whose loop has ended, which is a bug."""
         return [loop.get_name() for loop in self._loops if loop.done()]
 
     async def _loop(self, chore: Chore) -> None:
-        told = ""
+        last_error = ""
         while True:
             began = self._clock.elapsed()
             try:
                 for what, count in (await chore.run_once()).items():
                     self.done[chore.name, what] += count
-                told = ""
+                last_error = ""
             except SluiceError as error:
                 self.done[chore.name, "failed"] += 1
-                if str(error) != told:
+                if str(error) != last_error:
                     log.warning("%s: %s", chore.name, error)
-                told = str(error)
+                last_error = str(error)
             except Exception:
                 self.done[chore.name, "failed"] += 1
                 log.exception("%s failed; it runs again in %s", chore.name, chore.every)

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the migrations on the connection that `coordinator.store.migrate` hands over."""
+"""Alembic's environment: runs the migrations on the connection of `coordinator.store.migrate`."""
 
 from __future__ import annotations
 

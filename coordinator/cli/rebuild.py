@@ -49,7 +49,7 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: boo
                 bars.show(title, progress.done, None)
             rebuilt = finding.result()
         if not dry_run:
-            await write(store, blob_stores, clock, rebuilt, anew=force)
+            await write(store, blob_stores, clock, rebuilt, force=force)
         return rebuilt
     finally:
         await blob_stores.close()

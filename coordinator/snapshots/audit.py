@@ -1,4 +1,4 @@
-"""Looks at blob stores that change nothing: is a snapshot whole, why is a blob there, do the registry and the blob store agree."""
+"""Read-only checks of blob stores: verify a snapshot, explain why a blob exists, compare the catalog with the blob stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What is known of a blob in one blob store."""
+    """A blob in one blob store, and why it exists."""
 
     blob_store: BlobStoreName
     there: bool
@@ -42,8 +42,8 @@ class Explained:
 
 @dataclass(slots=True)
 class Audited:
-    """A blob store against the registry. `missing`: blobs that snapshots refer to, and which; `garbage`: blobs that nothing refers to;
-    `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that the registry does not know."""
+    """A blob store compared with the catalog. `missing`: blobs that snapshots refer to; `garbage`: blobs that no snapshot refers to;
+    `unread`: indexes that cannot be read; `unknown`: prefixes of jobs that the database does not know."""
 
     blob_store: BlobStoreName
     looked_at: int = 0
@@ -113,7 +113,7 @@ class Audits:
     # --- one blob ---
 
     async def explain(self, blob: BlobId, grace: timedelta) -> Sequence[Explained]:
-        """Why a blob is there, in each blob store. Raises BlobUnavailable."""
+        """Why a blob exists, in each blob store. Raises BlobUnavailable."""
         return [await self._explain(name, blob, grace) for name in self._blob_stores.names]
 
     async def _explain(self, name: BlobStoreName, blob: BlobId, grace: timedelta) -> Explained:
@@ -131,9 +131,9 @@ class Audits:
             by = [] if store is None else await self._referring(name, blobs, store, blob)
             verdict, why = _verdict(by, listed is not None, since, grace)
         except CorruptData as error:
-            verdict, why = "not judged", f"an index of its store cannot be read: {error}"
+            verdict, why = "not judged", f"an index of its stage cannot be read: {error}"
         if known is None:
-            verdict, why = "not judged", "it is of no job that the registry knows"
+            verdict, why = "not judged", "it belongs to no job that the database knows"
         size, modified = (None, None) if listed is None else (listed.size, listed.modified)
         return Explained(name, listed is not None, size, modified, verdict, why, by, since)
 
@@ -151,13 +151,13 @@ class Audits:
             if paths:
                 found.append(f"{label}: {paths[0]}" + (f" and {len(paths) - 1} more files" if len(paths) > 1 else ""))
         if not found and store.references().refer_to(blob):
-            found.append(f"{store.key.job} {store.key.task} {store.key.stage}: the plan of a batch that may have to run again")
+            found.append(f"{store.key.job} {store.key.task} {store.key.stage}: the offset-log entry of a batch that may have to run again")
         return found
 
     # --- everything ---
 
     async def audit(self, progress: Progress) -> Mapping[str, Any]:
-        """Each blob store against the registry, in both directions. Raises BlobUnavailable."""
+        """Compare each blob store with the catalog, in both directions. Raises BlobUnavailable."""
         found = [await self._audit(name, progress) for name in self._blob_stores.names]
         return {"good": all(each.good for each in found), "stores": [_spelled(each) for each in found]}
 
@@ -181,7 +181,7 @@ class Audits:
     async def _audit_store(
         self, name: BlobStoreName, blobs: BlobStore, prefix: str, key: StageKey, audited: Audited, progress: Progress
     ) -> None:
-        """The listing comes before the registry: what is reported meanwhile is in the second and may not be in the first."""
+        """Compare one stage. A blob that seems to be missing is checked again, because snapshots may be retired meanwhile."""
         async with self._store.read() as tx:
             known = await stage_snapshots(tx, key)
         wanted = await self._wanted(name, blobs, known, audited)
@@ -201,7 +201,7 @@ class Audits:
                     audited.first_missing[blob] = checkpoint
 
     async def _wanted(self, name: BlobStoreName, blobs: BlobStore, known: StageSnapshots, audited: Audited) -> dict[BlobId, CommitId]:
-        """What the snapshots of a store refer to, each with one of them."""
+        """The blobs that the snapshots of a stage refer to, each with one of these snapshots."""
         wanted: dict[BlobId, CommitId] = {}
         for row in known.snapshots:
             if name not in row.markers:
@@ -211,7 +211,7 @@ class Audits:
             try:
                 index = await read_index(blobs, row.markers[name].index, About.of_stage(Purpose.AUDIT, known.key))
             except BlobMissing:
-                continue  # it is missing, and told as that
+                continue  # reported as missing
             except CorruptData as error:
                 audited.unread[row.markers[name].index] = str(error)
                 continue
@@ -219,7 +219,7 @@ class Audits:
         return wanted
 
     async def _gone(self, known: StageSnapshots, blob: BlobId, checkpoint: CommitId, blobs: BlobStore) -> bool:
-        """Whether it is really missing: its snapshot may have been retired, and the blob collected, while we looked."""
+        """Whether it is really missing: its snapshot may have been retired meanwhile, and the blob collected."""
         if await find_blob(blobs, blob) is not None:
             return False
         async with self._store.read() as tx:
@@ -228,11 +228,11 @@ class Audits:
 
 def _verdict(by: Sequence[str], there: bool, since: datetime | None, grace: timedelta) -> tuple[str, str]:
     if by:
-        return "referenced", "" if there else "it is referred to, and it is missing"
+        return "referenced", "" if there else "a snapshot refers to it, but it is missing"
     if not there:
         return "not there", "nothing refers to it"
     if since is None:
-        return "garbage", "nothing refers to it; the next collection condemns it"
+        return "garbage", "nothing refers to it; the next collection marks it"
     return "condemned", f"nothing refers to it; it is deleted after {since + grace:%Y-%m-%d %H:%M:%S} UTC if that is still so"
 
 

@@ -1,4 +1,4 @@
-"""What people ask of the registry: the snapshots that there are and why, pins, and the choice of one to go back to."""
+"""The catalog for operators: list snapshots with the reasons why they are retained, pin them, choose one to restore."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sluice.core.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDetails:
-    """A snapshot, why it is retained, and whether its store goes on from it, by somebody's choice."""
+    """A snapshot and why it is retained. `head`: a restore starts from it. `chosen`: because an operator chose it."""
 
     row: SnapshotRow
     why: Sequence[str]
@@ -31,7 +31,7 @@ class SnapshotDetails:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pin as it is asked for. Without `checkpoint`: the head of each store of `task` and `stage`, where they are told."""
+    """The request for a pin. Without `checkpoint`, the head of each stage that matches `task` and `stage` (None: all) is pinned."""
 
     pin_id: str | None
     task: TaskName | None
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What going back to a snapshot gives up and repeats."""
+    """`given_up`: the batches after the snapshot, which are discarded; None if they are of another lineage."""
 
     row: SnapshotRow
     given_up: int | None
@@ -115,7 +115,7 @@ class SnapshotCatalog:
             chosen = await _to_be_pinned(tx, job, wanted)
             pin_id = wanted.pin_id or self._new_id()
             if any(row.job != job for row in await tx.snapshots.pin(pin_id)):
-                raise ClientError(f"the pin {pin_id} is another job's: give this one another name")
+                raise ClientError(f"pin {pin_id} belongs to another job: choose another name")
             await tx.snapshots.drop_pin(pin_id)
             expires = None if wanted.lasts is None else now + wanted.lasts
             rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
@@ -124,7 +124,7 @@ class SnapshotCatalog:
         return rows
 
     async def unpin(self, job: JobName, pin_id: str) -> None:
-        """What it alone kept is retired. Raises UnknownPin."""
+        """Snapshots that no other rule retains are retired. Raises UnknownPin."""
         async with self._store.begin() as tx:
             rows = [row for row in await tx.snapshots.pin(pin_id) if row.job == job]
             if not rows:
@@ -133,21 +133,23 @@ class SnapshotCatalog:
             for row in rows:
                 await tx.cleanup.put(retirement(row.key, self._clock.now()))
 
-    # --- going back ---
+    # --- restore from a chosen snapshot ---
 
     async def choose(self, key: StageKey, checkpoint: CommitId) -> Choice:
-        """The next holder of the task restores this snapshot, and goes on from it under a new lineage. May run twice.
+        """The next owner of the task restores this snapshot and continues from it under a new lineage. May run twice.
 
         Raises UnknownSnapshot, and TaskHeld while a container holds the task.
         """
         async with self._store.begin() as tx:
             found = await get_snapshot(tx, key, checkpoint)
-            hold = await tx.fleet.owner(key.job, key.task)
-            if hold is not None and not hold.owner.released:
-                raise TaskHeld(f"{hold.owner.holder} holds task {key.task}: stop run {hold.run_id} first (`sluice runs`, POST …/stop)")
+            owned = await tx.fleet.owner(key.job, key.task)
+            if owned is not None and not owned.owner.released:
+                raise TaskHeld(f"{owned.owner.holder} owns task {key.task}: stop run {owned.run_id} first (`sluice runs`, POST …/stop)")
             row = await tx.fleet.stage_state(key)
             if row is None:
-                raise UnknownSnapshot(f"job {key.job} began anew and has no store {key.stage} of task {key.task}: deploy it first")
+                raise UnknownSnapshot(
+                    f"job {key.job} was restarted without state and has no stage {key.stage} of task {key.task}: deploy it first"
+                )
             if row.head != checkpoint or not row.chosen:
                 await tx.fleet.put_stage_state(replace(row, head=checkpoint, chosen=True))
             warnings = await _warnings(tx, key)
@@ -159,7 +161,7 @@ async def get_snapshot(tx: ReadTransaction, key: StageKey, checkpoint: CommitId)
     """Raises UnknownSnapshot."""
     found = await tx.snapshots.get(key, checkpoint)
     if found is None:
-        raise UnknownSnapshot(f"stage {key.stage} of task {key.task} of job {key.job} has no snapshot {checkpoint}, or not any more")
+        raise UnknownSnapshot(f"no snapshot {checkpoint} of {key} (it may have been deleted)")
     return found
 
 
@@ -171,14 +173,14 @@ async def _known_job(tx: ReadTransaction, job: JobName) -> None:
 async def _to_be_pinned(tx: WriteTransaction, job: JobName, wanted: Wanted) -> Sequence[SnapshotRow]:
     if wanted.checkpoint is not None:
         if wanted.task is None or wanted.stage is None:
-            raise ClientError("a checkpoint is of one store: name its task and its stage")
+            raise ClientError("--checkpoint needs --task and --stage")
         return [await get_snapshot(tx, StageKey(job, wanted.task, wanted.stage), wanted.checkpoint)]
     found = []
     for store in await tx.fleet.stage_states(job, wanted.task):
         if wanted.stage in (None, store.stage) and store.head is not None:
             found.append(await get_snapshot(tx, StageKey(job, store.task, store.stage), store.head))
     if not found:
-        raise UnknownSnapshot(f"job {job} has no snapshot of that yet")
+        raise UnknownSnapshot(f"job {job} has no matching snapshot yet")
     return found
 
 
@@ -186,10 +188,10 @@ async def _warnings(tx: ReadTransaction, key: StageKey) -> Sequence[str]:
     run = await tx.runs.current(key.job)
     stages = run.spec.stage_names if run is not None else []
     if len(stages) < 2:
-        return ["what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped"]
+        return ["the batches after the snapshot run again under a new lineage: rows may be duplicated, none is lost"]
     first = stages[0] == key.stage
-    told = "produces again what the stages behind it have read" if first else "reads again, and the stages before it are not taken back"
+    effect = "writes again what later stages have read already" if first else "reads again, but earlier stages are not restored"
     return [
-        "what ran after the snapshot runs again, under a new lineage: rows may come twice, and none is dropped",
-        f"stage {key.stage} {told}: a chain of stages is not exact at a chosen point in time",
+        "the batches after the snapshot run again under a new lineage: rows may be duplicated, none is lost",
+        f"stage {key.stage} {effect}: restoring one stage of several to a point in time is not exactly-once",
     ]

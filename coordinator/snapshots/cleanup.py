@@ -1,8 +1,8 @@
-"""What follows a report, from a queue in the database: a chore that removes TTLs, retires what is superseded, and deletes plans that are
-not needed any more.
+"""Clean-up after a report, from a queue in the database: remove times to live (TTLs), retire superseded snapshots, and delete offset-log
+entries that are no longer needed.
 
-Each item may run twice, and is taken from the queue when it is done. One that fails is tried again later. Nothing here deletes what a
-snapshot refers to: that is the collection's, after a grace.
+Each task may run twice, and is removed from the queue when it is done. One that fails is tried again later. Nothing here deletes blobs
+that a snapshot refers to: garbage collection does, after a grace period.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE = timedelta(seconds=5)
 LONGEST_PAUSE = timedelta(minutes=10)
-PLANS_EVERY = timedelta(minutes=1)
-"""How often the plans of a lineage are looked through: each look is a listing."""
+OFFSETS_EVERY = timedelta(minutes=1)
+"""Minimum interval between two clean-ups of the offset log of a lineage. Each one lists it."""
 
 AT_ONCE = 8
 
 
 def pause_after(tries: int) -> timedelta:
-    """After so many failures in a row."""
+    """Delay after this many failures in a row."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * float(2 ** min(tries, 20)))
 
 
 def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[CommitId, Sequence[str]]:
-    """The ids of the pins on each snapshot of a store that have not expired."""
+    """The ids of the unexpired pins on each snapshot of a stage."""
     found: defaultdict[CommitId, list[str]] = defaultdict(list)
     for pin in pins:
         if (pin.task, pin.stage) == (key.task, key.stage) and (pin.expires_at is None or pin.expires_at > now):
@@ -54,7 +54,7 @@ def pins_at(pins: Sequence[PinRow], key: StageKey, now: datetime) -> Mapping[Com
 
 @dataclass(slots=True)
 class CleanUp:
-    """The chore. `ttl` is that of uploads: an item that removes one must be done within a third of it."""
+    """Chore. `ttl` is the time to live of uploads: a task that removes it must be done within a third of it."""
 
     store: Store
     blob_stores: BlobStores
@@ -65,16 +65,16 @@ class CleanUp:
     every: timedelta = timedelta(seconds=1)
     name: str = "clean_up"
     queue: Sequence[QueueTally] = field(default_factory=tuple)
-    """The queue as it was at the last turn."""
+    """The queue at the start of the last run."""
 
     @property
-    def patience(self) -> timedelta:
-        """How old an item that removes TTLs may become."""
+    def max_age(self) -> timedelta:
+        """Maximum age of a task that removes TTLs."""
         return self.ttl / 3
 
     def overdue(self, now: datetime) -> bool:
-        """Whether a TTL was not removed for too long: what was backed up may expire."""
-        return any(each.kind is CleanupKind.KEEP and each.oldest + self.patience < now for each in self.queue)
+        """Whether a TTL has not been removed for too long, so that blobs of snapshots may expire."""
+        return any(each.kind is CleanupKind.KEEP and each.oldest + self.max_age < now for each in self.queue)
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
@@ -88,11 +88,11 @@ class CleanUp:
             for items in by_store.values():
                 group.create_task(self._all(items, done))
         if self.overdue(self.clock.now()):
-            log.error("the time to live of what was backed up could not be removed for %s: it may expire", self.patience)
+            log.error("could not remove the time to live of snapshots for %s: their blobs may expire", self.max_age)
         return dict(done)
 
     async def _all(self, items: Sequence[CleanupRow], done: defaultdict[str, int]) -> None:
-        """The items of one blob store. While that is away, only one is tried."""
+        """The tasks of one blob store. While it is unavailable, only the first ones are tried."""
         for first in range(0, len(items), AT_ONCE):
             of_stores: defaultdict[tuple[str, str, str], list[CleanupRow]] = defaultdict(list)
             for item in items[first : first + AT_ONCE]:
@@ -107,7 +107,7 @@ class CleanUp:
                 return
 
     async def _in_turn(self, items: Sequence[CleanupRow]) -> Sequence[tuple[CleanupRow, SluiceError | None]]:
-        """The items of one store: what one snapshot keeps need not be kept again for the next."""
+        """The tasks of one stage, in order, because the next snapshot may share blobs whose TTL the first has removed."""
         return [(item, await self._one(item)) for item in items]
 
     async def _one(self, item: CleanupRow) -> SluiceError | None:
@@ -115,7 +115,9 @@ class CleanUp:
             await self._do(item)
         except SluiceError as error:
             if str(error)[:1000] != item.error:
-                log.warning("%s %s in blob store %s failed, and is tried again: %s", item.kind.value, item.subject, item.blob_store, error)
+                log.warning(
+                    "%s %s in blob store %s failed and will be tried again: %s", item.kind.value, item.subject, item.blob_store, error
+                )
             await self._put_off(item, error)
             return error
         async with self.store.begin() as tx:
@@ -199,21 +201,21 @@ async def retire(tx: WriteTransaction, key: StageKey, retention: Retention, now:
     touched = {row.lineage for row in rows if row in gone or (store is not None and row.lineage == store.lineage)}
     for lineage in sorted(touched):
         for where in sorted({name for row in rows for name in row.markers}):
-            await _queue_plans(tx, key, lineage, where, now)
+            await _queue_offsets(tx, key, lineage, where, now)
     return len(gone)
 
 
-async def _queue_plans(tx: WriteTransaction, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
+async def _queue_offsets(tx: WriteTransaction, key: StageKey, lineage: Lineage, where: BlobStoreName, now: datetime) -> None:
     prefix = offsets_prefix(key, lineage)
-    item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + PLANS_EVERY)
+    item = CleanupRow(CleanupKind.OFFSETS, where, prefix, key.job, key.task, key.stage, now, now + OFFSETS_EVERY)
     known = await tx.cleanup.queued(item)
     await tx.cleanup.put(item if known is None else replace(item, due_at=known.due_at, tries=known.tries))
 
 
 @dataclass(frozen=True, slots=True)
 class RetireStores:
-    """A chore: retire the stores of stages and tasks that a job has not had any more for `after`, and look again at the retention of all
-    others (pins expire, hours pass). Snapshots that are pinned stay."""
+    """Chore: retire the snapshots of stages and tasks that a job no longer has, once `after` has passed, and apply the retention policy to
+    all others again (pins expire, hours pass). Pinned snapshots stay."""
 
     store: Store
     clock: Clock
@@ -252,13 +254,13 @@ class RetireStores:
         store = await tx.fleet.stage_state(key)
         if store is not None:
             await tx.fleet.drop_stage_states(store.job, store.task, store.stage)
-            log.warning("stage %s of task %s is not in job %s any more: its snapshots are retired", key.stage, key.task, key.job)
+            log.warning("stage %s of task %s is no longer in job %s: its snapshots are retired", key.stage, key.task, key.job)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepExpired:
-    """A chore: delete what was uploaded and never reported, when its time to live is over, in blob stores that do not do so themselves. Not
-    while a TTL that should have been removed was not."""
+    """Chore: delete uploads that were never reported when their time to live has passed, in blob stores that do not do so themselves.
+    Suspended while the removal of TTLs is overdue."""
 
     blob_stores: BlobStores
     clean_up: CleanUp

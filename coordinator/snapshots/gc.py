@@ -1,8 +1,8 @@
-"""The collection of garbage: go through each blob store, condemn what no retained snapshot refers to, delete it a grace later.
+"""Garbage collection: list each blob store, mark the blobs that no retained snapshot refers to, and delete them a grace period later.
 
-A pass walks the listing in order, store after store, and holds the references of one store at a time. It judges only what it knows enough
-of: not the stores of jobs that the registry does not know, not a store with an index that cannot be read, and no blob store that another
-registry calls its own. What it does not judge it leaves alone: better a leak than a loss.
+A pass goes through the listing in order, one stage after another, and keeps the references of one stage in memory at a time. It skips
+stages of jobs that the database does not know, stages with an index that cannot be read, and blob stores that another database owns.
+Skipped blobs are never deleted: a leak is better than a loss.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 ABOUT = About(Purpose.COLLECTION)
 SHOWN = 50
-"""How many blobs a report names of each kind."""
+"""Blobs of each kind that a report lists."""
 
 Pause = Callable[[float], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class Pile:
-    """Some blobs: how many, their bytes, and the first of them."""
+    """A set of blobs: their number, their bytes, and the first of them."""
 
     blobs: int = 0
     bytes: int = 0
@@ -52,7 +52,7 @@ class Pile:
 
 @dataclass(slots=True)
 class Collected:
-    """What a pass found in one blob store and, unless it was a dry run, did. `not_judged`: prefixes of stores, and why."""
+    """The result of a pass over one blob store. `not_judged`: prefixes of stages that were skipped, and why."""
 
     blob_store: BlobStoreName
     looked_at: int = 0
@@ -72,7 +72,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Scope:
-    """One store while its blobs go by; `references` None: it is not judged."""
+    """The stage whose blobs are being listed. It is skipped if `references` is None."""
 
     prefix: str
     known: StageSnapshots | None = None
@@ -82,7 +82,7 @@ class _Scope:
 
 @dataclass(slots=True)
 class Totals:
-    """Since the coordinator started, of one blob store."""
+    """Of one blob store, since the coordinator started."""
 
     condemned: int = 0
     deleted: int = 0
@@ -94,7 +94,7 @@ class Totals:
 
 
 class Collection:
-    """The chore, and the same on request. `pause` waits for so many seconds; it keeps deletions below `deletes_per_second`."""
+    """Chore, and the same on request. `pause` sleeps for a number of seconds, which limits deletions to `deletes_per_second`."""
 
     name = "collect_garbage"
 
@@ -132,8 +132,8 @@ class Collection:
         }
 
     async def run(self, progress: Progress, *, dry: bool) -> Sequence[Collected]:
-        """One pass over all blob stores, one pass at a time. A dry run writes nothing anywhere. Raises what the last blob store that failed
-        raised, when all others are done."""
+        """One pass over all blob stores; passes do not run concurrently. A dry run writes nothing. If a blob store fails, the others are
+        collected, then the error is raised."""
         found, failure = [], None
         async with self._passing:
             for name in self._blob_stores.names:
@@ -148,7 +148,7 @@ class Collection:
     async def _pass(self, name: BlobStoreName, progress: Progress, *, dry: bool) -> Collected:
         collected, blobs = Collected(name), await self._blob_stores.opened(name)
         if not await owns_blob_store(self._store, name, blobs):
-            collected.not_judged["jobs/"] = "another registry calls this blob store its own: `sluice rebuild` takes it over"
+            collected.not_judged["jobs/"] = "another coordinator database owns this blob store: `sluice rebuild` takes it over"
             return collected
         after, scope, totals = "", _Scope(""), self.totals[name]
         async for page in blobs.list("jobs/", ABOUT):
@@ -170,11 +170,11 @@ class Collection:
 
     async def _scope(self, name: BlobStoreName, prefix: str, blobs: BlobStore) -> _Scope:
         if not prefix:
-            return _Scope(prefix, why_not="it is not of a store")
+            return _Scope(prefix, why_not="not the prefix of a stage")
         job = JobName(split(BlobId(f"{prefix}x"))[0])
         async with self._store.read() as tx:
             if not await is_known(tx, job):
-                return _Scope(prefix, why_not=f"the registry has no job {job}: `sluice rebuild` makes it known")
+                return _Scope(prefix, why_not=f"the database has no job {job}: `sluice rebuild` adds it")
             key = (await stages_by_prefix(tx, job)).get(prefix)
             known = StageSnapshots(StageKey(job, TaskName(""), StageName(""))) if key is None else await stage_snapshots(tx, key)
         return await self._with_references(name, _Scope(prefix, known), blobs)
@@ -212,7 +212,7 @@ class Collection:
             await self._delete(name, blobs, scope, judged.delete, collected)
 
     async def _unchanged(self, scope: _Scope) -> bool:
-        """Whether the registry says of the store what it said when the references were read. If not, the next pass looks again."""
+        """Whether the stage has no new snapshots or lineage since its references were read. If it has, the next pass decides."""
         assert scope.known is not None
         if not scope.known.key.task:
             return True
@@ -230,7 +230,7 @@ class Collection:
         await self._pause(len(gone) / self._rate)
 
     async def _forget(self, name: BlobStoreName, after: str, until: str | None, collected: Collected) -> None:
-        """Those condemned of that range are not there any more."""
+        """Unmark the marked blobs of that range, which no longer exist."""
         async with self._store.begin() as tx:
             gone = [row.blob for row in await tx.cleanup.marked(name, after, until)]
             await tx.cleanup.unmark(name, gone)

@@ -1,12 +1,12 @@
-"""The registry from the blob stores alone, for a database that was lost: what is backed up is known again, and each store goes on from its
-newest snapshot.
+"""Rebuild the catalog of a lost database from the blob stores alone, so that each stage continues from its newest snapshot.
 
-A snapshot's index is its last blob, so what has an index was uploaded whole. What lacks a blob is left out, and told.
+The index of a snapshot is uploaded last, so a snapshot with an index was uploaded whole. Snapshots that lack a blob are left out and
+reported.
 
-It registers stores, and no runs. The next deployment of a job with the start "checkpoint" goes on from here: each of its stages restores
-its newest snapshot, on whatever disk, and runs the plans after it again, in the same lineage. That run begins a history of its own, though,
-so records of intermediate streams that were not yet read are not read any more; and nobody knows any more that a stream has grown: such a
-job is to be deployed with max_tasks = the number of tasks that it had.
+Stages are registered, runs are not. The next deployment of a job with the start "checkpoint" continues from here: each stage restores its
+newest snapshot and replays the offset-log entries after it, in the same lineage. That run begins a new history, so records of intermediate
+streams that were not read yet are never read; and the growth of streams is forgotten: deploy such a job with max_tasks = the number of
+tasks that it had.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, Snapshot
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
-"""The run of all that a rebuild has registered."""
+"""The run of everything that a rebuild has registered."""
 
 HOLDERS_UNSEEN = 1000
-"""A holder of a task that never committed leaves no trace. The next generation is so much higher than the last one that did."""
+"""Owners of a task that never committed leave no trace, so the next generation is this much higher than the last that is known."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ class FoundSnapshot:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What the registry gets. `left_out`: indexes, and why."""
+    """What is to be registered. `left_out`: indexes, and why."""
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
     stores: list[StageStateRow] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Rebuilt:
 
 
 async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
-    """Read all that is backed up. Raises BlobUnavailable, BlobStoreUnusable: a registry of half of it would be a trap."""
+    """Read all snapshots. Raises BlobUnavailable, BlobStoreUnusable: half a catalog would make the rest look like garbage."""
     rebuilt, found = Rebuilt(), list[FoundSnapshot]()
     for name in blob_stores.names:
         blobs = await blob_stores.opened(name)
@@ -90,7 +90,7 @@ async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
 
 
 async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, Listed]]]:
-    """The blobs of one store after another, by its prefix."""
+    """The blobs of one stage after another, with the stage's prefix."""
     current, listed = "", dict[BlobId, Listed]()
     async for page in blobs.list("jobs/", ABOUT):
         for prefix, part in groupby(page, key=lambda each: split(each.blob)[1]):
@@ -125,15 +125,15 @@ async def _snapshots(
 def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -> str:
     of = index.metadata
     if stage_prefix(StageKey(of.job, of.task, of.store)) != prefix:
-        return f"it says that it is of {of.job}, {of.task}, {of.store}"
+        return f"its index is of {of.job}, {of.task}, {of.store}"
     if index.lineage is None or index.generation is None:
-        return "it has no lineage: Sluice did not write it"
+        return "its index has no lineage: Sluice did not write it"
     missing = sorted(index.blobs - listed.keys())
-    return f"{len(missing)} of its blobs are not there: {missing[0]}" if missing else ""
+    return f"{len(missing)} of its blobs are missing: {missing[0]}" if missing else ""
 
 
 def _rows(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
-    """Of one store, oldest first: by generation, since clocks differ from one container to the next."""
+    """The rows of one stage, oldest first: by generation, because the clocks of containers differ."""
     by_checkpoint: dict[CommitId, SnapshotRow] = {}
     for each in found:
         row = _row(each)
@@ -167,12 +167,12 @@ def _store(newest: SnapshotRow) -> StageStateRow:
     )
 
 
-async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Rebuilt, *, anew: bool) -> None:
-    """Register what was found, in one transaction, and make the blob stores this registry's. `anew`: jobs that the registry knows snapshots
-    of are forgotten first; else one such is RegistryNotEmpty."""
+async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Rebuilt, *, force: bool) -> None:
+    """Register what was found, in one transaction, and take the ownership of the blob stores. `force`: delete the snapshots that the
+    database has. Raises RegistryNotEmpty if it has any, without `force`."""
     async with store.begin() as tx:
         known = await tx.snapshots.jobs()
-        if known and not anew:
+        if known and not force:
             raise RegistryNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
         for job in known:
             await _forget(tx, job)

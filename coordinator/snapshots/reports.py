@@ -1,4 +1,4 @@
-"""Snapshots: the report that makes one count, and the lineage that begins after one. Under the task's generation, compared and swapped."""
+"""The commit point: a report makes an uploaded snapshot count. Also new lineages. Both are compare-and-swap, fenced by the generation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A snapshot in one blob store, and the index that it says to follow there."""
+    """A snapshot in one blob store, and the index there that it claims to follow."""
 
     marker: MarkerRow
     previous: BlobId | None
@@ -41,7 +41,7 @@ class Reported:
 
 
 class Snapshots:
-    """`new_lineage` makes ids. `newest` tells when the newest snapshot of each store was reported."""
+    """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported."""
 
     def __init__(self, store: Store, blob_stores: BlobStores, notices: Notices, clock: Clock, new_lineage: Callable[[], Lineage]) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class Snapshots:
         self.newest: dict[StageKey, datetime] = {}
 
     async def recover(self) -> None:
-        """Learn when the stores of the current runs' jobs were last reported."""
+        """Read from the database when the stages of active runs were last reported."""
         async with self._store.read() as tx:
             for run in await tx.runs.active():
                 for store in await tx.fleet.stage_states(run.job):
@@ -61,25 +61,25 @@ class Snapshots:
                     if found is not None:
                         self.newest[key] = found.reported_at
 
-    async def report(self, run_id: RunId, task: TaskName, stage: StageName, told: Reported) -> SnapshotRow:
-        """Make an uploaded snapshot the newest of its store. The same again is answered alike, and changes nothing.
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: Reported) -> SnapshotRow:
+        """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, BlobStoreUnusable and BadName for what the markers name, and SnapshotConflict when it
-        does not follow the newest one.
+        Raises UnknownRun, UnknownTask, LeaseLost, BlobStoreUnusable and BadName for names in the markers, and SnapshotConflict if it does
+        not follow the newest one.
         """
-        self._blob_stores.chosen(list(told.markers), ())
+        self._blob_stores.blob_stores_of(list(report.markers), ())
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
-            await check_owner(tx, run, task, told.generation)
+            await check_owner(tx, run, task, report.generation)
             key = StageKey(run.job, task, stage)
-            _check_places(key, told.markers)
-            row = await store_row(tx, key)
-            known = await tx.snapshots.get(key, told.checkpoint)
+            _check_places(key, report.markers)
+            row = await get_stage_state(tx, key)
+            known = await tx.snapshots.get(key, report.checkpoint)
             if known is not None:
-                return _the_same(known, told)
-            await _check_order(tx, key, row, told)
+                return _the_same(known, report)
+            await _check_order(tx, key, row, report)
             now = self._clock.now()
-            made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, told, now)
+            made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, report, now)
             await tx.snapshots.put(made)
             await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
@@ -89,8 +89,8 @@ class Snapshots:
     async def new_lineage(
         self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
     ) -> Lineage:
-        """Begin a lineage that goes on from the store's snapshot (from nothing, without one), because what ran after it cannot be repeated
-        exactly. Asked again with the lineage that was given up, it answers the one that has begun.
+        """Begin a lineage at the stage's head snapshot, or empty without one, because the batches after it cannot be repeated exactly.
+        Idempotent: a repeated request with the former lineage returns the one that has begun.
 
         Raises UnknownRun, UnknownTask, LeaseLost, SnapshotConflict.
         """
@@ -98,11 +98,11 @@ class Snapshots:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, generation)
             key = StageKey(run.job, task, stage)
-            row = await store_row(tx, key)
+            row = await get_stage_state(tx, key)
             if row.former == lineage:
                 return row.lineage
             if row.lineage != lineage:
-                raise SnapshotConflict(f"stage {stage} of task {task} goes on under lineage {row.lineage}, not {lineage}")
+                raise SnapshotConflict(f"stage {stage} of task {task} has lineage {row.lineage}, not {lineage}")
             head = None if row.head is None else await tx.snapshots.get(key, row.head)
             begun = replace(
                 row,
@@ -119,12 +119,12 @@ class Snapshots:
         return begun.lineage
 
     async def set_backup(self, run_id: RunId, to: tuple[str, ...], restore_from: tuple[str, ...]) -> RunRow:
-        """From their next commit on, the run's containers back up to these blob stores. Raises UnknownRun, StaleRun, BlobStoreUnusable."""
-        document = self._blob_stores.chosen(to, restore_from).document
+        """Set the blob stores of the run's containers from their next commit on. Raises UnknownRun, StaleRun, BlobStoreUnusable."""
+        document = self._blob_stores.blob_stores_of(to, restore_from).document
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             if run.state.ended:
-                raise StaleRun(f"run {run_id} has ended: say it in the configuration of the next one")
+                raise StaleRun(f"run {run_id} has ended: set it in the configuration of the next one")
             changed = replace(run, backup=document)
             await tx.runs.put(changed)
             await tx.runs.add_notice(run_id, "BACKUP", self._clock.now(), {"stores": list(to), "restoreFrom": list(restore_from)})
@@ -132,8 +132,8 @@ class Snapshots:
         return changed
 
 
-async def store_row(tx: ReadTransaction, key: StageKey) -> StageStateRow:
-    """Raises UnknownTask for a store that nobody ever acquired."""
+async def get_stage_state(tx: ReadTransaction, key: StageKey) -> StageStateRow:
+    """Raises UnknownTask if no container has ever acquired the stage's task."""
     row = await tx.fleet.stage_state(key)
     if row is None:
         raise UnknownTask(f"task {key.task!r} of job {key.job} has no stage {key.stage!r}")
@@ -144,26 +144,26 @@ def _check_places(key: StageKey, markers: Mapping[BlobStoreName, Marked]) -> Non
     under = f"{stage_prefix(key)}{Kind.SNAPSHOTS}/"
     for each in markers.values():
         if not checked_blob_id(each.marker.index).startswith(under):
-            raise BadName("snapshot of this store", each.marker.index)
+            raise BadName("snapshot of this stage", each.marker.index)
 
 
-def _the_same(known: SnapshotRow, told: Reported) -> SnapshotRow:
-    said = (told.lineage, told.batch, {name: each.marker.index for name, each in told.markers.items()})
-    if said != (known.lineage, known.batch_id, {name: marker.index for name, marker in known.markers.items()}):
-        raise SnapshotConflict(f"checkpoint {told.checkpoint} was reported before, with other contents: give each commit an id of its own")
+def _the_same(known: SnapshotRow, report: Reported) -> SnapshotRow:
+    contents = (report.lineage, report.batch, {name: each.marker.index for name, each in report.markers.items()})
+    if contents != (known.lineage, known.batch_id, {name: marker.index for name, marker in known.markers.items()}):
+        raise SnapshotConflict(f"commit {report.checkpoint} was reported before with other contents: give each commit an id of its own")
     return known
 
 
-async def _check_order(tx: ReadTransaction, key: StageKey, row: StageStateRow, told: Reported) -> None:
-    if row.lineage != told.lineage:
-        raise SnapshotConflict(f"stage {key.stage} of task {key.task} goes on under lineage {row.lineage}, not {told.lineage}")
+async def _check_order(tx: ReadTransaction, key: StageKey, row: StageStateRow, report: Reported) -> None:
+    if row.lineage != report.lineage:
+        raise SnapshotConflict(f"stage {key.stage} of task {key.task} has lineage {row.lineage}, not {report.lineage}")
     if row.chosen:
-        raise SnapshotConflict(f"snapshot {row.head} was chosen to go on from: restore it, and begin a new lineage, before the next commit")
+        raise SnapshotConflict(f"an operator chose snapshot {row.head}: restore it and begin a new lineage before the next commit")
     head = None if row.head is None else await tx.snapshots.get(key, row.head)
-    if head is not None and head.lineage == told.lineage and _before(told.batch, head.batch_id):
-        raise SnapshotConflict(f"the newest snapshot of its store has batch {head.batch_id}; this one ends with {told.batch}")
+    if head is not None and head.lineage == report.lineage and _before(report.batch, head.batch_id):
+        raise SnapshotConflict(f"the newest snapshot of the stage has batch {head.batch_id}; this one ends with {report.batch}")
     earlier = [] if head is None else [each for each in await tx.snapshots.of_stage(key) if each.seq <= head.seq]
-    for name, marked in told.markers.items():
+    for name, marked in report.markers.items():
         newest = next((each.markers[name].index for each in earlier if name in each.markers), None)
         optional = head is None or name not in head.markers
         if marked.previous != newest and not (optional and marked.previous is None):
@@ -176,20 +176,20 @@ def _before(batch: int | None, other: int | None) -> bool:
     return other is not None and (batch is None or batch < other)
 
 
-def _snapshot(key: StageKey, seq: int, run_id: RunId, told: Reported, now: datetime) -> SnapshotRow:
+def _snapshot(key: StageKey, seq: int, run_id: RunId, report: Reported, now: datetime) -> SnapshotRow:
     return SnapshotRow(
         job=key.job,
         seq=seq,
         task=key.task,
         stage=key.stage,
-        checkpoint=told.checkpoint,
-        lineage=told.lineage,
-        batch_id=told.batch,
-        generation=told.generation,
+        checkpoint=report.checkpoint,
+        lineage=report.lineage,
+        batch_id=report.batch,
+        generation=report.generation,
         run_id=run_id,
         reported_at=now,
-        offsets=dict(told.offsets),
-        markers={name: each.marker for name, each in told.markers.items()},
+        offsets=dict(report.offsets),
+        markers={name: each.marker for name, each in report.markers.items()},
     )
 
 

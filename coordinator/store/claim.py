@@ -1,11 +1,11 @@
 """The claim: one coordinator per database. Leases are in memory, and two coordinators on one database would each have their own.
 
-With SQLite it is a lock on a file beside the database, which the system gives up with the process. With PostgreSQL it is an advisory lock
-of a session, and every transaction that writes runs on that very session: when the session is gone, so is the claim, and nothing can be
-written without it. A claim that was lost is taken again, unless another coordinator had it meanwhile: then what we hold in memory is out
-of date. Whoever takes the claim writes its name into the table `claims`, so that this is seen even when the other has gone again.
+With SQLite it is a lock on a file beside the database, which the operating system releases when the process ends. With PostgreSQL it is
+an advisory lock of a session, and every transaction that writes runs in that session: if the session is lost, the claim is lost with it,
+and nothing can be written without it. A lost claim is taken again, unless another coordinator had it meanwhile: then the state in memory
+is out of date. To detect that even after the other coordinator has ended, each one writes its name to the table `claims`.
 
-The server frees the lock of a session whose client vanished without a word once its keep-alives have failed, after some 25 seconds.
+If a client vanishes without closing its connection, the server releases the lock when its keep-alives fail, after about 25 seconds.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ _HOLDER = text(
 class Claim(Protocol):
     @property
     def held(self) -> bool:
-        """Whether the claim is ours as far as we have heard."""
+        """Whether the claim was held when it was last checked."""
         ...
 
     async def take(self) -> None:
-        """Take the claim, or look whether it still holds; it is taken again if not. Raises DatabaseInUse, StoreUnavailable."""
+        """Take the claim, or check it and take it again if it was lost. Raises DatabaseInUse, StoreUnavailable."""
         ...
 
     def writer(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection in a transaction that writes. After the first `take` only under the claim, else StoreUnavailable."""
+        """A connection in a transaction that writes. After the first `take`, raises StoreUnavailable unless the claim is held."""
         ...
 
     async def release(self) -> None: ...
 
 
 def lock_file(file: Path) -> IO[bytes] | None:
-    """Hold the file for this process, for as long as it lives or until it is closed; None when somebody holds it. Raises OSError."""
+    """Lock the file until the process ends or the result is closed; None if another process has locked it. Raises OSError."""
     opened = file.open("wb")
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +68,7 @@ def lock_file(file: Path) -> IO[bytes] | None:
 
 
 class FileClaim:
-    """SQLite's. A database that is no file of a plain name (in memory, or a `file:` URI) needs none."""
+    """The claim on an SQLite database. A database in memory or of a `file:` URI needs none."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -101,7 +101,7 @@ class FileClaim:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """`backend` is the server's process and when it began, which together are never another's."""
+    """`backend` is the server's process id and start time, which together identify the session."""
 
     connection: AsyncConnection
     driver: Any
@@ -112,14 +112,14 @@ class _Session:
         return self.connection.invalidated or bool(self.driver.is_closed())
 
     async def drop(self) -> None:
-        """End it without waiting for a server that may not answer."""
+        """Close it without waiting for a server that may not answer."""
         with suppress(DBAPIError, OSError):
             self.driver.terminate()
             await self.connection.close()
 
 
 class SessionClaim:
-    """PostgreSQL's. `answer_within`: the seconds that the server may take for the smallest question before the session is given up."""
+    """The claim on a PostgreSQL database. `answer_within`: time limit of `SELECT 1`, in seconds, after which the session is closed."""
 
     def __init__(self, engine: AsyncEngine, answer_within: float = 10.0) -> None:
         self._engine = engine
@@ -162,7 +162,7 @@ class SessionClaim:
             async with session.connection.begin():
                 yield session.connection
         except DBAPIError:
-            if not await self._answers(session):  # a driver that was just told of the end may call it something else
+            if not await self._answers(session):  # a driver may report the end of the session as another error
                 await self._drop(session)
             raise
         finally:
@@ -192,7 +192,7 @@ class SessionClaim:
         connection = await self._engine.connect()
         try:
             driver = (await connection.get_raw_connection()).driver_connection
-            await connection.run_sync(lambda bound: bound.detach())  # not the pool's any more: closing it ends the session
+            await connection.run_sync(lambda bound: bound.detach())  # takes it from the pool: closing it ends the session
             async with connection.begin():
                 return _Session(connection, driver, await self._lock(connection))
         except BaseException:
@@ -200,7 +200,7 @@ class SessionClaim:
             raise
 
     async def _lock(self, connection: AsyncConnection) -> tuple[Any, ...]:
-        """Take the lock for this session; the session's backend."""
+        """Take the lock for this session. Returns the session's backend."""
         for setting in _KEEP_ALIVE:
             await connection.exec_driver_sql(f"SET {setting}")
         await connection.execute(text("SELECT set_config('application_name', :name, false)"), {"name": f"sluice: {self._holder}"[:63]})
@@ -213,23 +213,23 @@ class SessionClaim:
         return backend
 
     async def _refused(self, connection: AsyncConnection) -> None:
-        """Somebody has the lock. It may be a session of our own that the server has not missed yet: that one is ended."""
+        """Another session has the lock. If it is our former one, which the server still considers alive, it is terminated."""
         other: Row[Any] | None = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
         if other is None:
-            raise StoreUnavailable(f"{self._where}: its claim changes hands just now")
+            raise StoreUnavailable(f"{self._where}: another coordinator is just taking or releasing the claim")
         if (other.pid, other.backend_start) == self._former:
             await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": other.pid})
-            raise StoreUnavailable(f"{self._where}: our former session is only just ending")
+            raise StoreUnavailable(f"{self._where}: the former session of this coordinator is ending")
         who = f"{other.application_name or 'a session of another user'}, since {other.backend_start:%Y-%m-%d %H:%M:%S %Z}"
         raise DatabaseInUse(f"{self._where} is another coordinator's ({who}): stop that one, or name another database.")
 
     async def _check_signature(self, connection: AsyncConnection) -> None:
         holder = await connection.scalar(select(tables.claims.c.holder).where(tables.claims.c.name == _NAME))
         if holder != self._holder:
-            raise DatabaseInUse(f"{self._where} was another coordinator's meanwhile ({holder}): what we knew is out of date.")
+            raise DatabaseInUse(f"{self._where} was used by another coordinator meanwhile ({holder}): the state in memory is out of date.")
 
     async def _sign(self, connection: AsyncConnection) -> None:
-        """Write our name, unless the table is still to be made: the lock is taken before the first migration."""
+        """Write our name, unless the table does not exist yet: the lock is taken before the first migration."""
         if await connection.scalar(text("SELECT to_regclass('claims')")) is None:
             return
         row = postgresql.insert(tables.claims).values(name=_NAME, holder=self._holder)

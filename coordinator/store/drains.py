@@ -18,9 +18,9 @@ from sluice.core.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """A drain of a run, kept for ever. `seq` counts the job's drains; `model_version` is the pinned job model's. `pinned`: the ends of the
-    intermediate streams at the request; `catch_up`: partitions that several stages must read up to there before they flush; `drained`:
-    where the next run begins. Each `…_at` is when the phase of that name began, `ended_at` when the drain was over."""
+    """A drain of a run. Rows are never deleted. `seq` counts the job's drains; `model_version` is that of the pinned job model. `pinned`: the
+    end offsets of the intermediate streams at the request; `catch_up`: offsets that several stages must reach before they flush;
+    `drained`: where the next run starts. Each `…_at` is when the phase of that name began."""
 
     drain_id: DrainId
     run_id: RunId
@@ -48,7 +48,7 @@ class DrainRow:
 
     @property
     def soft_at(self) -> datetime | None:
-        """The deadlines count from the first container on."""
+        """The deadlines count from the time at which the first container began to stop."""
         return None if self.stopping_at is None else self.stopping_at + self.soft
 
     @property
@@ -60,15 +60,15 @@ class DrainRow:
 
     @property
     def entered_at(self) -> datetime:
-        """When its phase began."""
+        """When the current phase began."""
         return self.ended_at or self.committing_at or self.flushing_at or self.stopping_at or self.requested_at
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStageRow:
-    """A stage of a task of the pinned job model, and how far it has come. `pinned` is the checkpoint to go back to, `committed` the last;
-    `began_empty`: it had run no batch when it stopped, so that without a checkpoint it goes back to its beginning. `batch_id` and `offsets`
-    are those of the newest step; `rows_left`, `operators_left`: what the flush could not empty."""
+    """The progress of a stage of a task of the pinned job model. `pinned` is the commit to go back to if the drain fails, `committed` the
+    last; `began_empty`: it had run no batch when it stopped, so without a commit it goes back to empty state. `batch_id` and `offsets` are
+    of the newest step; `rows_left`, `operators_left`: state that the flush could not empty."""
 
     drain_id: DrainId
     task: TaskName

@@ -18,7 +18,7 @@ from sluice.core.ids import JobName, RunId, Ssp, StreamId, TaskName
 
 @dataclass(frozen=True, slots=True)
 class ModelHead:
-    """A version of a job's model without the model: for which run it was made, when, why, and by whom ("" where nobody said)."""
+    """A version of a job's model without the model: the run that it was made for, when, why, and by whom ("" if unknown)."""
 
     job: JobName
     version: int
@@ -31,16 +31,16 @@ class ModelHead:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow(ModelHead):
-    """One version of a job's model; `document` is its JSON. Versions of a job are never reused or changed."""
+    """One version of a job's model; `document` is its JSON. Versions are never reused or changed."""
 
     document: str
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoredStreamRow:
-    """An input of a job's run as the partition monitor found it last: `known` partitions by the job model, `seen` by the system, None when
-    that could not be found out. `since`: when the verdict with its reason began. `kept_from`: a count that was taken back by a roll back;
-    the stream is not grown to it unless somebody asks."""
+    """An input of a job's run as the partition monitor last found it: `known` partitions in the job model, `seen` in the system, None if
+    the count failed. `since`: when the verdict with its reason began. `kept_from`: a count that a roll back has reverted; the stream is
+    grown to it again only on request."""
 
     job: JobName
     system: str
@@ -84,7 +84,7 @@ class JobModelReads(Reads):
         return [monitored_stream_row(found) for found in await self._connection.execute(query)]
 
     async def assignment(self, job: JobName) -> Previous:
-        """What the last model decided; an empty one before the first."""
+        """The assignment of the newest model; an empty one before the first."""
         owners, counts = tables.assignments, tables.baselines
         grouping = await self._connection.scalar(select(tables.jobs.c.grouping).where(tables.jobs.c.job == job))
         return Previous(
@@ -105,7 +105,7 @@ class JobModelWrites(JobModelReads, Writes):
         await self._connection.execute(insert(tables.job_models).values(model_columns(row)))
 
     async def put_monitored(self, job: JobName, watched: Collection[MonitoredStreamRow]) -> None:
-        """Replace the job's as a whole: rows of streams that it reads no more go."""
+        """Replace the job's as a whole: rows of streams that it no longer reads are deleted."""
         await self._connection.execute(delete(tables.watched_streams).where(tables.watched_streams.c.job == job))
         await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
 

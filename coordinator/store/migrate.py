@@ -1,4 +1,4 @@
-"""Bring a database to the newest schema with Alembic. May run twice; the second run finds nothing to do."""
+"""Upgrade a database to the newest schema with Alembic. It may run twice: the second run finds nothing to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coordinator.store.sql import Store
 from sluice.core.errors import StoreUnavailable
 
 _PLACES = (Path(__file__).parents[1] / "migrations", Path(__file__).parents[2] / "migrations")
-"""Inside the package when installed from a wheel, beside it in a checkout."""
+"""Inside the package if it was installed from a wheel, beside it in a checkout."""
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -35,7 +35,7 @@ def _upgrade(connection: Connection) -> str:
 
 
 async def upgrade(store: Store) -> str:
-    """Migrate to the newest revision; its id. Raises StoreUnavailable, also for a database made by a newer Sluice."""
+    """Migrate to the newest revision and return its id. Raises StoreUnavailable, also for the database of a newer Sluice."""
     try:
         async with store.engine.begin() as connection:
             if connection.dialect.name == "sqlite":
@@ -44,4 +44,4 @@ async def upgrade(store: Store) -> str:
     except (DBAPIError, CommandError, OSError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         url = store.engine.url.render_as_string(hide_password=True)
-        raise StoreUnavailable(f"cannot bring {url} to this version's schema: {cause}") from error
+        raise StoreUnavailable(f"cannot migrate {url} to the schema of this version: {cause}") from error

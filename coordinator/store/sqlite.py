@@ -1,8 +1,8 @@
-"""aiosqlite with one visit to its thread per statement.
+"""aiosqlite with one thread switch per statement.
 
-aiosqlite goes to a connection's thread for a cursor, for its statement, for its rows and for its end: four times, and each time two threads
-hand the interpreter to each other, which costs more than the statement does. SQLAlchemy asks for all four in turn. Here a cursor goes once
-and brings everything along: a registration, with its seven statements, took 24 visits and takes 7.
+aiosqlite switches to the connection's thread for each of four calls: to open a cursor, execute a statement, fetch its rows and close the
+cursor. SQLAlchemy makes all four for each statement, and the switches cost more than the statement. Here one switch does all four: a
+registration, which has seven statements, took 24 switches and takes 7.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 
 class Cursor:
-    """What SQLAlchemy uses of an aiosqlite cursor; its rows are fetched with its statement."""
+    """The part of an aiosqlite cursor that SQLAlchemy uses. The rows are fetched with the statement."""
 
     arraysize = 1
 
@@ -46,11 +46,11 @@ class Cursor:
     async def executemany(self, statement: str, parameters: Iterable[Iterable[Any]]) -> Cursor:
         return await self._run(lambda cursor: cursor.executemany(statement, parameters))  # type: ignore[arg-type]
 
-    async def _run(self, ask: Callable[[sqlite3.Cursor], object]) -> Cursor:
+    async def _run(self, call: Callable[[sqlite3.Cursor], object]) -> Cursor:
         def everything(opened: sqlite3.Connection) -> None:
             cursor = opened.cursor()
             try:
-                ask(cursor)
+                call(cursor)
                 self.description, self.rowcount, self.lastrowid = cursor.description, cursor.rowcount, cursor.lastrowid
                 self._rows = cursor.fetchall() if cursor.description else []
             finally:
@@ -71,8 +71,8 @@ class Connection(aiosqlite.Connection):
     _stopped: asyncio.Future[Any] | None = None
 
     def stop(self) -> asyncio.Future[Any] | None:
-        """The thread ends after what it was asked before. May come again, and is one and the same end: aiosqlite (0.22) asks a thread that
-        has ended once more, and would wait for ever for a connection that is given up while it is being closed."""
+        """End the thread after its queued work. It may be called twice: aiosqlite (0.22) calls it again for a connection that is discarded
+        while it is being closed, and would wait for ever for a thread that has ended."""
         if self._stopped is None:
             self._stopped = super().stop()
         return None if self._stopped is None else asyncio.shield(self._stopped)
@@ -89,7 +89,7 @@ class Connection(aiosqlite.Connection):
 
 
 def connect(*arguments: Any, **named: Any) -> Connection:
-    """As `aiosqlite.connect`: a connection to await. Its thread does not keep the process from ending."""
+    """Like `aiosqlite.connect`: a connection to await. Its thread is a daemon, so that it does not keep the process alive."""
     made = Connection(partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64)
     made._thread.daemon = True
     return made

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 
 class Utc(TypeDecorator[datetime]):
-    """An aware time. SQLite keeps no zone, so what comes back without one is UTC."""
+    """An aware time. SQLite stores no time zone, so values without one are UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -49,7 +49,7 @@ metadata = MetaData(
 )
 
 _NOT_ENDED = text("ended_at IS NULL")
-"""Of what a database keeps for months, the few rows that are still going on have indexes of their own."""
+"""Partial indexes for the few active rows, in tables that keep rows for months."""
 
 claims = Table(
     "claims",
@@ -57,7 +57,7 @@ claims = Table(
     Column("name", String(16), primary_key=True),
     Column("holder", String(300), nullable=False),
 )
-"""The coordinator that has the database, or had it last; see `coordinator/store/claim.py`."""
+"""The coordinator that uses the database, or used it last; see `coordinator/store/claim.py`."""
 
 jobs = Table(
     "jobs",
@@ -136,7 +136,7 @@ watched_streams = Table(
     Column("since", Utc, nullable=False),
     Column("kept_from", Integer),
 )
-"""The inputs of jobs, as the partition monitor found them last."""
+"""The inputs of jobs, as the partition monitor last found them."""
 
 starts = Table(
     "starts",
@@ -200,7 +200,7 @@ stores = Table(
 )
 
 BYTEWISE = String(1000).with_variant(String(1000, collation="C"), "postgresql")
-"""Ids of blobs in the order in which blob stores list them."""
+"""Blob ids sort by bytes, as blob stores list them."""
 
 snapshots = Table(
     "snapshots",
@@ -267,7 +267,7 @@ registries = Table(
     Column("blob_store", String(249), primary_key=True),
     Column("registry", String(64), nullable=False),
 )
-"""By which id each blob store knows this database; see `coordinator/blobpool.py`."""
+"""The id that this database wrote to each blob store; see `coordinator/snapshots/inventory.py`."""
 
 drains = Table(
     "drains",

@@ -475,7 +475,7 @@ async def rebuilt(home: Path) -> None:
     blob_stores = stores_of_blobs(settings, clock, {})
     try:
         await prepare(settings, store)
-        await write(store, blob_stores, clock, await find(blob_stores, Progress("blobs")), anew=False)
+        await write(store, blob_stores, clock, await find(blob_stores, Progress("blobs")), force=False)
     finally:
         await blob_stores.close()
         await store.close()

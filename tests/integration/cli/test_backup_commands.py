@@ -143,7 +143,7 @@ def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_p
         sluice("snapshots", "restore", *WHERE, first, "--into", str(tmp_path / "copy"), *at)
         assert {each.name: each.read_bytes() for each in (tmp_path / "copy").iterdir()} == {"a": b"first", "empty": b""}
         sluice("snapshots", "unpin", JOB, "keep", *at)
-        assert "c1 holds task" in sluice("snapshots", "restore", *WHERE, first, *at, code=1)
+        assert "c1 owns task" in sluice("snapshots", "restore", *WHERE, first, *at, code=1)
         backed.ended()
         assert first in sluice("snapshots", "restore", *WHERE, first, *at)
         chosen = json.loads(sluice("snapshots", "show", *WHERE, "head", "--json", *at))

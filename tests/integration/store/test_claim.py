@@ -170,7 +170,7 @@ async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, oth
         await other.ask("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")
         await other.ask("SELECT pg_advisory_unlock(7355609)")
         for _ in range(2):
-            with pytest.raises(DatabaseInUse, match=r"another coordinator's meanwhile \(elsewhere pid 7\): what we knew is out of date"):
+            with pytest.raises(DatabaseInUse, match=r"another coordinator meanwhile \(elsewhere pid 7\): the state in memory is out of date"):
                 await store.claim()
         assert await other.holder() is None
         with pytest.raises(StoreUnavailable):
@@ -184,7 +184,7 @@ async def test_a_session_that_hangs_is_given_up_and_ended_before_the_claim_is_ta
         await claim.take()
         first = await other.holder() or 0
         os.kill(first, signal.SIGSTOP)
-        with pytest.raises(StoreUnavailable, match="our former session is only just ending"):
+        with pytest.raises(StoreUnavailable, match="the former session of this coordinator is ending"):
             await claim.take()
         assert not claim.held
         os.kill(first, signal.SIGCONT)
