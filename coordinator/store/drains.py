@@ -18,9 +18,9 @@ from sluice.core.snapshot import CommitId
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
-    """A drain of a run. Rows are never deleted. `seq` counts the job's drains; `model_version` is that of the pinned job model. `pinned`: the
-    end offsets of the intermediate streams at the request; `catch_up`: offsets that several stages must reach before they flush;
-    `drained`: where the next run starts. Each `…_at` is when the phase of that name began."""
+    """A drain of a run; never deleted. `seq` counts the job's drains; `model_version` is that of the pinned job model. `pinned`: the end
+    offsets of the intermediate streams at the request; `catch_up`: offsets that several stages must reach before they flush; `drained`:
+    where the next run starts. Each `…_at` is when the phase of that name began."""
 
     drain_id: DrainId
     run_id: RunId

@@ -225,4 +225,4 @@ def test_a_rebuild_leaves_out_what_is_not_whole(home: Path) -> None:
         each.unlink()
     told = json.loads(sluice("rebuild", "--home", str(home), "--json"))
     assert (told["snapshots"], told["stores"][0]["batchId"]) == (1, 1)
-    assert "not there" in next(iter(told["leftOut"].values()))
+    assert "are missing" in next(iter(told["leftOut"].values()))

@@ -170,7 +170,9 @@ async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, oth
         await other.ask("UPDATE claims SET holder = 'elsewhere pid 7' RETURNING 1")
         await other.ask("SELECT pg_advisory_unlock(7355609)")
         for _ in range(2):
-            with pytest.raises(DatabaseInUse, match=r"another coordinator meanwhile \(elsewhere pid 7\): the state in memory is out of date"):
+            with pytest.raises(
+                DatabaseInUse, match=r"another coordinator meanwhile \(elsewhere pid 7\): the state in memory is out of date"
+            ):
                 await store.claim()
         assert await other.holder() is None
         with pytest.raises(StoreUnavailable):
