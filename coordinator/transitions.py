@@ -1,5 +1,5 @@
-"""Changes of state that several packages make inside their own transactions: how containers and runs end, how a drain moves, what is queued
-for clean-up, and the check that every report about a task passes. Each function takes the open transaction; none begins one.
+"""State transitions that several packages make inside their own transactions: how containers and runs end, how a drain changes its phase,
+what is queued for clean-up, and the fencing check. Each function takes an open transaction; none begins one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from sluice.core.snapshot import BlobStoreName, stage_prefix
 
 
 async def check_owner(tx: ReadTransaction, run: RunRow, task: TaskName, generation: Generation) -> TaskOwnershipRow:
-    """The task's hold, which must be of this generation and run. Raises UnknownTask, LeaseLost."""
+    """The fencing check: only the current owner of a task, identified by its generation, may report on it.
+
+    Raises UnknownTask, or LeaseLost if the generation is stale.
+    """
     row = await tx.fleet.owner(run.job, task)
     if row is None:
-        raise UnknownTask(f"nobody ever held task {task!r} of job {run.job}")
+        raise UnknownTask(f"task {task!r} of job {run.job} was never acquired")
     if row.run_id != run.run_id or not holds(row.owner, generation):
         raise LeaseLost(
             f"task {task} of job {run.job} is under generation {row.owner.generation}; generation {generation} does not hold it any more"
@@ -39,7 +42,7 @@ async def check_owner(tx: ReadTransaction, run: RunRow, task: TaskName, generati
 
 
 async def get_run(tx: ReadTransaction, run_id: RunId) -> RunRow:
-    """The run. Raises UnknownRun."""
+    """Raises UnknownRun."""
     run = await tx.runs.get(run_id)
     if run is None:
         raise UnknownRun(f"there is no run {run_id!r}")
@@ -49,25 +52,25 @@ async def get_run(tx: ReadTransaction, run_id: RunId) -> RunRow:
 async def end_container(
     tx: WriteTransaction, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
 ) -> tuple[ContainerRow, Sequence[TaskOwnershipRow]]:
-    """The container is gone: free its tasks. What is known of its end already is kept, so this may run twice. The container, and the tasks
-    that it owned: notify the `TaskWaiters` of them after the transaction has committed."""
-    gone = replace(
+    """The container has ended: release its tasks. Idempotent: what was recorded of its end before is kept. Returns the container and the
+    tasks that it owned; notify `TaskWaiters` of these after the commit."""
+    ended = replace(
         container,
         state=container.state if container.ended_at else state,
         ended_at=container.ended_at or now,
         exit_code=exit_code if container.exit_code is None else container.exit_code,
         reason=container.reason or reason,
     )
-    await tx.fleet.put_container(gone)
+    await tx.fleet.put_container(ended)
     holds = await tx.fleet.owned_by(container.execution_id)
     for owned in holds:
         await tx.fleet.put_owner(replace(owned, owner=replace(owned.owner, released=True)))
-    return gone, holds
+    return ended, holds
 
 
 def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> BackoffUntil | None:
-    """Until when the slot with these incarnations, by epoch, is held back. Not while one of them may still act, nor for one that was
-    replaced, or ended since its time was up: that was no failure of its own."""
+    """Until when the slot with these incarnations, in order of their epochs, backs off; None if it does not. A container failed if it
+    was LOST, or exited with a code other than 0 and 3. There is no back-off while one of them may still act."""
     if any(each.ended_at is None for each in containers[-1:]):
         return None
     ended = [
@@ -79,10 +82,11 @@ def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> Bac
 
 
 _NO_FAILURES = (None, 0, 3)
+"""Exit codes that are no failure: none reported, stopped cleanly, superseded or out of contact."""
 
 
 async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow:
-    """End a run that was asked to stop once its last container is gone; any other run stays as it is."""
+    """End the run if it is stopping and its last container has ended; any other run stays as it is."""
     if run.state.ended or run.stop_requested_at is None:
         return run
     if await tx.fleet.has_active_containers(run.run_id):
@@ -94,27 +98,28 @@ async def settle_run(tx: WriteTransaction, run: RunRow, now: datetime) -> RunRow
 
 
 async def request_stop(tx: WriteTransaction, run: RunRow, now: datetime, reason: str, *, failing: bool = False) -> RunRow:
-    """Tell a run's containers to stop between batches; the run ends when the last is gone. May run twice: the first request stands."""
+    """Tell the containers of a run to stop after their current batch; the run ends when the last has ended. Idempotent: the first request
+    counts."""
     if run.state.ended or run.stop_requested_at is not None:
         return run
-    asked = replace(run, stop_requested_at=now, reason=reason, failing=failing)
-    await tx.runs.put(asked)
+    stopping = replace(run, stop_requested_at=now, reason=reason, failing=failing)
+    await tx.runs.put(stopping)
     await tx.runs.add_notice(run.run_id, "STOP", now, {"reason": reason})
-    return await settle_run(tx, asked, now)
+    return await settle_run(tx, stopping, now)
 
 
 log = logging.getLogger(__name__)
 
 
 KEPT_AFTER_FAILURE = timedelta(days=30)
-"""How long the checkpoints that a failed drain went back to stay pinned, for whoever looks into it."""
+"""How long the checkpoints to which a failed drain rolled back stay pinned, so that the failure can be investigated."""
 
-_BEGAN = {Phase.STOPPING: "stopping_at", Phase.FLUSHING: "flushing_at", Phase.COMMITTING: "committing_at"}
+_STARTED_AT = {Phase.STOPPING: "stopping_at", Phase.FLUSHING: "flushing_at", Phase.COMMITTING: "committing_at"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """A stage of a task, and the partitions that it reads."""
+    """A stage of a task, with the partitions that it reads."""
 
     task: TaskName
     stage: StageName
@@ -122,7 +127,7 @@ class Reads:
 
 
 def stages_of(run: RunRow, model: JobModel) -> Sequence[Reads]:
-    """The stages of each task that read something of it."""
+    """The stages of each task, without those that read none of its partitions."""
     return [Reads(name, stage, ssps) for name, task in sorted(model.tasks.items()) for stage, ssps in run.spec.by_stage(task.ssps).items()]
 
 
@@ -140,7 +145,7 @@ def pin_id(drain_id: DrainId) -> str:
 
 
 async def drain_of(tx: ReadTransaction, run: RunRow) -> DrainRow:
-    """The drain that a DRAINING run is under."""
+    """The drain of a DRAINING run."""
     found = await tx.drains.newest(run.run_id)
     if found is None or found.phase.over:
         raise Bug(f"run {run.run_id} is DRAINING without a drain")
@@ -152,16 +157,16 @@ async def containers_of(tx: ReadTransaction, run_id: RunId) -> Sequence[Executio
 
 
 async def enter(tx: WriteTransaction, drain: DrainRow, phase: Phase, now: datetime, flushed: Sequence[StageName] = ()) -> DrainRow:
-    """Move the drain to the phase, and tell the run's containers; see `tell`. Ring the run's notices when the transaction has ended."""
-    when = {"ended_at": now} if phase.over else {_BEGAN[phase]: now}
+    """Move the drain to the phase, and add a notice for the run's containers. Call `Notices.notify` after the commit."""
+    when = {"ended_at": now} if phase.over else {_STARTED_AT[phase]: now}
     entered = replace(drain, phase=moved(drain.phase, phase), **when)  # type: ignore[arg-type]
     await tx.drains.put(entered)
-    await tell(tx, entered, now, flushed)
+    await add_drain_notice(tx, entered, now, flushed)
     log.info("drain %s of run %s is %s%s", drain.drain_id, drain.run_id, phase, f": {entered.reason}" if entered.reason else "")
     return entered
 
 
-async def tell(tx: WriteTransaction, drain: DrainRow, now: datetime, flushed: Sequence[StageName] = ()) -> None:
+async def add_drain_notice(tx: WriteTransaction, drain: DrainRow, now: datetime, flushed: Sequence[StageName] = ()) -> None:
     """Add a notice of the drain for the run's containers. `flushed`: the stages that every task has flushed; while the drain is FLUSHING, a
     container needs to know them, because a stage flushes after those that feed it."""
     detail: dict[str, object] = {"uuid": drain.drain_id, "phase": drain.phase.value}
@@ -173,10 +178,10 @@ async def tell(tx: WriteTransaction, drain: DrainRow, now: datetime, flushed: Se
 
 
 async def pin(tx: WriteTransaction, drain: DrainRow, row: DrainStageRow, now: datetime) -> None:
-    """Keep the stage's checkpoint, instead of an older one that it reported under this drain."""
+    """Pin the checkpoint that the stage reported, instead of an older one of the same drain."""
     assert row.pinned is not None
     await tx.snapshots.put_pin(
-        PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.pinned, "to go back to if the drain fails", now)
+        PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.pinned, "to roll back to if the drain fails", now)
     )
 
 
@@ -187,33 +192,35 @@ async def unpin(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
 
 
 async def cancel(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
-    """The run goes on as it was. Raises NotCancellable."""
+    """The run continues as before the drain. Raises NotCancellable."""
     return await _undo(tx, run, drain, cancelled(drain.phase), reason, now)
 
 
 async def fail(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
-    """Before anything was flushed the run goes on as it was. Afterwards it stops, and its next holders go back to what was pinned."""
+    """Before the flush the run continues as before the drain. Afterwards it stops, and the next owners of its tasks restore the pinned
+    checkpoints."""
     if drain.phase.can_go_back:
         return await _undo(tx, run, drain, Phase.FAILED, reason, now)
-    left = await _go_back(tx, drain)
-    told = f"{reason}; {left} stages have no checkpoint to go back to" if left else reason
+    left = await _roll_back(tx, drain)
+    full_reason = f"{reason}; {left} stages have no checkpoint to roll back to" if left else reason
     for row in await tx.snapshots.pin(pin_id(drain.drain_id)):
         await tx.snapshots.put_pin(replace(row, expires_at=now + KEPT_AFTER_FAILURE))
-    failed = await enter(tx, replace(drain, reason=told), Phase.FAILED, now)
+    failed = await enter(tx, replace(drain, reason=full_reason), Phase.FAILED, now)
     running = replace(run, state=run_moved(run.state, RunState.RUNNING))
-    return await request_stop(tx, running, now, f"the drain {drain.drain_id} failed: {told}"), failed
+    return await request_stop(tx, running, now, f"the drain {drain.drain_id} failed: {full_reason}"), failed
 
 
 async def _undo(tx: WriteTransaction, run: RunRow, drain: DrainRow, phase: Phase, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
     await unpin(tx, drain, now)
-    over = await enter(tx, replace(drain, reason=reason), phase, now)
-    back = replace(run, state=run_moved(run.state, RunState.RUNNING if run.started_at else RunState.CREATED))
-    await tx.runs.put(back)
-    return back, over
+    ended = await enter(tx, replace(drain, reason=reason), phase, now)
+    continued = replace(run, state=run_moved(run.state, RunState.RUNNING if run.started_at else RunState.CREATED))
+    await tx.runs.put(continued)
+    return continued, ended
 
 
-async def _go_back(tx: WriteTransaction, drain: DrainRow) -> int:
-    """Choose each stage's pinned checkpoint, as an operator would; one that had no batch begins anew. How many can do neither."""
+async def _roll_back(tx: WriteTransaction, drain: DrainRow) -> int:
+    """Make each stage continue from its pinned checkpoint, as a restore by an operator does; a stage that had no batch starts fresh.
+    Returns how many stages can do neither."""
     left = 0
     stores = {(row.task, row.stage): row for row in await tx.fleet.stage_states(drain.job)}
     for stage in await tx.drains.stages(drain.drain_id):
@@ -239,11 +246,11 @@ async def abandon_drain(tx: WriteTransaction, run: RunRow, reason: str, now: dat
 
 
 def retirement(key: StageKey, now: datetime) -> CleanupRow:
-    """Look which snapshots of a store are to be retained."""
+    """A queue entry: apply the retention rule to the snapshots of a stage."""
     prefix = stage_prefix(key)
     return CleanupRow(CleanupKind.RETIRE, BlobStoreName(""), prefix, key.job, key.task, key.stage, now, now)
 
 
 def keeping(row: SnapshotRow, blob_store: BlobStoreName, now: datetime) -> CleanupRow:
-    """Remove the TTLs of a snapshot in one blob store."""
+    """A queue entry: remove the TTLs of a snapshot's blobs in one blob store."""
     return CleanupRow(CleanupKind.KEEP, blob_store, row.markers[blob_store].index, row.job, row.task, row.stage, now, now)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, TaskPath
 from coordinator.drains.drains import DrainDetails, DrainRequest, StepReport, stages_at
-from coordinator.drains.inspect import Emptying
+from coordinator.drains.inspect import FlushCheck
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerState
 from coordinator.store.runs import RunRow
@@ -214,11 +214,15 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainSta
     )
 
 
-def plan_reply(run: RunRow, stages: Sequence[Emptying]) -> wire_drains.DrainPlanReply:
-    leaves, unknown = any(each.operators for each in stages), any(each.untold for each in stages)
+def plan_reply(run: RunRow, stages: Sequence[FlushCheck]) -> wire_drains.DrainPlanReply:
+    leaves, unknown = any(each.operators for each in stages), any(each.unknown_tasks for each in stages)
     told = tuple(
         wire_drains.StagePlanReply(
-            stage=each.stage, tasks=each.tasks, operators=tuple(each.operators), state_rows=each.rows, unknown_tasks=tuple(each.untold)
+            stage=each.stage,
+            tasks=each.tasks,
+            operators=tuple(each.operators),
+            state_rows=each.rows,
+            unknown_tasks=tuple(each.unknown_tasks),
         )
         for each in stages
     )

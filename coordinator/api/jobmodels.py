@@ -13,7 +13,7 @@ from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, PartsDe
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.rollout import AdoptionReport, Version
 from coordinator.jobmodels.standby import StandbyPlan
-from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Proposal, supposed
+from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Proposal, hypothetical
 from coordinator.store.jobmodels import ModelHead
 from sluice.core.errors import BadPlacement, ClientError, UnknownJob, UnknownSlot, VersionConflict
 from sluice.core.expansion import Effect, Judged, Skew
@@ -30,7 +30,7 @@ router = APIRouter(responses=PROBLEMS)
 async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) -> wire_jobmodels.PlanReply:
     """What would happen to a job's run with other partition counts or another number of slots. Changes nothing."""
     run = await ours.runs.current(JobName(body.job))
-    counts = supposed(run, body.streams)
+    counts = hypothetical(run, body.streams)
     as_it_is = await ours.versions.propose(run.run_id, ModelChange(counts=counts))
     if body.containers is None:
         return plan_reply(as_it_is, ours.blob_stores)
@@ -51,7 +51,7 @@ async def change_run(
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Change a live run: its number of slots, or grow with its inputs now. Its containers are notified."""
-    wish = ModelChange(containers=body.containers, counts=await ours.watch.look(RunId(run_id)) if body.grow else None)
+    wish = ModelChange(containers=body.containers, counts=await ours.watch.current(RunId(run_id)) if body.grow else None)
     asked = ChangeReason(actor, body.why, _version(if_match))
     change = await ours.versions.change(RunId(run_id), wish, asked)
     response.headers["ETag"] = f'"{change.run.model_version}"'

@@ -1,5 +1,6 @@
 """The routes for operators' tools: metrics, service discovery for Prometheus, liveness and readiness. Load balancers may probe with
-HEAD."""
+HEAD.
+"""
 
 from __future__ import annotations
 

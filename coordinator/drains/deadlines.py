@@ -1,4 +1,4 @@
-"""The chore that watches drains: it names the late, and fails a drain at its hard deadline."""
+"""Chore: report which stages delay a drain, and fail the drain at its hard deadline."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers
 
 log = logging.getLogger(__name__)
 
-NAMED = 10
-"""How many of the late one line names."""
+MAX_NAMED = 10
+"""How many blockers a log line names."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """A drain that is on, at the chore's last turn, with how many stages are at each step."""
+    """A drain in progress, as of the last round, and how many stages are at each step."""
 
     drain: DrainRow
     late: bool
@@ -32,8 +32,8 @@ class DrainProgress:
 
 @dataclass(slots=True)
 class DrainDeadlines:
-    """`active` and `outcomes` are for the metrics. Who blocks is looked up only when it is told: of a
-    large job that takes a while."""
+    """`active` and `outcomes` are for the metrics. Blockers are computed only when they are reported, because that takes a while for a
+    large job."""
 
     store: Store
     drains: Drains
@@ -42,23 +42,23 @@ class DrainDeadlines:
     name: str = "watch_drains"
     active: Sequence[DrainProgress] = ()
     outcomes: Mapping[Phase, int] = field(default_factory=dict)
-    _told: set[tuple[DrainId, Phase]] = field(default_factory=set)
+    _reported: set[tuple[DrainId, Phase]] = field(default_factory=set)
 
     async def run_once(self) -> Mapping[str, int]:
         now = self.clock.now()
         async with self.store.read() as tx:
             self.outcomes = {phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over}
-            seen = [DrainProgress(each, each.is_late(now), await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
-        self.active = seen
-        self._told &= {(each.drain.drain_id, phase) for each in seen for phase in Phase}
+            progress = [DrainProgress(each, each.is_late(now), await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
+        self.active = progress
+        self._reported &= {(each.drain.drain_id, phase) for each in progress for phase in Phase}
         done: Counter[str] = Counter()
-        for each in seen:
+        for each in progress:
             drain = each.drain
             if drain.hard_at is not None and now >= drain.hard_at:
                 await self.drains.expire(drain.drain_id, f"its hard deadline has passed; {await self._blockers(drain)}")
                 done["failed"] += 1
-            elif each.late and (drain.drain_id, drain.phase) not in self._told:
-                self._told.add((drain.drain_id, drain.phase))
+            elif each.late and (drain.drain_id, drain.phase) not in self._reported:
+                self._reported.add((drain.drain_id, drain.phase))
                 log.warning("drain %s of run %s is late in %s: %s", drain.drain_id, drain.run_id, drain.phase, await self._blockers(drain))
                 done["late"] += 1
         return done
@@ -66,10 +66,9 @@ class DrainDeadlines:
     async def _blockers(self, drain: DrainRow) -> str:
         found = await self.drains.describe(drain.drain_id)
         shape = shape_of(found.run, found.model, found.containers, found.holds)
-        return named(blockers(found.drain.phase, stages_at(found.stages), shape))
+        return describe_blockers(blockers(found.drain.phase, stages_at(found.stages), shape))
 
 
-def named(blocked_by: Sequence[Blocker]) -> str:
-    """Who blocks, for people."""
-    more = f" and {len(blocked_by) - NAMED} more" if len(blocked_by) > NAMED else ""
-    return f"it waits for {'; '.join(str(each) for each in blocked_by[:NAMED])}{more}" if blocked_by else "nobody blocks it"
+def describe_blockers(found: Sequence[Blocker]) -> str:
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    return f"it waits for {'; '.join(str(each) for each in found[:MAX_NAMED])}{more}" if found else "nothing blocks it"

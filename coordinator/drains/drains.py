@@ -1,4 +1,4 @@
-"""Drains: ask for one, report its steps, cancel it, see how it stands."""
+"""Request a drain, report its steps, cancel and describe it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.blobpool import BlobStores
-from coordinator.drains.inspect import Emptying, emptying
+from coordinator.drains.inspect import FlushCheck, check_flush
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
@@ -16,6 +16,7 @@ from coordinator.store.fleet import ContainerRow, TaskOwnershipRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import (
+    add_drain_notice,
     cancel,
     check_owner,
     enter,
@@ -23,7 +24,6 @@ from coordinator.transitions import (
     get_run,
     pin,
     stages_of,
-    tell,
     unpin,
 )
 from sluice.clock import Clock
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """A request. `mode` has one value yet; `times` None for those of the settings."""
+    """`mode`: so far only one value; `require_empty`: refuse the drain if a flush cannot empty all state."""
 
     run_id: RunId
     mode: str
@@ -61,7 +61,7 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A stage took a step; see `DrainStageRow`."""
+    """A step that a stage of a task took; see `DrainStageRow`."""
 
     generation: Generation
     drain_id: DrainId
@@ -86,7 +86,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DrainDetails:
-    """A drain with all that hangs on it, as it was `at` that time."""
+    """A drain with its run, model, stages, containers and tasks, as read `at` that time."""
 
     at: datetime
     drain: DrainRow
@@ -98,7 +98,7 @@ class DrainDetails:
 
 
 class Drains:
-    """`model_of` gives a run's job model, `new_id` makes ids."""
+    """`model_of` returns a run's job model; `new_id` makes ids."""
 
     def __init__(
         self,
@@ -123,31 +123,31 @@ class Drains:
 
     # --- the request -----------------------------------------------------------------------------------------------
 
-    async def request(self, asked: DrainRequest) -> tuple[DrainRow, bool]:
-        """The drain of the run, and whether it is a new one; see the table in `core.drain`.
+    async def request(self, request: DrainRequest) -> tuple[DrainRow, bool]:
+        """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
 
         Raises UnknownRun, StaleRun, NotEmptied, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
         async with self._store.read() as tx:
-            run = await get_run(tx, asked.run_id)
-            known = await self._standing(tx, run)
-        if known is not None:
-            return known, False
+            run = await get_run(tx, request.run_id)
+            present = await self._present(tx, run)
+        if present is not None:
+            return present, False
         pinned = await self._ends(run.spec.intermediates)
         async with self._store.begin() as tx:
-            run = await get_run(tx, asked.run_id)
-            known = await self._standing(tx, run)
-            if known is not None:
-                return known, False
+            run = await get_run(tx, request.run_id)
+            present = await self._present(tx, run)
+            if present is not None:
+                return present, False
             model = await self._model_of(tx, run)
-            if asked.require_empty:
-                _check_emptied(emptying(run, model, self._stage_metrics))
-            drain = await self._begin(tx, run, model, asked, pinned)
+            if request.require_empty:
+                _check_emptied(check_flush(run, model, self._stage_metrics))
+            drain = await self._begin(tx, run, model, request, pinned)
         self._notices.notify(run.run_id)
         return drain, True
 
-    async def _standing(self, tx: ReadTransaction, run: RunRow) -> DrainRow | None:
-        """The drain that answers a request; None for a new one. Raises StaleRun."""
+    async def _present(self, tx: ReadTransaction, run: RunRow) -> DrainRow | None:
+        """The drain that answers a request; None if a new one must begin. Raises StaleRun."""
         newest = await tx.drains.newest(run.run_id)
         flushed = newest is not None and newest.flushing_at is not None
         stopping = run.stop_requested_at is not None
@@ -158,7 +158,9 @@ class Drains:
             raise StaleRun(f"run {run.run_id} is not the current run of job {run.job}")
         return None
 
-    async def _begin(self, tx: WriteTransaction, run: RunRow, model: JobModel, asked: DrainRequest, pinned: Mapping[Ssp, int]) -> DrainRow:
+    async def _begin(
+        self, tx: WriteTransaction, run: RunRow, model: JobModel, request: DrainRequest, pinned: Mapping[Ssp, int]
+    ) -> DrainRow:
         now = self._clock.now()
         last = await tx.drains.page(run.job, None, 1)
         drain = DrainRow(
@@ -166,33 +168,33 @@ class Drains:
             run_id=run.run_id,
             job=run.job,
             seq=1 + (last[0].seq if last else 0),
-            mode=asked.mode,
+            mode=request.mode,
             phase=Phase.REQUESTED,
             model_version=run.model_version,
             requested_at=now,
-            soft=asked.times.soft,
-            hard=asked.times.hard,
-            budgets=asked.times.budgets,
+            soft=request.times.soft,
+            hard=request.times.hard,
+            budgets=request.times.budgets,
             pinned=pinned,
         )
         await tx.drains.put(drain)
         await tx.drains.put_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
         await tx.runs.put(replace(run, state=moved(run.state, RunState.DRAINING)))
-        await tell(tx, drain, now)
-        log.info("run %s is to be drained: %s", run.run_id, drain.drain_id)
+        await add_drain_notice(tx, drain, now)
+        log.info("drain %s of run %s is requested", drain.drain_id, run.run_id)
         return drain if run.started_at is None else await enter(tx, drain, Phase.STOPPING, now)
 
     async def _ends(self, streams: frozenset[StreamId]) -> Mapping[Ssp, int]:
         found: dict[Ssp, int] = {}
         for stream in sorted(streams):
             if stream.system not in self._systems:
-                raise UnknownSystem(f"no system {stream.system!r} is configured any more, and the run's stream {stream} is of it")
+                raise UnknownSystem(f"the run uses {stream}, and the system {stream.system!r} is no longer configured")
             for partition, offset in (await self._systems[stream.system].latest(stream.stream)).items():
                 found[Ssp(stream.system, stream.stream, partition)] = offset
         return found
 
     async def cancel(self, drain_id: DrainId) -> DrainRow:
-        """The run goes on as it was. May run twice. Raises UnknownDrain, NotCancellable."""
+        """Cancel the drain; the run continues as before. Idempotent. Raises UnknownDrain, NotCancellable."""
         async with self._store.begin() as tx:
             drain = await get_drain(tx, drain_id)
             if drain.phase is Phase.CANCELLED:
@@ -202,7 +204,7 @@ class Drains:
         return drain
 
     async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
-        """Its hard deadline has passed: it fails, unless it is over. Raises UnknownDrain."""
+        """Fail a drain whose hard deadline has passed, unless it has ended. Raises UnknownDrain."""
         async with self._store.begin() as tx:
             drain = await get_drain(tx, drain_id)
             if drain.phase.over:
@@ -213,28 +215,28 @@ class Drains:
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    async def report(self, run_id: RunId, task: TaskName, stage: StageName, took: StepReport) -> StepOutcome:
-        """A stage of a task took a step. A step that was reported before, or that comes when the drain is over, changes nothing.
+    async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StepReport) -> StepOutcome:
+        """Record a step of a stage of a task. A step that was reported before, or that comes after the drain has ended, changes nothing.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, CheckpointNeeded, UnknownSnapshot, and with a last step
-        StreamUnavailable: ask again.
+        Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, CheckpointNeeded, UnknownSnapshot, and for the last
+        step StreamUnavailable, after which the container tries again.
         """
-        ends = await self._ends_of(took.drain_id) if took.step is Step.COMMITTED else None
+        ends = await self._ends_of(report.drain_id) if report.step is Step.COMMITTED else None
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
-            await check_owner(tx, run, task, took.generation)
-            drain = await tx.drains.get(took.drain_id)
+            await check_owner(tx, run, task, report.generation)
+            drain = await tx.drains.get(report.drain_id)
             if drain is None or drain.run_id != run_id:
-                raise ForeignDrain(f"run {run_id} is not under drain {took.drain_id}: read the run again")
+                raise ForeignDrain(f"run {run_id} is not under drain {report.drain_id}: read the run again")
             row = await tx.drains.stage(drain.drain_id, task, stage)
             if row is None:
                 raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
-            if not counts(drain.phase, row.step, took.step):
+            if not counts(drain.phase, row.step, report.step):
                 return StepOutcome(drain.phase, None, drain.catch_up)
             now = self._clock.now()
-            row = await self._taken(tx, run, row, took, now)
+            row = await self._with_step(tx, run, row, report, now)
             await tx.drains.put_stages([row])
-            if took.step is Step.STOPPED and row.pinned is not None:
+            if report.step is Step.STOPPED and row.pinned is not None:
                 await pin(tx, drain, row, now)
             after = await self._advance(tx, run, drain, ends, now)
             moved_on = after.phase is not drain.phase
@@ -242,34 +244,37 @@ class Drains:
             if after.phase is Phase.FLUSHING and (moved_on or await _flushed_everywhere(tx, row)):
                 flushed = await _flushed(tx, run, after)
                 if not moved_on:
-                    await tell(tx, after, now, flushed)
+                    await add_drain_notice(tx, after, now, flushed)
         if moved_on or flushed is not None:
             self._notices.notify(run_id)
         if after.phase.over:
             self._final_ends.pop(after.drain_id, None)
         return StepOutcome(after.phase, flushed, after.catch_up)
 
-    async def _taken(self, tx: WriteTransaction, run: RunRow, row: DrainStageRow, took: StepReport, now: datetime) -> DrainStageRow:
-        if took.step in (Step.STOPPED, Step.COMMITTED):
-            await self._check_durable(tx, run, row, took)
-        row = replace(row, step=took.step, generation=took.generation, batch_id=took.batch, offsets=took.offsets)
-        row = replace(row, note=took.note, reported_at=now)
-        if took.rows_left is not None:  # else what the flush left stays told
-            row = replace(row, rows_left=took.rows_left, operators_left=tuple(took.operators_left))
-        match took.step:
+    async def _with_step(self, tx: WriteTransaction, run: RunRow, row: DrainStageRow, report: StepReport, now: datetime) -> DrainStageRow:
+        if report.step in (Step.STOPPED, Step.COMMITTED):
+            await self._check_durable(tx, run, row, report)
+        row = replace(row, step=report.step, generation=report.generation, batch_id=report.batch, offsets=report.offsets)
+        row = replace(row, note=report.note, reported_at=now)
+        if report.rows_left is not None:  # else what the flush left over stays recorded
+            row = replace(row, rows_left=report.rows_left, operators_left=tuple(report.operators_left))
+        match report.step:
             case Step.STOPPED:
-                return replace(row, pinned=took.checkpoint, began_empty=took.batch is None)
+                return replace(row, pinned=report.checkpoint, began_empty=report.batch is None)
             case Step.COMMITTED:
-                return replace(row, committed=took.checkpoint)
+                return replace(row, committed=report.checkpoint)
             case _:
                 return row
 
-    async def _check_durable(self, tx: ReadTransaction, run: RunRow, row: DrainStageRow, took: StepReport) -> None:
-        """Never stopped or drained without a durable commit. Without a batch there is nothing to commit."""
-        if took.checkpoint is not None:
-            if await tx.snapshots.get(StageKey(run.job, row.task, row.stage), took.checkpoint) is None:
-                raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {took.checkpoint}: report it first")
-        elif took.batch is not None and self._blob_stores.backup(run.backup).to:
+    async def _check_durable(self, tx: ReadTransaction, run: RunRow, row: DrainStageRow, report: StepReport) -> None:
+        """A backed-up stage must not stop or end without a durable commit. Without a batch there is nothing to commit.
+
+        Raises UnknownSnapshot, CheckpointNeeded.
+        """
+        if report.checkpoint is not None:
+            if await tx.snapshots.get(StageKey(run.job, row.task, row.stage), report.checkpoint) is None:
+                raise UnknownSnapshot(f"stage {row.stage} of task {row.task} has no snapshot {report.checkpoint}: report it first")
+        elif report.batch is not None and self._blob_stores.backup(run.backup).to:
             raise CheckpointNeeded(f"run {run.run_id} is backed up: commit stage {row.stage} of task {row.task}, and report the checkpoint")
 
     async def _advance(self, tx: WriteTransaction, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int] | None, now: datetime) -> DrainRow:
@@ -281,7 +286,7 @@ class Drains:
                 read_twice = {ssp: offset for ssp, offset in inputs.items() if ssp.stream_id not in run.spec.intermediates}
                 return await enter(tx, replace(drain, catch_up=read_twice), to, now, flushed=await _flushed(tx, run, drain))
             case Phase.DRAINED if ends is None:
-                raise StreamUnavailable("the ends of the intermediate streams have not been looked up yet: ask again")
+                raise StreamUnavailable("the ends of the intermediate streams have not been looked up yet: try again")
             case Phase.DRAINED:
                 assert ends is not None
                 return await self._end(tx, run, drain, ends, now)
@@ -289,14 +294,14 @@ class Drains:
                 return drain if to is drain.phase else await enter(tx, drain, to, now)
 
     async def _end(self, tx: WriteTransaction, run: RunRow, drain: DrainRow, ends: Mapping[Ssp, int], now: datetime) -> DrainRow:
-        """Record where the next run begins, and end the run. Its containers see that, and go."""
+        """Record where the next run begins, and end the run, after which its containers exit."""
         positions = await self._positions(tx, run, drain)
-        apart = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in run.spec.intermediates}
-        if apart:
+        read_twice = {ssp for ssp in to_catch_up(positions) if ssp.stream_id not in run.spec.intermediates}
+        if read_twice:
             log.warning(
                 "drain %s: readers of %s ended at different offsets; the next run begins at the lowest, and some records are read twice",
                 drain.drain_id,
-                ", ".join(map(str, sorted(apart))),
+                ", ".join(map(str, sorted(read_twice))),
             )
         await unpin(tx, drain, now)
         offsets = drained_offsets(await tx.runs.start_offsets(run.run_id), positions, ends)
@@ -307,15 +312,15 @@ class Drains:
         return drained
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
-        """Where each stage of each task stands: where it reported to be, else where the run starts."""
+        """The offsets of each stage of each task: those that it reported, else those at which the run started."""
         starts = await tx.runs.start_offsets(run.run_id)
-        told = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
+        reported = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
         reads = stages_of(run, await self._model_of(tx, run))
-        return [{ssp: told.get((each.task, each.stage), {}).get(ssp, starts[ssp]) for ssp in each.ssps} for each in reads]
+        return [{ssp: reported.get((each.task, each.stage), {}).get(ssp, starts[ssp]) for ssp in each.ssps} for each in reads]
 
     async def _ends_of(self, drain_id: DrainId) -> Mapping[Ssp, int] | None:
-        """The ends of the intermediate streams, looked up once: when the drain is COMMITTING everybody has flushed, and nobody writes. None
-        before."""
+        """The ends of the intermediate streams, looked up once: when the drain is COMMITTING, all stages have flushed and none writes. None
+        before that."""
         if drain_id not in self._final_ends:
             async with self._store.read() as tx:
                 drain = await tx.drains.get(drain_id)
@@ -325,7 +330,7 @@ class Drains:
             self._final_ends[drain_id] = await self._ends(run.spec.intermediates)
         return self._final_ends[drain_id]
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------------------
 
     async def describe(self, drain_id: DrainId) -> DrainDetails:
         """Raises UnknownDrain."""
@@ -349,13 +354,13 @@ class Drains:
                 raise UnknownJob(f"there is no job {job!r}")
             return await tx.drains.page(job, before, limit)
 
-    async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[Emptying]]:
-        """What a flush of the run could not empty, as its containers told last. Raises UnknownRun, StaleRun."""
+    async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[FlushCheck]]:
+        """What a flush of the run could not empty, as its containers last reported. Raises UnknownRun, StaleRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
-            return run, emptying(run, await self._model_of(tx, run), self._stage_metrics)
+            return run, check_flush(run, await self._model_of(tx, run), self._stage_metrics)
 
 
 async def get_drain(tx: ReadTransaction, drain_id: DrainId) -> DrainRow:
@@ -379,8 +384,12 @@ def stages_at(rows: Sequence[DrainStageRow]) -> Sequence[StageAt]:
     return [StageAt(row.task, row.stage, row.step) for row in rows]
 
 
-def _check_emptied(stages: Sequence[Emptying]) -> None:
+def _check_emptied(stages: Sequence[FlushCheck]) -> None:
     left = [f"stage {each.stage}: {', '.join(each.operators)}" for each in stages if each.operators]
-    unknown = [f"stage {each.stage}: {len(each.untold)} of {each.tasks} tasks have not told yet" for each in stages if each.untold]
+    unknown = [
+        f"stage {each.stage}: {len(each.unknown_tasks)} of {each.tasks} tasks have not reported yet"
+        for each in stages
+        if each.unknown_tasks
+    ]
     if left or unknown:
-        raise NotEmptied(f"a flush would leave rows, or it is not known ({'; '.join([*left, *unknown])}): drain without requireEmpty")
+        raise NotEmptied(f"a flush would leave rows, or may leave rows ({'; '.join([*left, *unknown])}): drain without requireEmpty")

@@ -14,18 +14,19 @@ from sluice.core.model import JobModel
 
 
 @dataclass(frozen=True, slots=True)
-class Emptying:
-    """A stage over its `tasks`. `operators` a flush cannot empty; of the tasks in `untold` nothing is known. `rows`: in its state now."""
+class FlushCheck:
+    """A stage, over its `tasks`. `operators`: those that a flush cannot empty; `rows`: how many rows its state has now; `unknown_tasks`:
+    those that have not reported yet."""
 
     stage: StageName
     tasks: int
     operators: Sequence[str]
     rows: int
-    untold: Sequence[TaskName]
+    unknown_tasks: Sequence[TaskName]
 
 
-def emptying(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[Emptying]:
-    """Of each stage of the run, in the order of its graph."""
+def check_flush(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[FlushCheck]:
+    """Each stage of the run, in the order of the request."""
     reports = stage_metrics.of_run(run.run_id)
     tasks: defaultdict[StageName, list[TaskName]] = defaultdict(list)
     for each in stages_of(run, model):
@@ -35,12 +36,12 @@ def emptying(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Seque
         measured = {task: reports[task, stage].metrics for task in tasks[stage] if (task, stage) in reports}
         known = {task: each for task, each in measured.items() if each is not None and each.unflushable is not None}
         found.append(
-            Emptying(
+            FlushCheck(
                 stage=stage,
                 tasks=len(tasks[stage]),
                 operators=sorted({name for each in known.values() for name in each.unflushable or ()}),
                 rows=sum(each.state_rows or 0 for each in measured.values() if each is not None),
-                untold=[task for task in tasks[stage] if task not in known],
+                unknown_tasks=[task for task in tasks[stage] if task not in known],
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""Chores of the fleet: free the tasks of containers whose lease has run out, and store when containers were last heard of."""
+"""Chores: release the tasks of containers whose lease has expired, and store when each container last sent a heartbeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluice.core.ids import RunId
 
 @dataclass(frozen=True, slots=True)
 class ExpireLeases:
-    """Free the tasks of containers whose lease and grace have passed."""
+    """Release the tasks of containers whose lease has expired, after the grace period."""
 
     store: Store
     leases: Leases
@@ -35,18 +35,18 @@ class ExpireLeases:
         touched: set[RunId] = set()
         freed: list[TaskOwnershipRow] = []
         async with self.store.begin() as tx:
-            overdue = self.leases.overdue(self.batch)  # while nobody can register
+            overdue = self.leases.overdue(self.batch)  # nobody can register during the transaction
             for execution_id in overdue:
                 container = await tx.fleet.container(execution_id)
                 if container is None or container.ended_at is not None:
                     continue
-                _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease ran out")
+                _, holds = await end_container(tx, container, ContainerState.LOST, self.clock.now(), reason="its lease expired")
                 freed += holds
                 touched.add(container.run_id)
             for run_id in touched:
                 await settle_run(tx, await get_run(tx, run_id), self.clock.now())
         for execution_id in overdue:
-            log.warning("container %s is lost: its lease and grace have passed", execution_id)
+            log.warning("container %s is lost: its lease and the grace period have expired", execution_id)
             self.leases.drop(execution_id)
         self.task_waiters.notify_released(freed)
         for run_id in touched:
@@ -56,7 +56,7 @@ class ExpireLeases:
 
 @dataclass(frozen=True, slots=True)
 class FlushLastSeen:
-    """Write when containers were last heard of, so many in one transaction that others need not wait long for theirs."""
+    """Write when each container last sent a heartbeat, in batches so small that no other transaction waits long."""
 
     store: Store
     leases: Leases
@@ -66,11 +66,11 @@ class FlushLastSeen:
     name: str = "flush_last_seen"
 
     async def run_once(self) -> Mapping[str, int]:
-        seen = self.leases.take_seen()
-        if not seen:
+        renewed = self.leases.take_renewed()
+        if not renewed:
             return {}
         now = self.clock.now()
-        for first in range(0, len(seen), self.batch):
+        for first in range(0, len(renewed), self.batch):
             async with self.store.begin() as tx:
-                await tx.fleet.set_last_seen((execution_id, now) for execution_id in seen[first : first + self.batch])
-        return {"flushed": len(seen)}
+                await tx.fleet.set_last_seen((execution_id, now) for execution_id in renewed[first : first + self.batch])
+        return {"flushed": len(renewed)}

@@ -1,8 +1,8 @@
-"""The leases of all containers, in memory: a steady heartbeat touches nothing else.
+"""The leases of all containers, in memory. A heartbeat changes nothing else.
 
-A container is *valid* (its heartbeats renew), or *ending*: it was replaced or its run is over, every heartbeat is answered with false, but
-until its last lease and grace have passed it may still act, so its tasks are not given away. After a restart of the coordinator every
-container that the database knows gets a fresh lease: a restart never ends a fleet.
+A container is *valid* while its heartbeats renew its lease. It is *ending* once it was superseded or its run has ended: its heartbeats are
+answered with false, but it may still act until its last lease and the grace period have expired, so its tasks are not reassigned before
+that. After a restart of the coordinator every container in the database gets a new lease, so that a restart stops no container.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 
 
 class LeaseEntry:
-    """A valid container's lease, spread out so that renewing it makes nothing but a number, and the answer headers that go with it."""
+    """A valid container's lease, with the headers of the answers to its heartbeats. Mutable, so that a renewal allocates only a number."""
 
     __slots__ = ("bare", "ends_at", "epoch", "headers", "model_version")
 
@@ -37,7 +37,7 @@ class LeaseEntry:
 
 
 class Leases:
-    """One event loop's; no locks."""
+    """For one event loop; there are no locks."""
 
     def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
         self.policy = policy
@@ -46,36 +46,37 @@ class Leases:
         self._grace_seconds = policy.grace.total_seconds()
         self.answered_alive = 0
         self.answered_invalid = 0
-        """Counted by who sends that answer, which is not the fast path."""
+        """Counted where that answer is sent, which is not on the fast path."""
         self._clock = clock
         self._valid: dict[str, LeaseEntry] = {}
         self._ending: dict[str, Instant] = {}
-        self._seen: set[str] = set()
-        self._quiet_until = Instant(0.0)
-        """Before this no valid container can be overdue: at the last look none was to be earlier, and heartbeats only put it off."""
+        self._renewed: set[str] = set()
+        self._next_expiry = Instant(0.0)
+        """No valid container is overdue before this time: a lower bound, because heartbeats only postpone expiry."""
 
     def __len__(self) -> int:
         return len(self._valid)
 
     @property
     def ending(self) -> int:
-        """How many containers are not valid and may still act."""
+        """How many containers are no longer valid but may still act."""
         return len(self._ending)
 
     def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
-        """Make the container valid with a full lease from now."""
+        """Make the container valid, with a full lease from now."""
         self._ending.pop(execution_id, None)
-        self._restretch(len(self._valid) + (execution_id not in self._valid))
+        self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
         lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
-        promised = self._valid.get(execution_id)
+        former = self._valid.get(execution_id)
         entry = self._valid[execution_id] = LeaseEntry(lease, model_version, _headers(epoch, model_version, self.terms))
-        if promised is not None:
-            entry.ends_at = max(entry.ends_at, promised.ends_at)
-        self._look_at(entry.ends_at)
+        if former is not None:
+            entry.ends_at = max(entry.ends_at, former.ends_at)
+        self._expect_expiry(entry.ends_at)
         return self.terms
 
     def set_model_version(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
-        """Tell the version of the job model in the answers to these containers. Those that are not valid are passed over."""
+        """Name the version of the job model in the answers to the heartbeats of these containers. Containers that are not valid are
+        ignored."""
         for execution_id in execution_ids:
             entry = self._valid.get(execution_id)
             if entry is not None:
@@ -83,18 +84,19 @@ class Leases:
                 entry.headers = _headers(entry.epoch, version, self.terms)
 
     def renew_all(self) -> None:
-        """Give every valid container a full lease from now: after a restart the terms are known only when the whole fleet is."""
+        """Give every valid container a full lease from now. Used after a restart, when the terms are known once all containers are
+        loaded."""
         ends_at = self._clock.elapsed() + self._lease_seconds
         for entry in self._valid.values():
             entry.ends_at = ends_at
-        self._look_at(ends_at)
+        self._expect_expiry(ends_at)
 
     def beat(self, execution_id: str, sent: int | None) -> LeaseEntry | None:
-        """Renew if this is the valid incarnation: its entry, else None (the answer is false). A beat without epoch of a container that
-        sends one is answered as alive and renews nothing; one after lease and grace is too late, since the tasks may be another's.
+        """Renew the lease if the heartbeat is of the valid incarnation. Returns its entry, or None if the answer is false.
 
-        A lease never ends earlier than was promised: when a shrinking fleet shortens the terms and this answer is lost, the container goes
-        on trusting the longer lease of the answer before."""
+        A heartbeat without epoch, of a container that sends one, is answered as alive and renews nothing. A heartbeat after lease and grace
+        period is refused, because the tasks may have been reassigned. A lease never ends earlier than a former answer said: if a shrinking
+        fleet shortens the terms and this answer is lost, the container trusts the longer lease of the answer before."""
         entry = self._valid.get(execution_id)
         if entry is None or (sent is not None and sent != entry.epoch):
             return None
@@ -104,58 +106,59 @@ class Leases:
         self.answered_alive += 1
         if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
             entry.ends_at = max(entry.ends_at, now + self._lease_seconds)
-            self._seen.add(execution_id)
+            self._renewed.add(execution_id)
         return entry
 
     def supersede(self, execution_id: ExecutionContainerId) -> None:
-        """Answer false from now on; the container's tasks stay its own until its lease and grace have passed. May run twice."""
+        """Answer its heartbeats with false from now on. The container keeps its tasks until lease and grace period have expired.
+        Idempotent."""
         entry = self._valid.pop(execution_id, None)
         if entry is not None:
             self._ending[execution_id] = entry.lease.free_at(self.policy)
-            self._restretch(len(self._valid))
+            self._adjust_terms(len(self._valid))
 
     def remember_superseded(self, execution_id: ExecutionContainerId) -> None:
-        """After a restart: a replaced container whose lease is not known any more gets the longest that it can have."""
+        """After a restart, for a superseded container: its lease is unknown, so it gets the longest that it can have."""
         self._ending[execution_id] = granted(Epoch(0), self._clock.elapsed(), self.terms).free_at(self.policy)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
-        """Forget a container that is gone."""
+        """Forget a container that has ended."""
         self._ending.pop(execution_id, None)
         if self._valid.pop(execution_id, None) is not None:
-            self._restretch(len(self._valid))
+            self._adjust_terms(len(self._valid))
 
     def free_at(self, execution_id: ExecutionContainerId) -> Instant | None:
-        """When the container's tasks may be given away; None if it has no lease."""
+        """When the container's tasks may be reassigned; None if it has no lease."""
         entry = self._valid.get(execution_id)
         return entry.lease.free_at(self.policy) if entry else self._ending.get(execution_id)
 
     def left(self, execution_id: ExecutionContainerId) -> timedelta | None:
-        """How long the container's lease still is, 0 s when it is over; None for one that is not valid."""
+        """The time until the container's lease expires, at least 0; None for a container that is not valid."""
         entry = self._valid.get(execution_id)
         return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
 
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
-        """Up to `limit` containers, valid or ending, whose lease and grace have passed.
+        """Up to `limit` containers, valid or ending, whose lease and grace period have expired.
 
-        It goes through all valid ones only when one of them may be overdue, which with a healthy fleet is once a lease."""
+        All valid containers are scanned only if one of them may be overdue: once per lease duration if no container fails."""
         now = self._clock.elapsed()
         found = [each for each, free_at in self._ending.items() if free_at <= now]
-        if now >= self._quiet_until:
+        if now >= self._next_expiry:
             first = min((entry.ends_at for entry in self._valid.values()), default=inf) + self._grace_seconds
-            self._quiet_until = Instant(first)
+            self._next_expiry = Instant(first)
             if first <= now:
                 found += [each for each, entry in self._valid.items() if entry.ends_at + self._grace_seconds <= now]
         return [ExecutionContainerId(each) for each in found[:limit]]
 
-    def _look_at(self, ends_at: float) -> None:
-        self._quiet_until = Instant(min(self._quiet_until, ends_at + self._grace_seconds))
+    def _expect_expiry(self, ends_at: float) -> None:
+        self._next_expiry = Instant(min(self._next_expiry, ends_at + self._grace_seconds))
 
-    def take_seen(self) -> Sequence[ExecutionContainerId]:
-        """The containers that were heard since the last call."""
-        seen, self._seen = self._seen, set()
-        return [ExecutionContainerId(each) for each in seen]
+    def take_renewed(self) -> Sequence[ExecutionContainerId]:
+        """The containers whose lease was renewed since the last call."""
+        renewed, self._renewed = self._renewed, set()
+        return [ExecutionContainerId(each) for each in renewed]
 
-    def _restretch(self, fleet: int) -> None:
+    def _adjust_terms(self, fleet: int) -> None:
         terms = self.policy.terms(fleet)
         if terms != self.terms:
             self.terms = terms
@@ -166,7 +169,7 @@ class Leases:
 
 @lru_cache(maxsize=1024)
 def _headers(epoch: Epoch, model_version: int, terms: Terms) -> HeaderList:
-    """Shared by the containers that are told the same, which is most of a fleet."""
+    """Cached, because most containers of a fleet get equal headers."""
     return (
         (b"sluice-epoch", b"%d" % epoch),
         (b"sluice-lease-seconds", _seconds(terms.lease)),

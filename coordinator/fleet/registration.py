@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """An incarnation of a slot, as it registers; `metrics_address` is "host:port"."""
+    """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port"."""
 
     processor_id: ProcessorId
     execution_id: ExecutionContainerId
@@ -45,7 +45,8 @@ class Registered:
 
 
 class Registrations:
-    """Which containers are valid. The answer to a heartbeat is `Leases.beat`; this is all that changes it."""
+    """Registers containers and records their exit. Besides `ExpireLeases`, this is all that makes a container valid or invalid;
+    `Leases.beat` answers their heartbeats."""
 
     def __init__(
         self,
@@ -66,54 +67,54 @@ class Registrations:
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
     async def recover(self) -> int:
-        """After a start: give every container that is not known to be gone a full lease. How many there are."""
+        """After a start of the coordinator: give a full lease to every container that has not ended. Returns how many there are."""
         async with self._store.read() as tx:
             standing = await tx.fleet.active_containers()
             runs = {run.run_id: run for run in await tx.runs.active()}
-        replaced = []
+        superseded = []
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
                 self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
             else:
-                replaced.append(container.execution_id)
+                superseded.append(container.execution_id)
         self._leases.renew_all()
-        for execution_id in replaced:
+        for execution_id in superseded:
             self._leases.remember_superseded(execution_id)
         return len(standing)
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
-        """Make this incarnation the valid one of its slot; an older one of the slot is condemned. The same registration again (its
-        answer was lost) is answered alike. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, or LeaseLost for a replaced
+        """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
+        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, and LeaseLost for a superseded
         incarnation."""
         return await self._registrations.submit((run_id, new))
 
-    async def _register_all(self, asked: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
-        """All in one transaction, one after the other; one that is refused has written nothing. Their leases begin when it has ended,
-        before anybody else can write."""
+    async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
+        """All in one transaction, one after the other; a refused one has written nothing. The leases begin after the commit, before any
+        other transaction can write."""
         async with self._store.begin() as tx:
             runs = _Runs(tx)
-            found = [await self._enrolled(tx, runs, run_id, new) for run_id, new in asked]
-        for run_id in runs.told:
+            found = [await self._register_one(tx, runs, run_id, new) for run_id, new in requests]
+        for run_id in runs.notified:
             self._notices.notify(run_id)
-        return [each if isinstance(each, SluiceError) else self._granted(each) for each in found]
+        return [each if isinstance(each, SluiceError) else self._grant(each) for each in found]
 
-    async def _enrolled(self, tx: WriteTransaction, runs: _Runs, run_id: RunId, new: Registration) -> _Enrolled | SluiceError:
+    async def _register_one(self, tx: WriteTransaction, runs: _Runs, run_id: RunId, new: Registration) -> _Stored | SluiceError:
         try:
             run = _running(await runs.run(run_id), new.processor_id)
             known = await tx.fleet.container(new.execution_id)
             if known is not None:
-                the_same = _the_same(known, run_id, new.processor_id)
-                return _Enrolled(the_same, (), run.model_version, await runs.newest_notice(run_id))
+                _check_repeated(known, run_id, new.processor_id)
+                return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
             self._check_backoff(former)
         except (ClientError, LeaseLost, HeldBack) as refusal:
             return refusal
-        container = await self._enrol(tx, run, new, former)
+        container = await self._insert(tx, run, new, former)
         if run.state is RunState.CREATED:
             await runs.put(replace(run, state=moved(run.state, RunState.RUNNING), started_at=container.registered_at))
         await runs.begin_drain(run, container.registered_at)
-        return _Enrolled(container, former, run.model_version, await runs.newest_notice(run_id))
+        return _Stored(container, former, run.model_version, await runs.newest_notice(run_id))
 
     def _check_backoff(self, former: Sequence[ContainerRow]) -> None:
         """Raises HeldBack."""
@@ -121,22 +122,24 @@ class Registrations:
         if backoff is not None and now < backoff.until:
             left = (backoff.until - now).total_seconds()
             raise HeldBack(
-                f"slot {former[-1].processor_id} has failed {backoff.failures} times at once: it may begin again in {left:.0f} s", left
+                f"slot {former[-1].processor_id} has failed {backoff.failures} times in a row right after starting; "
+                f"it may register again in {left:.0f} s",
+                left,
             )
 
-    def _granted(self, enrolled: _Enrolled) -> Registered:
-        for each in enrolled.former:
+    def _grant(self, stored: _Stored) -> Registered:
+        for each in stored.former:
             self._leases.supersede(each.execution_id)
-        container = enrolled.container
-        terms = self._leases.grant(container.execution_id, container.epoch, enrolled.model_version, bare=container.bare)
-        return Registered(container, terms.lease, terms.interval, enrolled.model_version, enrolled.notices)
+        container = stored.container
+        terms = self._leases.grant(container.execution_id, container.epoch, stored.model_version, bare=container.bare)
+        return Registered(container, terms.lease, terms.interval, stored.model_version, stored.notices)
 
-    async def _enrol(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
+    async def _insert(self, tx: WriteTransaction, run: RunRow, new: Registration, former: Sequence[ContainerRow]) -> ContainerRow:
         now = self._clock.now()
         for each in former:
             if each.state is ContainerState.LIVE:
                 old, slot = each.execution_id, new.processor_id
-                log.info("container %s of slot %s of run %s is replaced by %s", old, slot, run.run_id, new.execution_id)
+                log.info("container %s of slot %s of run %s is superseded by %s", old, slot, run.run_id, new.execution_id)
                 await tx.fleet.put_container(replace(each, state=ContainerState.REPLACED))
         container = ContainerRow(
             execution_id=new.execution_id,
@@ -157,36 +160,36 @@ class Registrations:
         return container
 
     async def exited(self, execution_id: ExecutionContainerId, exit_code: int, reason: str) -> ContainerRow:
-        """The container is gone, as it says itself or its launcher does: its tasks are free at once. May run twice.
-        Raises UnknownContainer."""
+        """Record the exit of a container, reported by itself or by its launcher, and release its tasks. Idempotent. Raises
+        UnknownContainer."""
         return await self._exits.submit(_Exit(execution_id, exit_code, reason))
 
     async def _exit_all(self, exits: Sequence[_Exit]) -> Sequence[ContainerRow | SluiceError]:
         """All in one transaction, one after the other."""
         async with self._store.begin() as tx:
-            freed: list[TaskOwnershipRow] = []
-            found = [await self._exit(tx, each, freed) for each in exits]
-            gone = [each for each in found if isinstance(each, ContainerRow)]
-            touched = sorted({each.run_id for each in gone})
+            released: list[TaskOwnershipRow] = []
+            found = [await self._exit(tx, each, released) for each in exits]
+            ended = [each for each in found if isinstance(each, ContainerRow)]
+            touched = sorted({each.run_id for each in ended})
             for run_id in touched:
                 await settle_run(tx, await get_run(tx, run_id), self._clock.now())
-        for each in gone:
+        for each in ended:
             self._leases.drop(each.execution_id)
-        self._task_waiters.notify_released(freed)
+        self._task_waiters.notify_released(released)
         for run_id in touched:
             self._notices.notify(run_id)
         return found
 
-    async def _exit(self, tx: WriteTransaction, told: _Exit, freed: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
-        """What it held is added to `freed`."""
+    async def _exit(self, tx: WriteTransaction, exited: _Exit, released: list[TaskOwnershipRow]) -> ContainerRow | SluiceError:
+        """Appends the tasks that it owned to `released`."""
         try:
-            container = await _the_container(tx, told.execution_id)
+            container = await _get_container(tx, exited.execution_id)
         except UnknownContainer as refusal:
             return refusal
         now = self._clock.now()
-        gone, holds = await end_container(tx, container, ContainerState.EXITED, now, exit_code=told.exit_code, reason=told.reason)
-        freed += holds
-        return gone
+        ended, holds = await end_container(tx, container, ContainerState.EXITED, now, exit_code=exited.exit_code, reason=exited.reason)
+        released += holds
+        return ended
 
     async def live(self) -> Sequence[ContainerRow]:
         """The valid incarnation of each slot that has one, of all runs."""
@@ -194,7 +197,7 @@ class Registrations:
             return [each for each in await tx.fleet.active_containers() if each.state is ContainerState.LIVE]
 
     async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
-        """For an invalid container: the state of its run if that has ended or is stopping, so that it can exit as an orderly one."""
+        """For an invalid container: the state of its run if the run has ended, so that the container can exit with code 0."""
         async with self._store.read() as tx:
             container = await tx.fleet.container(execution_id)
             run = await tx.runs.get(container.run_id) if container else None
@@ -202,8 +205,8 @@ class Registrations:
 
 
 @dataclass(frozen=True, slots=True)
-class _Enrolled:
-    """What a registration has written, before anything is granted."""
+class _Stored:
+    """What a registration has written, before the lease is granted."""
 
     container: ContainerRow
     former: Sequence[ContainerRow]
@@ -225,8 +228,8 @@ class _Runs:
         self._tx = tx
         self._runs: dict[RunId, RunRow] = {}
         self._notices: dict[RunId, int] = {}
-        self.told: list[RunId] = []
-        """Those of which containers are to learn something."""
+        self.notified: list[RunId] = []
+        """Runs for which a notice was added: to be woken after the commit."""
 
     async def run(self, run_id: RunId) -> RunRow:
         """Raises UnknownRun."""
@@ -239,12 +242,12 @@ class _Runs:
         self._runs[run.run_id] = run
 
     async def begin_drain(self, run: RunRow, now: datetime) -> None:
-        """Begin a drain that has waited for the run's first container."""
+        """Begin a drain that waited for the run's first container."""
         if run.state is RunState.DRAINING and run.started_at is None:
             drain = await drain_of(self._tx, run)
             if drain.phase is Phase.REQUESTED:
                 await enter(self._tx, drain, Phase.STOPPING, now)
-                self.told.append(run.run_id)
+                self.notified.append(run.run_id)
             await self.put(replace(run, started_at=now))
 
     async def newest_notice(self, run_id: RunId) -> int:
@@ -255,7 +258,7 @@ class _Runs:
 
 def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:
     if run.state.ended or run.stop_requested_at is not None:
-        raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new one")
+        raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new run")
     if not 0 <= _slot_number(processor_id) < run.spec.containers:
         raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {run.spec.containers - 1}")
     return run
@@ -265,18 +268,18 @@ def _slot_number(processor_id: ProcessorId) -> int:
     return int(processor_id) if processor_id.isascii() and processor_id.isdigit() and str(int(processor_id)) == processor_id else -1
 
 
-def _the_same(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> ContainerRow:
+def _check_repeated(known: ContainerRow, run_id: RunId, processor_id: ProcessorId) -> None:
+    """Raises IdInUse, LeaseLost."""
     if (known.run_id, known.processor_id) != (run_id, processor_id):
         raise IdInUse(
             f"execution container id {known.execution_id!r} belongs to slot {known.processor_id} of run {known.run_id}: "
             "every incarnation needs an id of its own"
         )
     if known.state is not ContainerState.LIVE:
-        raise LeaseLost(f"container {known.execution_id} is {known.state}: its slot has gone on without it")
-    return known
+        raise LeaseLost(f"container {known.execution_id} is {known.state}: another container has its slot now")
 
 
-async def _the_container(tx: ReadTransaction, execution_id: ExecutionContainerId) -> ContainerRow:
+async def _get_container(tx: ReadTransaction, execution_id: ExecutionContainerId) -> ContainerRow:
     container = await tx.fleet.container(execution_id)
     if container is None:
         raise UnknownContainer(f"no container registered as {execution_id!r}")

@@ -1,4 +1,4 @@
-"""Job models: made for a deployment, stored with the assignment, served as bytes that are made once."""
+"""The current job models in memory: decoded, and encoded as `GET /jobModel` answers them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.wire import samza as wire_samza
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `GET /jobModel` answers for a job: bytes and headers, made once per deployment."""
+    """What `GET /jobModel` answers for a job: bytes and headers, encoded once per version."""
 
     body: bytes
     etag: bytes
@@ -29,17 +29,17 @@ class Served:
 
 
 class JobModels:
-    """The current models of all jobs, ready to serve, and decoded models by version."""
+    """The current models of all jobs as they are served, and decoded models by version."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.answered_unchanged = 0
-        """Counted by the fast path."""
+        """Counted by `coordinator.api.fastpath`."""
         self._served: dict[str, Served] = {}
         self._decoded: dict[tuple[JobName, int], JobModel] = {}
 
     async def recover(self) -> None:
-        """Fill the cache after a start."""
+        """Fill the cache after a start of the coordinator."""
         async with self._store.read() as tx:
             for job in await tx.runs.jobs():
                 run = await tx.runs.get(job.current_run)
@@ -47,7 +47,7 @@ class JobModels:
                     self.serve(run.job, run.run_id, run.model_version, await self.decoded(tx, run))
 
     def serve(self, job: JobName, run_id: RunId, version: int, model: JobModel) -> None:
-        """From now on `GET /jobModel` answers this model for the job."""
+        """Make `GET /jobModel` answer this model for the job from now on."""
         self._decoded[job, version] = model
         for stale in [key for key in self._decoded if key[0] == job and key[1] < version]:
             del self._decoded[stale]

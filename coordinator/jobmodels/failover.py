@@ -1,4 +1,4 @@
-"""The chore that gives the tasks of slots without a live container to the others, and back."""
+"""Chore: reassign the tasks of slots without a live container to other slots, and back when the slot has one again."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from sluice.core.placement import Homes, slots
 log = logging.getLogger(__name__)
 
 WHO = "fail-over"
-VERSIONS_LOOKED_AT = 20
-"""How far back it is looked for what a slot had before its tasks were given away."""
+VERSIONS_SEARCHED = 20
+"""How many versions of the model are searched for the tasks that a returning slot had."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignTasks:
-    """Only of runs that are backed up, since elsewhere a task's state could not be had. `rule` holds for runs that say nothing."""
+    """Only for runs that are backed up: without a backup another slot could not restore the state. `rule`: for runs whose configuration
+    does not set one."""
 
     store: Store
     versions: ModelVersions
@@ -51,7 +52,7 @@ class ReassignTasks:
             change, why = change_and_why
             try:
                 changed = await self.versions.change(run.run_id, change, ChangeReason(WHO, why, run.model_version))
-            except (StaleRun, RunIsDraining, VersionConflict):  # somebody was faster: the next turn sees how it is now
+            except (StaleRun, RunIsDraining, VersionConflict):  # another change was faster: decide again in the next round
                 continue
             except SluiceError as error:
                 log.warning("run %s: %s, but %s", run.run_id, why, error)
@@ -61,7 +62,7 @@ class ReassignTasks:
         return +done
 
     async def _change(self, tx: ReadTransaction, run: RunRow) -> tuple[ModelChange, str] | None:
-        """What is to become of the run's slots, and why; None when nothing is."""
+        """How the slots of the run are to change, and why; None if they stay as they are."""
         rule = self.rule.of_config(run.spec.config)
         current = await tx.runs.current(run.job)
         if rule.after is None or run.state is not RunState.RUNNING or run.stop_requested_at is not None:
@@ -76,19 +77,19 @@ class ReassignTasks:
         if wanted == away:
             return None
         lost, back = sorted(wanted - away), sorted(away - wanted)
-        told = [f"slot {pid} has had no container for {rule.after.total_seconds():g} s" for pid in lost]
-        why = "; ".join([*told, *(f"slot {pid} is back" for pid in back)])
+        reasons = [f"slot {pid} has had no container for {rule.after.total_seconds():g} s" for pid in lost]
+        why = "; ".join([*reasons, *(f"slot {pid} is back" for pid in back)])
         return ModelChange(away=wanted, homes=await self._before(tx, run, back)), why
 
     async def _slots(self, tx: ReadTransaction, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
-        newest = {row.processor_id: row for row in rows}  # they come by slot and epoch
+        newest = {row.processor_id: row for row in rows}  # they are sorted by slot and epoch
         (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
-        begun = max(run.started_at or run.created_at, version.created_at)
+        started = max(run.started_at or run.created_at, version.created_at)
 
         def slot(pid: ProcessorId) -> Slot:
             row = newest.get(pid)
             if row is None:
-                return Slot(live=False, since=begun)
+                return Slot(live=False, since=started)
             if row.state is ContainerState.LIVE:
                 return Slot(live=True, since=row.registered_at)
             return Slot(live=False, since=row.ended_at or row.last_seen_at)
@@ -96,10 +97,10 @@ class ReassignTasks:
         return {pid: slot(pid) for pid in slots(run.spec.containers)}
 
     async def _before(self, tx: ReadTransaction, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
-        """The tasks that returning slots had when they had some last."""
+        """The tasks that the returning slots had before these were reassigned."""
         found: dict[TaskName, Sequence[ProcessorId]] = {}
         left = set(back)
-        for head in await tx.jobmodels.page(run.job, run.model_version, VERSIONS_LOOKED_AT) if left else ():
+        for head in await tx.jobmodels.page(run.job, run.model_version, VERSIONS_SEARCHED) if left else ():
             containers = (await self.models.of_version(tx, run.job, head.version)).containers
             for pid in sorted(left & containers.keys()):
                 found |= {task: [pid] for task in containers[pid].tasks}

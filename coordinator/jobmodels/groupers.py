@@ -1,7 +1,7 @@
-"""Groupers by their names: Sluice's own, and the classes of users that this coordinator's operator allows.
+"""Groupers by name: the built-in ones, and user-defined classes that the operator of this coordinator allows.
 
-Whoever names a class makes the coordinator import it, which runs its module's code here. Hence only what the setting `groupers` lists is
-imported, `module:Class` or `module:*`, and that is nothing by default.
+A deploy request that names a class makes the coordinator import it, which runs the code of its module in this process. Therefore only
+classes listed in the setting `groupers`, as `module:Class` or `module:*`, are imported; by default there are none.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _Result = TypeVar("_Result")
 
 
 PLAN_WITHIN = timedelta(seconds=30)
-"""How long the making of a job model may take, its grouper included."""
+"""The time limit for planning a job model, including its grouper."""
 
 
 class Groupers:
-    """`allowed`: what may be imported; `plan_within` bounds what is asked of a grouper."""
+    """`allowed`: what may be imported; `plan_within`: the time limit for a call of a grouper."""
 
     def __init__(self, allowed: Collection[str] = (), plan_within: timedelta = PLAN_WITHIN) -> None:
         self._allowed = frozenset(allowed)
         self._plan_within = plan_within
 
     async def apply(self, name: str, max_tasks: int | None, work: Callable[[Grouper], _Result]) -> _Result:
-        """What `work` makes of the grouper of that name. Beside the event loop: ten thousand tasks take a while, and a grouper may be
-        anybody's code. Raises BadGrouping, also when it takes too long, and what `work` raises."""
+        """Call `work` with the grouper of that name, and return its result. It runs in a thread, because ten thousand tasks take a while
+        and the grouper may be user code. Raises BadGrouping, also if it exceeds the time limit, and what `work` raises."""
         try:
             return await run_in_thread(lambda: work(self.named(name, max_tasks)), self._plan_within)
         except TimeoutError as error:
-            raise BadGrouping(f"the grouper {name} has not answered within {self._plan_within.total_seconds():g} s") from error
+            raise BadGrouping(f"the grouper {name} did not return within {self._plan_within.total_seconds():g} s") from error
 
     def named(self, name: str, max_tasks: int | None) -> Grouper:
-        """The grouper of that name. A class is made anew for every answer: with `max_tasks=N` if the run asks for it, else without
-        arguments. Its module is imported once, so that a change of its code needs a new coordinator.
+        """The grouper of that name. A user-defined class is instantiated for every call: with `max_tasks=N` if the run sets it, else
+        without arguments. Its module is imported once, so that changed code needs a restart of the coordinator.
 
-        Raises BadGrouping for one that does not exist, is not allowed, cannot be imported, or does not take what it would be given.
+        Raises BadGrouping if it does not exist, is not allowed, cannot be imported, or does not accept the argument.
         """
         if ":" not in name:
             return grouper_named(name, max_tasks)
@@ -61,8 +61,8 @@ class Groupers:
         try:
             inspect.signature(found).bind(**given)
         except TypeError as error:
-            how = "without arguments" if max_tasks is None else "with max_tasks, which the run asks for"
-            raise BadGrouping(f"the grouper {parsed} cannot be made {how}: {error}") from error
+            how = "without arguments" if max_tasks is None else "with max_tasks, which the run sets"
+            raise BadGrouping(f"the grouper {parsed} cannot be instantiated {how}: {error}") from error
         return CheckedGrouper(str(parsed), partial(found, **given))
 
     def _class(self, name: GrouperName) -> Callable[..., Grouper]:
@@ -90,9 +90,9 @@ def _at_least_one(max_tasks: int) -> int:
 
 
 async def run_in_thread(work: Callable[[], _Result], within: timedelta) -> _Result:
-    """Run `work` beside the event loop, which heartbeats need. Raises what it raises, and TimeoutError when it takes too long.
+    """Run `work` in a thread, so that the event loop stays free for heartbeats. Raises what it raises, and TimeoutError.
 
-    It has a thread of its own and none of a pool: one that never returns does not keep the coordinator from ending.
+    It has a thread of its own, not one of a pool, so that work that never returns does not prevent the coordinator from exiting.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[_Result] = loop.create_future()

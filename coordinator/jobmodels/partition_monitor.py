@@ -1,7 +1,8 @@
-"""The partition monitor: a chore that looks at the partition counts of the inputs of all live runs, and lets the runs grow with them.
+"""The partition monitor: a chore that checks the partition counts of the inputs of all live runs, and lets the runs grow with them.
 
-It compares with the counts of the stored model, so growth before its first look is seen, too. Each stream is looked at for itself and in
-bounded time. What is not safe is refused and told (`GET /runs/{runId}`, a metric, an alert), and the run goes on as it was.
+It compares with the counts of the stored model, so that it also notices growth while the coordinator was down. Each stream is checked on
+its own and with a timeout. Growth that is not safe is refused and reported (`GET /runs/{runId}`, a metric, an alert); the run continues
+unchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from sluice.streams.port import StreamSystem
 log = logging.getLogger(__name__)
 
 WHO = "partition monitor"
-LOOK_WITHIN = timedelta(seconds=10)
-LOOKS_AT_ONCE = 16
+CHECK_TIMEOUT = timedelta(seconds=10)
+CONCURRENT_CHECKS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionCounts:
-    """At a stream: its partitions and identity, or why they are not known."""
+    """The partition count and identity of a stream, or why they are unknown."""
 
     partitions: int | None
     identity: str | None = None
@@ -44,14 +45,14 @@ class PartitionCounts:
 
 @dataclass(slots=True)
 class PartitionMonitor:
-    """`watched` is for the metrics: what was found last, of live runs."""
+    """`watched`: the results of the last round, for the metrics."""
 
     store: Store
     systems: Mapping[str, StreamSystem]
     versions: ModelVersions
     clock: Clock
     every: timedelta
-    look_within: timedelta = LOOK_WITHIN
+    check_timeout: timedelta = CHECK_TIMEOUT
     name: str = "watch_partitions"
     watched: Mapping[JobName, Sequence[MonitoredStreamRow]] = field(default_factory=dict)
 
@@ -59,64 +60,68 @@ class PartitionMonitor:
         async with self.store.read() as tx:
             runs = await _live(tx)
             before = {run.job: await tx.jobmodels.monitored(run.job) for run in runs}
-        looks = await self._look_at({each.id for run in runs for each in run.spec.monitored})
+        current = await self._check_all({each.id for run in runs for each in run.spec.monitored})
         done: Counter[str] = Counter()
         found: dict[JobName, Sequence[MonitoredStreamRow]] = {}
         for run in runs:
             former = {row.stream_id: row for row in before[run.job] if row.run_id == run.run_id}
-            rows, grown = await self._watched(run, former, looks)
+            rows, grown = await self._watched(run, former, current)
             found[run.job] = rows
             done["grown"] += grown
             if list(rows) != list(before[run.job]):
-                await self._keep(run, rows, former)
+                await self._store_rows(run, rows, former)
                 done["changed"] += 1
         self.watched = found
         return +done
 
-    async def look(self, run_id: RunId) -> Mapping[str, Counted]:
-        """The inputs of a run as they are now, by the job's names. Raises UnknownRun."""
+    async def current(self, run_id: RunId) -> Mapping[str, Counted]:
+        """The inputs of a run with their current partition counts, by the job's names. Raises UnknownRun."""
         async with self.store.read() as tx:
             run = await get_run(tx, run_id)
-        looks = await self._look_at({each.id for each in run.spec.monitored})
-        return {each.name: each for each in _counted(run, looks)}
+        current = await self._check_all({each.id for each in run.spec.monitored})
+        return {each.name: each for each in _counted(run, current)}
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- checking ---------------------------------------------------------------------------------------------------
 
-    async def _look_at(self, streams: set[StreamId]) -> Mapping[StreamId, PartitionCounts]:
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+    async def _check_all(self, streams: set[StreamId]) -> Mapping[StreamId, PartitionCounts]:
+        slots = asyncio.Semaphore(CONCURRENT_CHECKS)
 
-        async def look(stream: StreamId) -> PartitionCounts:
-            async with turns:
-                return await self._look(stream)
+        async def check(stream: StreamId) -> PartitionCounts:
+            async with slots:
+                return await self._check(stream)
 
         ordered = sorted(streams)
-        return dict(zip(ordered, await asyncio.gather(*map(look, ordered)), strict=True))
+        return dict(zip(ordered, await asyncio.gather(*map(check, ordered)), strict=True))
 
-    async def _look(self, stream: StreamId) -> PartitionCounts:
+    async def _check(self, stream: StreamId) -> PartitionCounts:
         system = self.systems.get(stream.system)
         if system is None:
-            return PartitionCounts(None, trouble=f"no system {stream.system!r} is configured any more")
+            return PartitionCounts(None, trouble=f"the system {stream.system!r} is no longer configured")
         try:
-            async with asyncio.timeout(self.look_within.total_seconds()):
+            async with asyncio.timeout(self.check_timeout.total_seconds()):
                 identity = await system.identity(stream.stream)
                 return PartitionCounts(await system.partitions(stream.stream), identity)
         except TimeoutError:
-            return PartitionCounts(None, trouble=f"{stream}: no answer within {self.look_within.total_seconds():g} s")
+            return PartitionCounts(None, trouble=f"{stream}: no answer within {self.check_timeout.total_seconds():g} s")
         except UnknownStream:
-            return PartitionCounts(None, trouble=f"{stream} is not there any more: it was deleted, or may not be seen")
+            return PartitionCounts(None, trouble=f"{stream} no longer exists: it was deleted, or is not visible to the coordinator")
         except SluiceError as error:
             return PartitionCounts(None, trouble=f"{stream}: {error}")
 
     # --- judging ---------------------------------------------------------------------------------------------------
 
     async def _watched(
-        self, run: RunRow, former: Mapping[StreamId, MonitoredStreamRow], looks: Mapping[StreamId, PartitionCounts]
+        self, run: RunRow, former: Mapping[StreamId, MonitoredStreamRow], current: Mapping[StreamId, PartitionCounts]
     ) -> tuple[Sequence[MonitoredStreamRow], int]:
-        """What is to be known of the run's inputs now, and how many of them grew. A trouble of one run is no other's."""
-        counted = _counted(run, looks)
-        kept = {each.name: row.reason for each in counted if grows(each) and (row := former.get(each.stream)) and row.kept_from == each.now}
-        growing = {each.name: each for each in counted if grows(each) and each.name not in kept}
-        judged = {each.name: Judged(each, Verdict.REFUSED, kept[each.name]) if each.name in kept else plainly(each) for each in counted}
+        """The rows of the run's inputs, and how many inputs grew. An error of one run does not affect the others."""
+        counted = _counted(run, current)
+        refused = {}  # growth that was rolled back
+        for each in counted:
+            row = former.get(each.stream)
+            if grows(each) and row is not None and row.kept_from == each.now:
+                refused[each.name] = Judged(each, Verdict.REFUSED, row.reason)
+        growing = {each.name: each for each in counted if grows(each) and each.name not in refused}
+        judged = {each.name: plainly(each) for each in counted} | refused
         if growing:
             judged |= {each.counted.name: each for each in await self._grown(run, growing)}
         rows = [self._row(run, each, former.get(each.counted.stream)) for each in judged.values()]
@@ -124,15 +129,15 @@ class PartitionMonitor:
         return sorted(rows, key=lambda row: row.stream_id), grown
 
     async def _grown(self, run: RunRow, growing: Mapping[str, Counted]) -> Sequence[Judged]:
-        """What became of the streams that have more partitions than the run knows."""
-        wish = ModelChange(counts=growing)
+        """Let the run grow with these streams, which have more partitions than its model. Returns the verdict on each."""
+        change = ModelChange(counts=growing)
         try:
             if run.state is RunState.DRAINING:
-                judged = (await self.versions.propose(run.run_id, wish)).judged
+                judged = (await self.versions.propose(run.run_id, change)).judged
                 return [_frozen(each) for each in judged if each.counted.name in growing]
-            change = await self.versions.change(run.run_id, wish, ChangeReason(WHO, "", run.model_version))
-            return [each for each in change.proposal.judged if each.counted.name in growing]
-        except (StaleRun, RunIsDraining, VersionConflict) as error:  # somebody was faster: the next look shows how it is now
+            done = await self.versions.change(run.run_id, change, ChangeReason(WHO, "", run.model_version))
+            return [each for each in done.proposal.judged if each.counted.name in growing]
+        except (StaleRun, RunIsDraining, VersionConflict) as error:  # another change was faster: check again in the next round
             return [Judged(each, Verdict.UNKNOWN, str(error)) for each in growing.values()]
         except Unavailable as error:
             return [Judged(each, Verdict.UNKNOWN, f"{each.stream} has {each.now} partitions: {error}") for each in growing.values()]
@@ -160,7 +165,7 @@ class PartitionMonitor:
         same = (former.verdict, former.reason) == (row.verdict, row.reason)
         return replace(row, kept_from=kept_from, since=former.since if same else row.since)
 
-    async def _keep(self, run: RunRow, rows: Sequence[MonitoredStreamRow], former: Mapping[StreamId, MonitoredStreamRow]) -> None:
+    async def _store_rows(self, run: RunRow, rows: Sequence[MonitoredStreamRow], former: Mapping[StreamId, MonitoredStreamRow]) -> None:
         async with self.store.begin() as tx:
             current = await tx.runs.current(run.job)
             if current is None or current.run_id != run.run_id:
@@ -174,12 +179,12 @@ class PartitionMonitor:
 
 
 def _newer(row: MonitoredStreamRow, former: MonitoredStreamRow | None, present: MonitoredStreamRow | None) -> MonitoredStreamRow:
-    """What somebody, as by a roll back, wrote since `former` was read stays."""
+    """A row that was written since `former` was read, as a roll back does, is not overwritten."""
     return row if present is None or present == former else present
 
 
 async def _live(tx: ReadTransaction) -> Sequence[RunRow]:
-    """The runs that may grow, or could if they did not drain."""
+    """The runs that may grow, and those that may not only because they drain."""
     found = []
     for run in await tx.runs.active():
         current = await tx.runs.current(run.job)
@@ -188,20 +193,20 @@ async def _live(tx: ReadTransaction) -> Sequence[RunRow]:
     return found
 
 
-def _counted(run: RunRow, looks: Mapping[StreamId, PartitionCounts]) -> Sequence[Counted]:
-    return [_seen(run, each, looks[each.id]) for each in run.spec.monitored]
+def _counted(run: RunRow, current: Mapping[StreamId, PartitionCounts]) -> Sequence[Counted]:
+    return [_compare(run, each, current[each.id]) for each in run.spec.monitored]
 
 
-def _seen(run: RunRow, stream: StreamSpec, look: PartitionCounts) -> Counted:
-    counted = Counted(stream.name, stream.id, stream.partitions, look.partitions, look.trouble)
-    if stream.identity is None or look.identity in (None, stream.identity):
+def _compare(run: RunRow, stream: StreamSpec, current: PartitionCounts) -> Counted:
+    counted = Counted(stream.name, stream.id, stream.partitions, current.partitions, current.trouble)
+    if stream.identity is None or current.identity in (None, stream.identity):
         return counted
-    told = f"{counted.stream} was deleted and made anew since the job began to read it, so its offsets stand for other records"
-    return replace(counted, trouble=f"{told}: deploy the job with an explicit start", another=True)
+    reason = f"{counted.stream} was deleted and created again since the job began to read it, so its offsets belong to other records"
+    return replace(counted, trouble=f"{reason}: deploy the job with an explicit start", another=True)
 
 
 def _frozen(judged: Judged) -> Judged:
     if judged.verdict is not Verdict.SAFE:
         return judged
     counted = judged.counted
-    return replace(judged, reason=f"{counted.stream} has {counted.now} partitions; the run drains, and the next one reads them")
+    return replace(judged, reason=f"{counted.stream} has {counted.now} partitions; the run is draining, and the next run reads them")

@@ -1,5 +1,5 @@
-"""The history of a job's model: its versions with who, when and why, what one changed against another, which containers have adopted one,
-and the way back to an older one.
+"""The rollout of job models: the history of versions (who, when, why), the difference between two versions, roll back, and which containers
+have adopted which version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, changeable, store_version
+from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, get_changeable_run, store_version
 from coordinator.store.fleet import ContainerRow, ContainerState
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a model with what it holds; `current`: it is in force."""
+    """A version of a model. `document`: the model as stored, in Samza's JSON; `current`: it is in force."""
 
     head: ModelHead
     model: JobModel
@@ -48,7 +48,7 @@ class Version:
 
 
 class ModelHistory:
-    """`in_force` lets everybody know of a version (`Versions.in_force`)."""
+    """`in_force` announces a version (`ModelVersions.in_force`)."""
 
     def __init__(
         self,
@@ -82,46 +82,46 @@ class ModelHistory:
         old, new = await self.version(job, former), await self.version(job, later)
         return effect(old.model, new.model)
 
-    async def roll_back(self, job: JobName, version: int, asked: ChangeReason) -> Change:
-        """Put what an older version says in force again, as a new version, as long as no container has adopted a later one: a query that
-        has run with more partitions cannot run with fewer. Streams that it takes partitions from are not grown again by themselves.
+    async def roll_back(self, job: JobName, version: int, reason: ChangeReason) -> Change:
+        """Put an older version in force again, as a new version. Refused once a container has adopted a later version, because a query that
+        has run with more partitions cannot run with fewer. Streams that lose partitions do not grow back automatically.
 
         Raises UnknownJob, UnknownVersion, StaleRun, RunIsDraining, VersionConflict, VersionAdopted, IncompatibleExpansion.
         """
         wanted = (await self.version(job, version)).model
         async with self._store.begin() as tx:
-            run = await changeable(tx, (await _current(tx, job)).run_id, asked.version)
+            run = await get_changeable_run(tx, (await _current(tx, job)).run_id, reason.version)
             if version >= run.model_version:
                 raise UnknownVersion(f"version {version} is not older than version {run.model_version}, which is in force")
             await _not_adopted(tx, run, version)
-            proposal = await self._taken_back(tx, run, wanted)
+            proposal = await self._older_model(tx, run, wanted)
             counts = _counts_of(proposal.plan.model)
             spec = run.spec.with_counts({each.name: counts[each.id] for each in run.spec.streams if each.id in counts})
             changed = replace(run, spec=replace(spec, containers=proposal.containers))
-            told = replace(asked, why=f"rolled back to version {version}{f'; {asked.why}' if asked.why else ''}")
-            changed = await store_version(tx, changed, proposal.plan, told, self._clock.now())
-            await _keep_from_growing(tx, run, counts, asked, self._clock.now())
+            full_reason = replace(reason, why=f"rolled back to version {version}{f'; {reason.why}' if reason.why else ''}")
+            changed = await store_version(tx, changed, proposal.plan, full_reason, self._clock.now())
+            await _prevent_growth(tx, run, counts, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self._in_force(changed, proposal.plan.model, containers)
-        log.info("job %s is back at version %d of its job model, as version %d: %s", job, version, changed.model_version, asked.why)
+        log.info("job %s is back at version %d of its job model, as version %d: %s", job, version, changed.model_version, reason.why)
         return Change(changed, proposal)
 
-    async def _taken_back(self, tx: ReadTransaction, run: RunRow, wanted: JobModel) -> Proposal:
-        """Raises IncompatibleExpansion for a version that is no former one of what is in force."""
+    async def _older_model(self, tx: ReadTransaction, run: RunRow, wanted: JobModel) -> Proposal:
+        """Raises IncompatibleExpansion if the version in force did not grow from that version."""
         present = await self._models.decoded(tx, run)
         try:
             check_nothing_is_taken(wanted, present)
         except IncompatibleExpansion as error:
             raise IncompatibleExpansion(
-                "that version reads what the one in force does not: deploy the job again, or let it grow"
+                "that version reads partitions that the one in force does not: deploy the job again, or let it grow"
             ) from error
         if _counts_of(wanted).keys() != _counts_of(present).keys():
-            raise IncompatibleExpansion("that version is of a deployment that read fewer streams: deploy the job again")
+            raise IncompatibleExpansion("that version belongs to a deployment that read fewer streams: deploy the job again")
         previous = await tx.jobmodels.assignment(run.job)
-        kept = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
+        remaining = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
         containers = int(wanted.config.get("job.container.count", run.spec.containers))
         model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
-        assignment = replace(previous, tasks={ssp: task for ssp, task in previous.tasks.items() if ssp in kept})
+        assignment = replace(previous, tasks={ssp: task for ssp, task in previous.tasks.items() if ssp in remaining})
         return Proposal(run, present, PlannedModel(model, assignment), (), effect(present, model), containers)
 
 
@@ -133,13 +133,13 @@ async def _current(tx: ReadTransaction, job: JobName) -> RunRow:
 
 
 async def _not_adopted(tx: ReadTransaction, run: RunRow, version: int) -> None:
-    """Raises VersionAdopted when a container runs, or was granted something of, a later version."""
+    """Raises VersionAdopted if a container runs a later version, or has acquired a task of one."""
     later = await tx.jobmodels.page(run.job, version + 2, 1)
     since = later[0].created_at
     for container in await tx.fleet.containers(run.run_id):
         if container.model_version > version:
             raise VersionAdopted(
-                f"container {container.execution_id} has adopted version {container.model_version}: what it reads now it cannot give up"
+                f"container {container.execution_id} has adopted version {container.model_version}, and a query cannot give partitions up"
             )
     for hold in await tx.fleet.owners(run.job):
         if hold.run_id == run.run_id and hold.acquired_at >= since:
@@ -148,16 +148,16 @@ async def _not_adopted(tx: ReadTransaction, run: RunRow, version: int) -> None:
             )
 
 
-async def _keep_from_growing(tx: WriteTransaction, run: RunRow, counts: Mapping[StreamId, int], asked: ChangeReason, now: datetime) -> None:
-    """Note of each stream that lost partitions which count is not to be grown to by itself."""
+async def _prevent_growth(tx: WriteTransaction, run: RunRow, counts: Mapping[StreamId, int], reason: ChangeReason, now: datetime) -> None:
+    """Record for each stream that lost partitions the count to which it must not grow automatically."""
     watched = {row.stream_id: row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run.run_id}
     for each in run.spec.streams:
         stream, had = each.id, each.partitions
         if stream not in counts or counts[stream] == had:
             continue
-        reason = f"its growth to {had} partitions was taken back{f' ({asked.why})' if asked.why else ''}: ask for it to grow again"
+        why = f"its growth to {had} partitions was rolled back{f' ({reason.why})' if reason.why else ''}: request growth again"
         watched[stream] = MonitoredStreamRow(
-            run.job, *(stream.system, stream.stream), run.run_id, each.name, counts[stream], had, Verdict.REFUSED, reason, now, had
+            run.job, *(stream.system, stream.stream), run.run_id, each.name, counts[stream], had, Verdict.REFUSED, why, now, had
         )
     await tx.jobmodels.put_monitored(run.job, list(watched.values()))
 
@@ -172,7 +172,7 @@ def _counts_of(model: JobModel) -> Mapping[StreamId, int]:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionReport:
-    """A container's word, under its epoch."""
+    """The version that a container runs, reported under its epoch."""
 
     run_id: RunId
     execution_id: ExecutionContainerId
@@ -182,7 +182,8 @@ class AdoptionReport:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """`version`: the newest that the container has told; `current`: the run's; `all_on`: that of all live containers, if it is one."""
+    """`version`: the newest that the container has reported; `current`: the run's; `all_on`: the one that all live containers run, if
+    any."""
 
     version: int
     current: int
@@ -190,7 +191,7 @@ class Adopted:
 
 
 class Adoptions:
-    """Those that come at once, as when a fleet adopts a version, share a transaction."""
+    """Records which version each container runs. Concurrent reports, as when a fleet adopts a version, share a transaction."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -198,20 +199,20 @@ class Adoptions:
         self._reports: GroupCommit[AdoptionReport, Adopted] = GroupCommit(self._record_all)
 
     async def report(self, report: AdoptionReport) -> Adopted:
-        """Keep it. May run twice; an older version than was told before changes nothing.
+        """Record it. Idempotent; an older version than was reported before changes nothing.
 
-        Raises UnknownRun, UnknownContainer, UnknownVersion for one that the run has not come to, and LeaseLost for an incarnation that is
-        not valid.
+        Raises UnknownRun, UnknownContainer, UnknownVersion for a version that the run does not have yet, and LeaseLost for an incarnation
+        that is not valid.
         """
         return await self._reports.submit(report)
 
-    async def _record_all(self, asked: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
+    async def _record_all(self, reports: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:
-            found = [await self._record(tx, each) for each in asked]
-            all_on = {run_id: version_of_all(await tx.fleet.containers(run_id)) for run_id in {each.run_id for each in asked}}
+            found = [await self._record(tx, each) for each in reports]
+            all_on = {run_id: version_of_all(await tx.fleet.containers(run_id)) for run_id in {each.run_id for each in reports}}
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, Adopted) else answer
-            for each, answer in zip(asked, found, strict=True)
+            for each, answer in zip(reports, found, strict=True)
         ]
 
     async def _record(self, tx: WriteTransaction, report: AdoptionReport) -> Adopted | SluiceError:
@@ -235,6 +236,6 @@ class Adoptions:
 
 
 def version_of_all(containers: Iterable[ContainerRow]) -> int | None:
-    """The version that every live container runs; None while they differ, or when none is alive."""
+    """The version that all live containers run; None if they differ or none is alive."""
     versions = {each.model_version for each in containers if each.state is ContainerState.LIVE}
     return versions.pop() if len(versions) == 1 else None

@@ -1,4 +1,4 @@
-"""The snapshots that a container keeps copies of, for tasks that other slots run."""
+"""Standby copies: the snapshots that a container keeps on its disk for tasks of other slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A store, and the snapshot from which it would be restored now."""
+    """A stage of a task, and the snapshot from which it would be restored now."""
 
     store: StageStateRow
     snapshot: SnapshotRow
@@ -27,7 +27,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class StandbyPlan:
-    """What a container is to keep, by task and stage, and the tasks of its own slot."""
+    """The copies that a container must keep, by task and stage, and the tasks of its own slot."""
 
     copies: Sequence[Copy]
     own: frozenset[TaskName]
@@ -40,7 +40,7 @@ class Standbys:
     blob_stores: BlobStores
 
     async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> StandbyPlan:
-        """Of a run that says so, and is backed up. Raises UnknownRun, UnknownContainer."""
+        """Without copies unless the run is configured for them and is backed up. Raises UnknownRun, UnknownContainer."""
         async with self.store.read() as tx:
             run = await get_run(tx, run_id)
             rows = await tx.fleet.containers(run_id)
@@ -68,12 +68,12 @@ class Standbys:
 
 
 def hosts_of(rows: Sequence[ContainerRow]) -> Hosts:
-    """Of each slot's newest container; they come by slot and epoch."""
+    """The host of each slot's newest container; the rows are sorted by slot and epoch."""
     return {row.processor_id: row.host for row in rows if row.host}
 
 
 def with_standbys(homes: Homes, run: RunRow, placement: Placement, rows: Sequence[ContainerRow]) -> Homes:
-    """Where tasks would rather be: after the slots that may have the state itself, those that have a copy of it."""
+    """The preferred slots of tasks: first those that may have the state itself, then those that have a copy of it."""
     if not replicas_of(run.spec.config):
         return homes
     copies = standbys(placement, hosts_of(rows))

@@ -1,7 +1,7 @@
-"""Versions of the job models of runs that go on: proposed, and put in force in one transaction.
+"""New versions of the job model of a live run: proposed, and put in force in one transaction.
 
-Optimistic: whoever wants a change plans it from the version that he saw, without holding anybody up, and the transaction refuses it when
-another version is in force by then. A crash leaves the former version or the new one, whole; what is in memory follows the transaction.
+Concurrency is optimistic: a change is planned from the version that was read, without a lock, and the transaction refuses it if another
+version is in force by then. A crash leaves the former version or the new one, complete. Memory is updated after the commit.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from sluice.wire import samza as wire_samza
 log = logging.getLogger(__name__)
 
 SetModelVersion = Callable[[Sequence[ExecutionContainerId], int], None]
-"""Tells which version the answers to these containers' heartbeats name."""
+"""Sets the version that the answers to the heartbeats of these containers name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """What a run's model is to become; None leaves it as it is. `counts`: streams as somebody saw or supposes them, by the job's names;
-    `away`: slots that are given no tasks; `homes`: where tasks would rather be than on the hosts where they ran."""
+    """A change of a run's model; None leaves a part as it is. `counts`: partition counts, looked up or hypothetical, by the job's names of
+    the streams; `away`: slots that get no tasks; `homes`: the preferred slots of tasks, instead of those on the hosts where they ran."""
 
     containers: int | None = None
     counts: Mapping[str, Counted] | None = None
@@ -50,7 +50,7 @@ class ModelChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeReason:
-    """By whom and why; `version`: only while that is the run's version, None for whichever is."""
+    """Who wants the change, and why. `version`: only if that is the run's version; None for any."""
 
     who: str
     why: str
@@ -59,7 +59,7 @@ class ChangeReason:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What would become of a run's model, made from its version in force."""
+    """The next model of a run, planned from its version in force."""
 
     run: RunRow
     former: JobModel
@@ -83,15 +83,16 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What was done: the run as it is now, under `proposal.run.model_version` when nothing was to be changed."""
+    """A change that was made. `run`: after the change; it has `proposal.run.model_version` if nothing had to be changed."""
 
     run: RunRow
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What a proposal is made from; `live`: the slots with a live container; `homes`: where tasks may have left their state."""
+class _Basis:
+    """What a proposal is planned from. `live`: the slots with a live container; `homes`: slots on hosts where a task may have left its
+    state."""
 
     run: RunRow
     model: JobModel
@@ -101,7 +102,7 @@ class _Known:
 
 
 class ModelVersions:
-    """`set_model_version` tells live containers by their heartbeats."""
+    """`set_model_version` announces a version in the answers to heartbeats."""
 
     def __init__(
         self,
@@ -124,28 +125,28 @@ class ModelVersions:
     # --- proposing -------------------------------------------------------------------------------------------------
 
     async def propose(self, run_id: RunId, change: ModelChange) -> Proposal:
-        """What would become of the run's model. Changes nothing. Raises UnknownRun, BadGrouping, BadPlacement."""
+        """Plan a change without making it. Raises UnknownRun, BadGrouping, BadPlacement."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
-            known = await self._known(tx, run)
-        return await self._proposed(known, change)
+            basis = await self._read_basis(tx, run)
+        return await self._plan(basis, change)
 
-    async def _known(self, tx: ReadTransaction, run: RunRow) -> _Known:
+    async def _read_basis(self, tx: ReadTransaction, run: RunRow) -> _Basis:
         rows = await tx.fleet.containers(run.run_id)
         live = frozenset(each.processor_id for each in rows if each.state is ContainerState.LIVE)
         model = await self._models.decoded(tx, run)
         homes = with_standbys(homes_of(rows, await tx.fleet.owners(run.job)), run, model.placement, rows)
-        return _Known(run, model, await tx.jobmodels.assignment(run.job), live, homes)
+        return _Basis(run, model, await tx.jobmodels.assignment(run.job), live, homes)
 
-    async def _proposed(self, known: _Known, change: ModelChange) -> Proposal:
-        run, model, previous = known.run, known.model, known.previous
+    async def _plan(self, basis: _Basis, change: ModelChange) -> Proposal:
+        run, model, previous = basis.run, basis.model, basis.previous
         spec = run.spec if change.containers is None else replace(run.spec, containers=change.containers)
         away = change.away
-        if away is None:  # whoever asks for containers wants those that are back to be used
-            away = reassigned_slots(run, model) - (known.live if change.containers is not None else frozenset())
+        if away is None:  # a request for more containers also uses slots that have a container again
+            away = reassigned_slots(run, model) - (basis.live if change.containers is not None else frozenset())
         processors = [pid for pid in slots(spec.containers) if pid not in away]
         counted = _counted(run, change.counts or {})
-        homes = {**known.homes, **(change.homes or {})}
+        homes = {**basis.homes, **(change.homes or {})}
 
         def judged(grouper: Grouper) -> tuple[PlannedModel, Sequence[Judged], Effect]:
             plan, found = judge(
@@ -159,27 +160,26 @@ class ModelVersions:
     # --- putting in force ------------------------------------------------------------------------------------------
 
     async def change(self, run_id: RunId, change: ModelChange, reason: ChangeReason) -> Change:
-        """Give the run a new version of its model: grown as far as is safe, on the slots that are wished for. May find nothing to do.
+        """Put a new version of the run's model in force, grown as far as is safe. Makes no version if nothing changes.
 
-        Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable when the beginnings
-        of new partitions cannot be looked up; nothing is changed then.
-        """
+        Raises what `propose` raises, StaleRun, RunIsDraining, VersionConflict, and UnknownSystem or StreamUnavailable if the earliest
+        offsets of new partitions cannot be looked up; nothing is changed then."""
         async with self._store.read() as tx:
-            run = await changeable(tx, run_id, reason.version)
-            known = await self._known(tx, run)
-        proposal = await self._proposed(known, change)
+            run = await get_changeable_run(tx, run_id, reason.version)
+            basis = await self._read_basis(tx, run)
+        proposal = await self._plan(basis, change)
         if not proposal.changed:
             return Change(run, proposal)
-        return Change(await self._put(proposal, replace(reason, why=_why(proposal, reason.why))), proposal)
+        return Change(await self._store_change(proposal, replace(reason, why=_why(proposal, reason.why))), proposal)
 
-    async def _put(self, proposal: Proposal, reason: ChangeReason) -> RunRow:
-        """In one transaction: the model, the assignment, where new partitions begin, the run, and the word to its containers."""
+    async def _store_change(self, proposal: Proposal, reason: ChangeReason) -> RunRow:
+        """In one transaction: the model, the assignment, the start offsets of new partitions, the run, and the notice to its containers."""
         run, plan = proposal.run, proposal.plan
-        beginnings = await self._beginnings(proposal.effect.partitions.keys())
+        earliest_offsets = await self._earliest_offsets(proposal.effect.partitions.keys())
         counts = counts_now(each.counted for each in proposal.judged if each.verdict is Verdict.SAFE)
         async with self._store.begin() as tx:
-            now_run = await changeable(tx, run.run_id, run.model_version)
-            await tx.runs.put_start_offsets(run.run_id, beginnings)  # also of what was rolled back: nobody has read it
+            now_run = await get_changeable_run(tx, run.run_id, run.model_version)
+            await tx.runs.put_start_offsets(run.run_id, earliest_offsets)  # also of growth that was rolled back: no task has read it
             changed = replace(now_run, spec=replace(now_run.spec.with_counts(counts), containers=proposal.containers))
             changed = await store_version(tx, changed, plan, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
@@ -188,17 +188,17 @@ class ModelVersions:
         return changed
 
     def in_force(self, run: RunRow, model: JobModel, containers: Sequence[ExecutionContainerId]) -> None:
-        """The transaction has ended: let everybody know. Nobody else writes before this has returned."""
+        """Announce a version after the commit. No other transaction writes before this returns, because it does not await."""
         self._models.serve(run.job, run.run_id, run.model_version, model)
         self._set_model_version(containers, run.model_version)
         self._notices.notify(run.run_id)
 
-    async def _beginnings(self, ssps: Collection[Ssp]) -> Mapping[Ssp, int]:
-        """Where partitions begin, so that nothing of a new one is left out."""
+    async def _earliest_offsets(self, ssps: Collection[Ssp]) -> Mapping[Ssp, int]:
+        """The earliest offset of each partition, so that a new one is read from its beginning."""
         found: dict[Ssp, int] = {}
         for stream in sorted({ssp.stream_id for ssp in ssps}):
             if stream.system not in self._systems:
-                raise UnknownSystem(f"no system {stream.system!r} is configured any more, and the run reads {stream}")
+                raise UnknownSystem(f"the run reads {stream}, and the system {stream.system!r} is no longer configured")
             earliest = await self._systems[stream.system].earliest(stream.stream)
             for ssp in ssps:
                 if ssp.stream_id == stream:
@@ -209,15 +209,15 @@ class ModelVersions:
 
 
 def _why(proposal: Proposal, why: str) -> str:
-    """What has happened, and the reason that was given for it."""
+    """What changed, and the reason that was given."""
     before = proposal.run.spec.containers
     scaled = [f"scaled from {before} to {proposal.containers} containers"] if proposal.containers != before else []
     grown = [each.reason for each in proposal.judged if each.verdict is Verdict.SAFE]
-    return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed anew"
+    return "; ".join([*scaled, *grown, *([why] if why else [])]) or "its tasks are placed again"
 
 
 def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) -> Homes:
-    """Where the state of tasks may still be on a disk: the slots that live on the host of each task's last holder."""
+    """Where the state of a task may still be on a disk: the live slots on the host of the task's last owner."""
     host_of = {row.execution_id: row.host for row in rows}
     on_host: dict[str, list[ProcessorId]] = {}
     for row in rows:
@@ -227,12 +227,12 @@ def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) ->
 
 
 def reassigned_slots(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
-    """The slots of the run that have no tasks, since a fail-over gave them to others."""
+    """The slots of the run that have no tasks, because a fail-over reassigned them."""
     return frozenset(slots(run.spec.containers)) - model.containers.keys()
 
 
 async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, reason: ChangeReason, now: datetime) -> RunRow:
-    """Write the plan as the next version of the job's model, the run that is under it, and the word to its containers."""
+    """Write the plan as the next version of the job's model, the run with that version, and the notice to its containers."""
     model = plan.model
     (newest,) = await tx.jobmodels.page(run.job, None, 1)
     version, document = newest.version + 1, wire_samza.job_model_bytes(model).decode()
@@ -245,23 +245,23 @@ async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, r
     return changed
 
 
-async def changeable(tx: ReadTransaction, run_id: RunId, version: int | None) -> RunRow:
+async def get_changeable_run(tx: ReadTransaction, run_id: RunId, version: int | None) -> RunRow:
     """The run, if its model may change. Raises UnknownRun, StaleRun, RunIsDraining, VersionConflict."""
     run = await get_run(tx, run_id)
     current = await tx.runs.current(run.job)
     if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run_id:
-        raise StaleRun(f"run {run_id} of job {run.job} is not to run any more: its job model does not change")
+        raise StaleRun(f"run {run_id} of job {run.job} has ended, is stopping or was replaced, so its job model can no longer change")
     if run.state is RunState.DRAINING:
         raise RunIsDraining(f"run {run_id} of job {run.job} is draining: its job model is frozen until the drain ends")
     if version is not None and version != run.model_version:
         raise VersionConflict(
-            f"version {run.model_version} of the job model of {run.job} is in force, and not {version}: look again, and decide anew"
+            f"version {run.model_version} of the job model of {run.job} is in force, not version {version}: reload and try again"
         )
     return run
 
 
-def supposed(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
-    """Streams of a run with other counts, by the job's names. Raises UnknownStream for one that is no input of the run."""
+def hypothetical(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
+    """Hypothetical partition counts of a run's inputs, by the job's names. Raises UnknownStream for a name that is no input of the run."""
     inputs = {each.name: each for each in run.spec.monitored}
     for name in counts:
         if name not in inputs:
@@ -269,6 +269,6 @@ def supposed(run: RunRow, counts: Mapping[str, int]) -> Mapping[str, Counted]:
     return {name: Counted(name, inputs[name].id, inputs[name].partitions, count) for name, count in counts.items()}
 
 
-def _counted(run: RunRow, told: Mapping[str, Counted]) -> Sequence[Counted]:
-    """Every stream that some stage reads, with what is told of it."""
-    return [told.get(each.name) or Counted(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]
+def _counted(run: RunRow, counts: Mapping[str, Counted]) -> Sequence[Counted]:
+    """Every stream that a stage reads, with its new count; unchanged if there is none."""
+    return [counts.get(each.name) or Counted(each.name, each.id, each.partitions, each.partitions) for each in run.spec.streams_read]

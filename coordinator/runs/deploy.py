@@ -1,4 +1,4 @@
-"""Deployments: a job's next run is planned, and made."""
+"""Deploy a job: plan its next run, and make it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Before:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """What a deployment would make: the run that it would replace, its job model, its spec, and which streams it would create."""
+    """What a deployment would make: the run that it would replace, its job model, its spec, and the streams that it would create."""
 
     before: RunRow | None
     model: JobModel
@@ -54,7 +54,7 @@ class Proposed:
 
 
 class Deployments:
-    """`new_run_id` makes the id of a job's next run at a time."""
+    """`new_run_id` makes the id of a run from its job and the time."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Deployments:
         self._deploying = asyncio.Lock()
 
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
-        """Make a run, for `who`; with `replaces`, only while that is the job's current one. Everything is checked before anything is
-        created; streams come before the run that needs them, so that a crash leaves at most an empty stream, which the next try finds and
-        uses. A run deployed over a live one asks that one to stop.
+        """Make a run, requested by `who`; with `replaces`, only if that is the job's current run. Everything is checked before anything is
+        created. Streams are created before the run that needs them, so that a crash leaves at most an empty stream, which the next attempt
+        uses. A live run of the job is told to stop.
 
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
         StateUnregistered.
@@ -93,15 +93,15 @@ class Deployments:
                     return run
 
     async def _deployed(self, spec: RunSpec, replaces: RunId | None, who: str) -> RunRow | None:
-        """None when the job model of the former run has changed meanwhile: what was planned from it is out of date."""
+        """None if the job model of the former run has changed since it was read: the plan made from it is out of date."""
         spec, missing = await self._streams.counted(spec)
         async with self._store.read() as tx:
             before = await self._before(tx, spec.job, spec.start)
         _check_current(spec.job, before.run, replaces)
         if before.run is not None:
-            _not_draining(before.run)
+            _check_not_draining(before.run)
         if before.unknown and spec.start == "checkpoint":
-            await self._nothing_backed_up(spec.job)
+            await self._check_no_snapshots(spec.job)
         plan = await self._plan(spec, before.previous, before.model)
         for each in spec.streams:
             if each.id in missing:
@@ -111,19 +111,19 @@ class Deployments:
         return await self._save(spec, before, plan, starts, who)
 
     async def plan(self, spec: RunSpec) -> Proposed:
-        """What `deploy` would make, of which nothing is made. With the start "drained" as after a drain that is still to come.
+        """What `deploy` would make. Changes nothing. The start "drained" is planned as if the job had been drained already.
 
-        Raises what `deploy` does; but for that start neither NeverDrained nor RunIsDraining.
+        Raises what `deploy` raises, for that start without NeverDrained and RunIsDraining.
         """
         self._check(spec)
-        to_come = spec.start == "drained"
+        drain_first = spec.start == "drained"
         spec, missing = await self._streams.counted(spec)
         async with self._store.read() as tx:
-            before = await self._before(tx, spec.job, "latest" if to_come else spec.start)
-        if before.run is not None and not to_come:
-            _not_draining(before.run)
+            before = await self._before(tx, spec.job, "latest" if drain_first else spec.start)
+        if before.run is not None and not drain_first:
+            _check_not_draining(before.run)
         if before.unknown and spec.start == "checkpoint":
-            await self._nothing_backed_up(spec.job)
+            await self._check_no_snapshots(spec.job)
         plan = await self._plan(spec, before.previous, before.model)
         spec = await self._streams.identified(spec, before.continued.spec if before.continued else None)
         return Proposed(before.run, plan.model, spec, missing)
@@ -150,8 +150,8 @@ class Deployments:
             unknown=former is None and not await tx.snapshots.page(job, None, None, None, 1),
         )
 
-    async def _nothing_backed_up(self, job: JobName) -> None:
-        """A database that was lost must not make a job begin with empty state, as if it were new. Raises StateUnregistered."""
+    async def _check_no_snapshots(self, job: JobName) -> None:
+        """After a loss of the database a job must not start with empty state, as if it were new. Raises StateUnregistered."""
         name = await self._blob_stores.with_snapshots_of(job)
         if name is not None:
             raise StateUnregistered(
@@ -186,17 +186,17 @@ class Deployments:
             await tx.runs.put(run)
             await tx.jobmodels.put_assignment(job, plan.assignment)
             await tx.runs.put_start_offsets(run_id, starts)
-            if (former is not None and continued is None) or spec.start != "checkpoint":  # else what a rebuild has registered goes on
+            if (former is not None and continued is None) or spec.start != "checkpoint":  # else the stages continue, as after a rebuild
                 await tx.fleet.drop_stage_states(job)
-            if former is not None:  # as it is now: its containers did not wait for us
-                await request_stop(tx, _undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
+            if former is not None:  # read again: it may have changed since
+                await request_stop(tx, _check_undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")
         self._models.serve(job, run_id, version, plan.model)
         if former is not None:
             self._notices.notify(former.run_id)
         return run
 
     async def _version(self, tx: WriteTransaction, job: JobName, run_id: RunId, model: JobModel, now: datetime, who: str) -> int:
-        """The version of this model: the last one's if it is the same, else the next."""
+        """The version of this model: that of the last model if they are equal, else the next number."""
         last = await tx.jobmodels.get(job)
         if last is not None and last.content_hash == model.content_hash():
             return last.version
@@ -209,24 +209,24 @@ class Deployments:
 def _check_current(job: JobName, current: RunRow | None, replaces: RunId | None) -> None:
     if replaces is not None and (current is None or current.run_id != replaces):
         present = f"its current run is {current.run_id}" if current else "it has no run"
-        raise NotTheCurrentRun(f"{replaces} is not to be replaced as the run of job {job}: {present}; look again, and decide anew")
+        raise NotTheCurrentRun(f"run {replaces} is no longer the current run of job {job}: {present}; reload and try again")
 
 
-def _not_draining(run: RunRow) -> RunRow:
+def _check_not_draining(run: RunRow) -> RunRow:
     if run.state is RunState.DRAINING:
         raise RunIsDraining(f"run {run.run_id} of job {run.job} is draining: deploy when it has ended, or cancel the drain")
     return run
 
 
-def _undrained(run: RunRow, seen: RunRow) -> RunRow:
-    """Raises RunIsDraining also for one that was drained since it was `seen`: its state is not to go on from."""
-    if run.state is RunState.DRAINED and seen.state is not run.state:
-        raise RunIsDraining(f"run {run.run_id} of job {run.job} has been drained meanwhile: deploy again")
-    return _not_draining(run)
+def _check_undrained(run: RunRow, read: RunRow) -> RunRow:
+    """Raises RunIsDraining, also for a run that was drained since it was `read`: a new run would ignore the drain."""
+    if run.state is RunState.DRAINED and read.state is not run.state:
+        raise RunIsDraining(f"run {run.run_id} of job {run.job} was drained in the meantime: deploy again")
+    return _check_not_draining(run)
 
 
 async def _last_drain(tx: ReadTransaction, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:
-    """The drain after which a run begins, if it does after one. Raises NeverDrained."""
+    """The drain whose end offsets are the start of a run, if any. Raises NeverDrained."""
     if start == "checkpoint":
         return await tx.drains.newest(former.run_id) if former is not None and former.state is RunState.DRAINED else None
     if start != "drained":

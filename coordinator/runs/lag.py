@@ -1,7 +1,7 @@
 """The lag and the state of every job, updated every few seconds, for `/metrics` and `GET /runs/{runId}`.
 
-Counts come from the database, ends of streams from their systems; positions of tasks are read once a run and then followed in memory, as
-they are reported. Numbers older than a minute are left out: a number that could not be updated is missing rather than wrong.
+Counts come from the database, the ends of streams from their systems. The offsets of tasks are read once per run; after that the reports in
+memory are used. Numbers older than a minute are left out: a number that could not be updated is missing rather than wrong.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
 from sluice.streams.port import Offsets, StreamSystem
 
-OLD = timedelta(minutes=1)
+MAX_AGE = timedelta(minutes=1)
 
-AT_ONCE = 500
-"""Readings that are looked at before others get their turn on the event loop: about a millisecond."""
+PER_TURN = 500
+"""Stages that are processed before other requests get their turn on the event loop: about a millisecond."""
 
 Lag = Mapping[tuple[TaskName, StageName], int]
-"""Records that each stage of each task has still to read."""
+"""How many records each stage of each task has not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job by its current run. What only a run that goes on has is empty for one that has ended. `unowned`: tasks that nobody holds,
-    unless the run is being stopped. `lag` sums up tasks."""
+    """A job, by its current run; of a run that has ended only `job` and `state` are set. `slots`: its containers. `unowned`: how many tasks
+    have no owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: slots without tasks since a
+    fail-over."""
 
     job: JobName
     state: RunState
@@ -49,7 +50,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A stage of a task: what it reads with where that starts, and where it was when this was read."""
+    """A stage of a task: the partitions that it reads with their start offsets, and its offsets as stored."""
 
     of: tuple[TaskName, StageName]
     starts: Sequence[tuple[StreamId, Ssp, int]]
@@ -58,9 +59,9 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """Of a run, kept while its `model` stays: a fleet has a hundred thousand readings, and objects made anew at every turn would be
-    another tenth of a core for the garbage collector. `alone`: with no other run of the job going on beside it, that might still have
-    moved its tasks."""
+    """The offsets of a run, cached as long as its `model` is current: a large fleet has a hundred thousand of them, and creating these
+    objects every time costs the garbage collector a tenth of a core. `alone`: the job has no other active run, which could still commit
+    batches."""
 
     model: JobModel
     alone: bool
@@ -69,7 +70,7 @@ class _Positions:
 
 
 class LagMonitor:
-    """A chore. `model_of` gives a run's job model."""
+    """A chore. `model_of` returns a run's job model."""
 
     name = "survey"
     every = timedelta(seconds=5)
@@ -92,18 +93,18 @@ class LagMonitor:
         self._lag: Mapping[RunId, Lag] = {}
         self._made_at: Instant | None = None
 
-    # --- what was found --------------------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------
 
     @property
     def _fresh(self) -> bool:
-        return self._made_at is not None and self._clock.elapsed() - self._made_at <= OLD.total_seconds()
+        return self._made_at is not None and self._clock.elapsed() - self._made_at <= MAX_AGE.total_seconds()
 
     @property
     def jobs(self) -> Sequence[JobStatus]:
         return self._jobs if self._fresh else ()
 
     def of_run(self, run_id: RunId) -> Lag:
-        """Without the stages that read a stream whose end is not known."""
+        """Without stages that read a stream whose end is unknown."""
         return self._lag.get(run_id, {}) if self._fresh else {}
 
     # --- the chore -------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class LagMonitor:
         self._positions = known
 
     async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
-        """The ends of those streams whose systems answer."""
+        """The ends of the streams, without those whose system does not answer."""
         known = [stream for stream in streams if stream.system in self._systems]
         found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in known), return_exceptions=True)
         for each in found:
@@ -158,13 +159,13 @@ class LagMonitor:
             left = _left(ends, reading.starts, reading.stored if reported is None else reported.offsets)
             if left is not None:
                 found[reading.of] = left
-            if number % AT_ONCE == 0:
+            if number % PER_TURN == 0:
                 await asyncio.sleep(0)
         return found
 
 
 def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> int | None:
-    """Records from there to the ends; None without one of the ends."""
+    """How many records are between these offsets and the ends; None if one of the ends is unknown."""
     left = 0
     for stream_id, ssp, start in starts:
         end = ends.get(stream_id)
@@ -189,6 +190,6 @@ async def _positions(tx: ReadTransaction, run: RunRow, model: JobModel, *, alone
         for stage, ssps in run.spec.by_stage(task.ssps).items():
             found = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in ssps]
             readings.append(_Reading((task.name, stage), found, stored.get((task.name, stage), {})))
-        if number % AT_ONCE == 0:
+        if number % PER_TURN == 0:
             await asyncio.sleep(0)
     return _Positions(model, alone, frozenset(each.id for each in run.spec.streams_read), readings)

@@ -1,4 +1,4 @@
-"""Runs: described, listed, stopped."""
+"""Describe, list and stop runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.core.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run with all that hangs on it, as it was `at` that time."""
+    """A run with its containers, tasks, stages and drains, as read `at` that time."""
 
     at: datetime
     run: RunRow
@@ -76,7 +76,7 @@ class Runs:
             return (await get_run(tx, run_id)).spec
 
     def _backoffs(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
-        """The slots that are, by now."""
+        """The slots that are in crash-loop back-off now."""
         by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
         for each in containers:
             by_slot[each.processor_id].append(each)
@@ -85,7 +85,7 @@ class Runs:
         return {pid: held for pid, held in found.items() if held is not None and held.until > now}
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
-        """Up to `limit` runs of the job, or of all, newest first, from the one that is next older than `before` on.
+        """Up to `limit` runs of the job, or of all jobs, newest first; with `before`, only runs older than that one.
 
         Raises UnknownJob, UnknownRun.
         """
@@ -116,7 +116,7 @@ class Runs:
             return hosts | {each.processor_id: each.host for each in await tx.fleet.containers(run.run_id) if each.processor_id in hosts}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
-        """Ask the run's containers to stop between batches. May run twice; an ended run is answered as it is. A drain that is on is
+        """Tell the run's containers to stop after their current batch. Idempotent; an ended run stays as it is. A drain in progress is
         cancelled, or fails if it has begun to flush. Raises UnknownRun."""
         async with self._store.begin() as tx:
             now = self._clock.now()

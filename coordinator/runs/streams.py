@@ -45,8 +45,8 @@ class JobStreams:
         return spec.with_counts(counts), missing
 
     async def identified(self, spec: RunSpec, continued: RunSpec | None) -> RunSpec:
-        """The spec with the identities of its inputs: in a history that goes on the one with which it began, as the offsets are
-        that one's. `continued`: the run whose history this one continues."""
+        """The spec with the identities of its inputs. A run that continues the history of another, `continued`, keeps the identities of
+        that one, because the offsets of the history belong to them."""
         old = {each.id: each.identity for each in (continued.streams if continued else ())}
 
         async def identity(stream: StreamId) -> str | None:
@@ -55,9 +55,9 @@ class JobStreams:
         return spec.with_identities({each.id: await identity(each.id) for each in spec.streams if each.role is Role.INPUT})
 
     async def starts(self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None) -> Mapping[Ssp, int]:
-        """The first offset of every partition that a task reads, as numbers. A run that goes on keeps those of its history, one after a
-        drain those where that ended, and both read partitions that are new from their beginning; a new history begins intermediate streams
-        at their end."""
+        """The first offset of every partition that a task reads. `old`: the start offsets of the history that the run continues, or the end
+        offsets of the drain that it follows; such a run reads new partitions from their beginning. A new history starts to read
+        intermediate streams at their end."""
         inputs = spec.inputs
         ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
         starts: dict[Ssp, int] = {}

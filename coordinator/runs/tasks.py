@@ -27,8 +27,8 @@ from sluice.core.ownership import TaskOwner, Wait, acquire
 
 @dataclass(frozen=True, slots=True)
 class StageStart:
-    """Where a stage goes on: after `store.batch_id`, or at `starts` if the store is empty. `snapshot` is the store's head. `step`: the last
-    that it took in the drain that is on."""
+    """Where a stage resumes: after `store.batch_id`, or at the offsets `starts` if there is no batch. `snapshot`: the one to restore, None
+    without any. `step`: the last that it has reported in the current drain."""
 
     store: StageStateRow
     starts: Mapping[Ssp, int]
@@ -44,7 +44,7 @@ class Acquired:
 
 
 class Tasks:
-    """`model_of` gives a job's model by version; `new_lineage` makes ids."""
+    """`model_of` returns the job model of a run; `new_lineage` makes ids."""
 
     def __init__(
         self,
@@ -67,10 +67,11 @@ class Tasks:
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> Acquired | Wait:
-        """Give the task to the valid incarnation of the slot that the job model names, or say how long the former holder may still act:
-        when `wait` is over, or at once without one. The holder itself is answered again, with what the model gives it by now.
+        """Grant the task to the valid incarnation of the slot that the job model names, or return how long the former owner may still act.
+        Waits up to `wait` for the former owner to release it. The owner itself gets the same generation again, with the partitions of the
+        current model.
 
-        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is not valid any more.
+        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is no longer valid.
         """
         found = await self._acquire(run_id, task, execution_id, epoch)
         if not isinstance(found, Wait) or not wait:
@@ -107,7 +108,7 @@ class Tasks:
     ) -> TaskModel:
         current = await tx.runs.current(run.job)
         if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run.run_id:
-            raise StaleRun(f"run {run.run_id} of job {run.job} is not to run any more: its tasks are not given out")
+            raise StaleRun(f"run {run.run_id} of job {run.job} has ended, is stopping or was replaced: its tasks are not granted")
         container = await tx.fleet.container(execution_id)
         if container is None or container.run_id != run.run_id or container.state is not ContainerState.LIVE or container.epoch != epoch:
             raise LeaseLost(f"{execution_id} with epoch {epoch} is not a valid container of run {run.run_id}")
@@ -119,7 +120,7 @@ class Tasks:
         return found[1]
 
     async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
-        """A store for each stage that reads something of this task; new ones get a lineage."""
+        """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage."""
         known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
         starts = await tx.runs.start_offsets(run.run_id)
         found = []
@@ -130,13 +131,13 @@ class Tasks:
             head = known[name].head
             snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
-                raise Bug(f"stage {name} of task {task.name} of job {run.job} goes on from snapshot {head}, which is not there")
+                raise Bug(f"stage {name} of task {task.name} of job {run.job} continues from snapshot {head}, which does not exist")
             found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in sorted(ssps)}, snapshot))
         return found
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
-        """Keep the last committed batch of a stage, and how the stage does. An older batch, or one of a history that was given up, changes
-        nothing; the same one again, which is how a stage with nothing to read tells of itself, is not written again.
+        """Record the last committed batch of a stage, and its metrics. An older batch, or one of an abandoned lineage, is ignored. The same
+        batch again, as an idle stage reports it, updates the metrics without a write to the database.
         Raises UnknownRun, UnknownTask, LeaseLost."""
         known = self._stage_metrics.latest(run_id, task, stage)
         if known is not None and report.repeats(known):
@@ -144,13 +145,13 @@ class Tasks:
                 await check_owner(tx, await get_run(tx, run_id), task, report.generation)
             self._stage_metrics.report(run_id, task, stage, replace(known, metrics=report.metrics))
         else:
-            row = await self._keep(run_id, task, stage, report)
+            row = await self._record_batch(run_id, task, stage, report)
             if row is not None:
                 self._stage_metrics.report(run_id, task, stage, replace(report, offsets=row.offsets))
 
-    async def _keep(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StageStateRow | None:
-        """Write the batch unless it is written; the stage's row, None if the batch is refused. The offsets of a batch that was
-        reported before are those of that report."""
+    async def _record_batch(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> StageStateRow | None:
+        """Write the batch unless it was written before. Returns the stage's row, or None if the batch is ignored. A batch that was reported
+        before keeps the offsets of its first report."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
@@ -163,7 +164,8 @@ class Tasks:
             return row
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
-        """Give the task back; the next holder need not wait. May run twice. Raises UnknownRun, UnknownTask, LeaseLost."""
+        """Release the task, so that its next owner need not wait for the lease to expire. Idempotent. Raises UnknownRun, UnknownTask,
+        LeaseLost."""
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             row = await tx.fleet.owner(run.job, task)

@@ -1,4 +1,4 @@
-"""Chore: trim intermediate streams, records that every reader has committed past."""
+"""Chore: delete the records of intermediate streams that every reader has passed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sluice.streams.port import StreamSystem
 
 @dataclass(frozen=True, slots=True)
 class TrimStreams:
-    """Trim the intermediate streams of active runs: records older than `keep` that every reader has committed past.
+    """Delete records of the intermediate streams of active runs that are older than `keep` and that every reader has committed.
 
-    A stage that has not reported holds its partitions where its run starts. Inputs and outputs belong to others and are left alone.
+    For a stage that has not reported a batch, the start of the run counts. Inputs and outputs belong to others and are not changed.
     """
 
     store: Store
@@ -43,7 +43,7 @@ class TrimStreams:
         trimmed = 0
         for stream, offsets in by_stream.items():
             if stream.system not in self.systems:
-                continue  # an operator took it out of the settings while a run that used it is not over
+                continue  # removed from the settings while a run uses it
             system = self.systems[stream.system]
             old = await system.at_time(stream.stream, self.clock.now() - self.keep)
             trimmed += await system.trim(stream.stream, {p: min(offset, old.get(p, 0)) for p, offset in offsets.items()})
@@ -51,8 +51,8 @@ class TrimStreams:
 
 
 async def _needed(tx: ReadTransaction, run: RunRow) -> Mapping[Ssp, int]:
-    """The lowest offset of each partition that some stage of the run may still read: behind what it reported, and, to run batches again,
-    behind the oldest snapshot of it that is retained."""
+    """The lowest offset of each partition that a stage of the run may still read: what it reported, or, because a restore repeats batches,
+    the offset of its oldest retained snapshot."""
     starts = dict(await tx.runs.start_offsets(run.run_id))
     readers: defaultdict[StreamId, set[StageName]] = defaultdict(set)
     for stage in run.spec.stage_names:
@@ -62,6 +62,6 @@ async def _needed(tx: ReadTransaction, run: RunRow) -> Mapping[Ssp, int]:
     for row in await tx.fleet.stage_states(run.job):
         retained = await tx.snapshots.of_stage(StageKey(run.job, row.task, row.stage))
         for ssp, offset in row.offsets.items():
-            if row.stage in readers[ssp.stream_id]:  # else a stage that the job has not any more
+            if row.stage in readers[ssp.stream_id]:  # else the job no longer has this stage
                 reported[ssp].append(min([offset, *(each.offsets[ssp] for each in retained if ssp in each.offsets)]))
     return {ssp: min(reported[ssp]) if len(reported[ssp]) >= len(readers[ssp.stream_id]) else start for ssp, start in starts.items()}

@@ -1,6 +1,7 @@
 """What is to be deleted from blob stores, and who may: the clean-up queue, blobs marked as garbage, and the owner of each blob store.
 
-Rows, columns and SQL."""
+Rows, columns and SQL.
+"""
 
 from __future__ import annotations
 

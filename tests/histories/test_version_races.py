@@ -20,7 +20,7 @@ from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.jobmodels.rollout import ModelHistory
-from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, ModelVersions, supposed
+from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, ModelVersions, hypothetical
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.runs import Runs
 from coordinator.store.runs import RunRow
@@ -126,7 +126,7 @@ class World:
 
     async def grow(self, run: RunRow, partitions: int = 4, asked: ChangeReason = ASKED) -> Change:
         self.system.count = partitions
-        return await self.versions.change(run.run_id, ModelChange(counts=supposed(run, {"flights": partitions})), asked)
+        return await self.versions.change(run.run_id, ModelChange(counts=hypothetical(run, {"flights": partitions})), asked)
 
     async def row(self, run: RunRow) -> RunRow:
         async with self.store.read() as tx:
@@ -200,7 +200,7 @@ async def test_of_two_changes_planned_from_one_version_the_second_is_refused_and
     run = await world.deploy()
     scaled = ModelChange(containers=2)
     world.system.meanwhile = lambda: world.versions.change(run.run_id, scaled, ASKED)
-    with pytest.raises(VersionConflict, match="version 2 of the job model of flight-delays is in force, and not 1"):
+    with pytest.raises(VersionConflict, match="version 2 of the job model of flight-delays is in force, not version 1"):
         await world.grow(run)
     left = await world.row(run)
     assert (left.model_version, left.spec.containers, left.spec.streams[0].partitions) == (2, 2, 2)

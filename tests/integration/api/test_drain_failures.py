@@ -145,7 +145,7 @@ async def test_after_a_late_failure_a_stage_without_any_batch_begins_anew(caller
     await run.phase_after("stopped", 1)
     before = {task["task"]: task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]}
     await caller.stop(run.run_id, reason="enough")
-    assert "1 stages have no checkpoint to go back to" in (await run.told())["reason"]
+    assert "1 stages have no checkpoint to roll back to" in (await run.told())["reason"]
     await caller.exited("c1")
     after = str((await caller.deploy())["runId"])
     await caller.registered(after, "d1")

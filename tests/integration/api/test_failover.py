@@ -267,7 +267,7 @@ async def test_a_slot_that_fails_again_and_again_is_held_back_longer_and_longer_
         await caller.exited(f"c{number}", 1)
     answer = await caller.register(run_id, "c4", "0")
     assert (problem_slug(answer), answer.headers["retry-after"]) == ((503, "held-back"), "5")
-    assert "slot 0 has failed 4 times at once" in answer.json()["detail"]
+    assert "slot 0 has failed 4 times in a row right after starting" in answer.json()["detail"]
     assert (await caller.run(run_id))["crashLoopBackoff"] == [{"processorId": "0", "failures": 4, "until": "2026-03-01T12:00:05Z"}]
     await caller.registered(run_id, "other", "1")
     clock.advance(5)

@@ -140,7 +140,7 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     models, notices = JobModels(store), Notices(store)
     deployments = Deployments(store, systems, models, notices, clock, lambda job, at: RunId(job), names, no_blob_stores())
     Endless.released.clear()
-    with pytest.raises(BadGrouping, match=r"tests\.support\.custom_groupers:Endless has not answered within 0\.05 s"):
+    with pytest.raises(BadGrouping, match=r"tests\.support\.custom_groupers:Endless did not return within 0\.05 s"):
         await deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(grouper="tests.support.custom_groupers:Endless"))))
     Endless.released.set()
     assert await Runs(store, models, notices, clock, lambda *_: None).jobs() == []

@@ -207,7 +207,7 @@ async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(call
     await look(caller)
     told = await caller.run(run["runId"])
     assert (watched(told)["verdict"], watched(told, "weather")["verdict"], watched(told, "weather")["seen"]) == ("SAFE", "UNKNOWN", None)
-    assert "log.weather.hourly is not there any more" in watched(told, "weather")["reason"]
+    assert "log.weather.hourly no longer exists" in watched(told, "weather")["reason"]
     away.with_suffix(".away").rename(away)
     await look(caller)
     assert watched(await caller.run(run["runId"]), "weather")["verdict"] == "UNCHANGED"
@@ -221,7 +221,7 @@ async def test_a_stream_that_was_deleted_and_made_anew_is_seen_whatever_its_coun
     await look(caller)
     run = await caller.run(run_id)
     assert watched(run)["verdict"] == "REFUSED"
-    assert "log.flights was deleted and made anew" in watched(run)["reason"]
+    assert "log.flights was deleted and created again" in watched(run)["reason"]
     assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (1, 2)
     again = (await caller.deploy(run_body(start="earliest")))["runId"]
     await look(caller)
@@ -235,7 +235,7 @@ async def test_a_run_that_goes_on_with_a_stream_made_anew_between_runs_is_told(c
     caller.log.create("flights", 2)
     again = (await caller.deploy())["runId"]
     await look(caller)
-    assert "was deleted and made anew" in watched(await caller.run(again))["reason"]
+    assert "was deleted and created again" in watched(await caller.run(again))["reason"]
 
 
 async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> None:
@@ -263,7 +263,7 @@ async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home:
     async with calling(home, clock) as caller:
         systems = versioning(caller).watch.systems
         system = systems["log"] = Silent(home / "log")  # type: ignore[index]
-        versioning(caller).watch.look_within = versioning(caller).watch.look_within / 200
+        versioning(caller).watch.check_timeout = versioning(caller).watch.check_timeout / 200
         caller.log.create("flights", 2)
         caller.log.create("weather.hourly", 2)
         run = await caller.deploy(run_body(**TWO_INPUTS))
@@ -297,7 +297,7 @@ async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_n
     assert "grown" not in await look(caller)
     told = await caller.run(run.run_id)
     assert (told["jobModelVersion"], watched(told)["known"], watched(told)["seen"]) == (1, 2, 6)
-    assert watched(told)["reason"] == "log.flights has 6 partitions; the run drains, and the next one reads them"
+    assert watched(told)["reason"] == "log.flights has 6 partitions; the run is draining, and the next run reads them"
     for step in ("stopped", "flushing", "flushed", "committed"):
         await run.all_take(step, ["hourly"])
     assert (await caller.run(run.run_id))["state"] == "DRAINED"

@@ -318,7 +318,7 @@ async def test_growth_that_nobody_has_adopted_can_be_taken_back_and_does_not_com
     await look(caller)
     run = await caller.run(run_id)
     assert (run["jobModelVersion"], watched(run)["verdict"], watched(run)["seen"]) == (3, "REFUSED", 8)
-    assert "its growth to 8 partitions was taken back (too soon): ask for it to grow again" in watched(run)["reason"]
+    assert "its growth to 8 partitions was rolled back (too soon): request growth again" in watched(run)["reason"]
     assert (await patched(caller, run_id, {"grow": True}))["version"] == 4
     assert (await look(caller), watched(await caller.run(run_id))["verdict"]) == ({"changed": 1}, "UNCHANGED")
 

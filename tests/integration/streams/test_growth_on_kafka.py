@@ -79,7 +79,7 @@ async def test_a_topic_that_was_deleted_and_made_anew_is_seen_by_its_id(
     await look(caller)
     run = await caller.run(run_id)
     assert (watched(run)["verdict"], watched(run)["seen"], run["jobModelVersion"]) == ("REFUSED", 4, 1)
-    assert "was deleted and made anew" in watched(run)["reason"]
+    assert "was deleted and created again" in watched(run)["reason"]
 
 
 async def test_while_kafka_cannot_be_reached_other_streams_grow(caller: Caller, kafka: KafkaSystem, topic: str) -> None:

@@ -141,8 +141,8 @@ def test_who_was_heard_is_told_once(leases: Leases) -> None:
     leases.beat(C1, Epoch(1))
     leases.beat(C1, Epoch(1))
     leases.beat(C2, None)
-    assert leases.take_seen() == [C1]
-    assert leases.take_seen() == []
+    assert leases.take_renewed() == [C1]
+    assert leases.take_renewed() == []
 
 
 def small_rate(clock: FakeClock) -> Leases:

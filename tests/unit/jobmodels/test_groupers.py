@@ -89,7 +89,10 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
         ("grouping_of_mine:nothing", "it is no class with a method group"),
         ("grouping_of_mine:OrderedDict", "it is no class with a method group"),
         ("tests.support.custom_groupers:a_function", "it is no class with a method group"),
-        ("tests.support.custom_groupers:NeedsArguments", "cannot be made without arguments: missing a required argument: 'modulus'"),
+        (
+            "tests.support.custom_groupers:NeedsArguments",
+            "cannot be instantiated without arguments: missing a required argument: 'modulus'",
+        ),
         ("grouping_of_mine:Mine()", "is named module:Class"),
     ],
 )
@@ -105,7 +108,7 @@ def test_a_class_that_takes_max_tasks_is_given_it() -> None:
 
 def test_a_class_that_does_not_take_max_tasks_is_refused_it() -> None:
     parity = "tests.support.custom_groupers:ByParity"
-    assert "cannot be made with max_tasks, which the run asks for" in refusal(parity, parity, max_tasks=2)
+    assert "cannot be instantiated with max_tasks, which the run sets" in refusal(parity, parity, max_tasks=2)
     assert "must be at least 1" in refusal("tests.support.custom_groupers:InBlocks", "tests.support.custom_groupers:*", max_tasks=0)
 
 
