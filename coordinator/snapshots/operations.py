@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluice.clock import Clock
-from sluice.core.errors import SluiceError, UnknownErrand
+from sluice.core.errors import SluiceError, UnknownOperation
 
 log = logging.getLogger(__name__)
 
@@ -93,10 +93,10 @@ class Operations:
             operation.finished.set()
 
     async def poll(self, operation_id: str, wait: timedelta) -> LongRunningOperation:
-        """The operation as soon as it has finished, or after `wait`. Raises UnknownErrand."""
+        """The operation as soon as it has finished, or after `wait`. Raises UnknownOperation."""
         found = self._operations.get(operation_id)
         if found is None:
-            raise UnknownErrand(f"no operation {operation_id!r} (operations are lost when the coordinator restarts): start it again")
+            raise UnknownOperation(f"no operation {operation_id!r} (operations are lost when the coordinator restarts): start it again")
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 await found.finished.wait()

@@ -27,7 +27,7 @@ from coordinator.transitions import keeping, retirement
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
-from sluice.core.errors import CorruptData, RegistryNotEmpty
+from sluice.core.errors import CatalogNotEmpty, CorruptData
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
 from sluice.core.ownership import TaskOwner
 from sluice.core.retention import split
@@ -169,11 +169,11 @@ def _store(newest: SnapshotRow) -> StageStateRow:
 
 async def write(store: Store, blob_stores: BlobStores, clock: Clock, rebuilt: Rebuilt, *, force: bool) -> None:
     """Register what was found, in one transaction, and take the ownership of the blob stores. `force`: delete the snapshots that the
-    database has. Raises RegistryNotEmpty if it has any, without `force`."""
+    database has. Raises CatalogNotEmpty if it has any, without `force`."""
     async with store.begin() as tx:
         known = await tx.snapshots.jobs()
         if known and not force:
-            raise RegistryNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
+            raise CatalogNotEmpty(f"the database already has snapshots of {', '.join(known[:5])}; use --force to rebuild anyway")
         for job in known:
             await _forget(tx, job)
         await _write(tx, clock.now(), rebuilt)

@@ -231,8 +231,10 @@ class UnknownPin(NotFound):
     """There is no such pin."""
 
 
-class UnknownErrand(NotFound):
+class UnknownOperation(NotFound):
     """There is no such operation."""
+
+    slug = "unknown-errand"
 
 
 class TaskHeld(Conflict):
@@ -243,8 +245,10 @@ class StateUnregistered(Conflict):
     """A blob store has snapshots of the job that the coordinator does not know."""
 
 
-class RegistryNotEmpty(ClientError):
+class CatalogNotEmpty(ClientError):
     """The registry knows snapshots already."""
+
+    slug = "registry-not-empty"
 
 
 class SnapshotConflict(Conflict):
