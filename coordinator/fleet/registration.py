@@ -16,7 +16,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
 from sluice.core.drain import Phase
-from sluice.core.errors import ClientError, HeldBack, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
+from sluice.core.errors import ClientError, CrashLoopBackoff, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
 from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from sluice.core.lifecycle import RunState, moved
@@ -85,7 +85,7 @@ class Registrations:
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
-        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, HeldBack, and LeaseLost for a superseded
+        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, CrashLoopBackoff, and LeaseLost for a superseded
         incarnation."""
         return await self._registrations.submit((run_id, new))
 
@@ -108,7 +108,7 @@ class Registrations:
                 return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
             self._check_backoff(former)
-        except (ClientError, LeaseLost, HeldBack) as refusal:
+        except (ClientError, LeaseLost, CrashLoopBackoff) as refusal:
             return refusal
         container = await self._insert(tx, run, new, former)
         if run.state is RunState.CREATED:
@@ -117,11 +117,11 @@ class Registrations:
         return _Stored(container, former, run.model_version, await runs.newest_notice(run_id))
 
     def _check_backoff(self, former: Sequence[ContainerRow]) -> None:
-        """Raises HeldBack."""
+        """Raises CrashLoopBackoff."""
         backoff, now = backoff_of(former, self._crash_loop), self._clock.now()
         if backoff is not None and now < backoff.until:
             left = (backoff.until - now).total_seconds()
-            raise HeldBack(
+            raise CrashLoopBackoff(
                 f"slot {former[-1].processor_id} has failed {backoff.failures} times in a row right after starting; "
                 f"it may register again in {left:.0f} s",
                 left,

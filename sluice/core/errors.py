@@ -279,8 +279,10 @@ class Unavailable(SluiceError):
     """Seconds; the `Retry-After` header of the response."""
 
 
-class HeldBack(Unavailable):
+class CrashLoopBackoff(Unavailable):
     """The slot's containers failed again and again."""
+
+    slug = "held-back"
 
     def __init__(self, detail: str, retry_after: float) -> None:
         super().__init__(detail)
