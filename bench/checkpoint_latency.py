@@ -28,7 +28,7 @@ from bench.checkpoint_job import PARTITIONS
 from bench.gateway import Gateway, distant, gateway
 from bench.harness import BenchFailed, Result, note, peer
 from containers.errors import JarsUnavailable
-from containers.jars import fetched
+from containers.jars import ensure_jars
 from examples.playing.launch import sluice_run
 from examples.playing.watch import RunWatch
 from sluice.core.ids import Generation, Lineage
@@ -148,7 +148,7 @@ def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
     from bench.checkpoint_s3a import S3A
 
     try:
-        fetched(S3A, os.environ)
+        ensure_jars(S3A, os.environ)
     except JarsUnavailable as error:
         raise BenchFailed(str(error)) from error
     done: Batches = {}

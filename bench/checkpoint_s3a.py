@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from bench.checkpoint_job import PARTITIONS, counted
 from bench.gateway import BUCKET, REGION
-from containers.jars import Artefact, JarSet, fetched
+from containers.jars import Artefact, JarSet, ensure_jars
 from containers.spark.listener import BatchDone, Listener
 from containers.spark.session import start_session
 from containers.spark.systems.log import LogTaskSystem
@@ -46,7 +46,7 @@ def settings(address: str) -> dict[str, str]:
         "connection.ssl.enabled": "false",
     }
     return {
-        "spark.driver.extraClassPath": os.pathsep.join(map(str, fetched(S3A, os.environ))),
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, ensure_jars(S3A, os.environ))),
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
         ),

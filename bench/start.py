@@ -17,7 +17,7 @@ import psutil
 from bench.crew import Crew, crew
 from bench.harness import BenchFailed, Result, note
 from containers.errors import ClassArchiveNotMade
-from containers.spark.cds import made
+from containers.spark.cds import ensure_archive
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.coordinators import Container
@@ -44,7 +44,7 @@ class Took:
 def run() -> Result:
     began = time.monotonic()
     try:
-        file = made(os.environ).file
+        file = ensure_archive(os.environ).file
     except ClassArchiveNotMade as error:
         raise BenchFailed(str(error)) from error
     note(f"the archive has {file.stat().st_size >> 20} MiB; it was there after {time.monotonic() - began:.1f} s")

@@ -112,12 +112,12 @@ Run = Callable[[Sequence[str], int], tuple[int, str]]
 
 def connector_jars() -> Sequence[Path]:
     """The jars that a Spark session needs for Kafka, fetched if necessary. Raises JarsUnavailable, BadSettings."""
-    return fetched(CONNECTOR, os.environ)
+    return ensure_jars(CONNECTOR, os.environ)
 
 
 def broker_jars() -> Sequence[Path]:
     """The class path of a Kafka broker, fetched if necessary. Raises JarsUnavailable, BadSettings."""
-    return fetched(BROKER, os.environ)
+    return ensure_jars(BROKER, os.environ)
 
 
 def jars_directory(environment: Mapping[str, str]) -> Path:
@@ -134,7 +134,7 @@ def java(environment: Mapping[str, str], program: str = "java") -> str | None:
     return shutil.which(f"{home}/bin/{program}") if home else shutil.which(program, path=environment.get("PATH"))
 
 
-def fetched(wanted: JarSet, environment: Mapping[str, str], run: Run | None = None) -> Sequence[Path]:
+def ensure_jars(wanted: JarSet, environment: Mapping[str, str], run: Run | None = None) -> Sequence[Path]:
     """The jars of a set, sorted by name. Processes may call it concurrently. Raises JarsUnavailable, BadSettings."""
     directory = jars_directory(environment)
     complete = directory / wanted.directory_name
@@ -176,10 +176,10 @@ def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock:
     clear_unfinished(directory)
     building = Path(tempfile.mkdtemp(prefix="building-", dir=directory))
     try:
-        asked = building / "ivy.xml"
-        asked.write_text(wanted.ivy_xml())
+        ivy_file = building / "ivy.xml"
+        ivy_file.write_text(wanted.ivy_xml())
         log.info("fetching %s into %s, once", ", ".join(map(str, wanted.artefacts)), complete)
-        code, output = run(_ivy(asked, directory / "ivy", environment), lock)
+        code, output = run(_ivy(ivy_file, directory / "ivy", environment), lock)
         if code != 0 or _lacking(wanted, building):
             raise JarsUnavailable(_refusal(wanted, complete, output))
         building.chmod(0o755)  # containers of other users read it in an image
@@ -189,7 +189,7 @@ def _fetch(wanted: JarSet, complete: Path, environment: Mapping[str, str], lock:
     shutil.rmtree(directory / "ivy", ignore_errors=True)
 
 
-def _ivy(asked: Path, cache: Path, environment: Mapping[str, str]) -> list[str]:
+def _ivy(ivy_file: Path, cache: Path, environment: Mapping[str, str]) -> list[str]:
     """The command that fetches the artefacts of an Ivy file into the file's directory. `cache`: Ivy's, instead of one in the user's
     home."""
     program = java(environment)
@@ -206,7 +206,17 @@ def _ivy(asked: Path, cache: Path, environment: Mapping[str, str]) -> list[str]:
         if not settings.is_file():
             raise BadSettings(f"SLUICE_IVY_SETTINGS: there is no file {settings}")
         command += ["-settings", str(settings)]
-    return [*command, "-ivy", str(asked), "-retrieve", f"{asked.parent}/[artifact]-[revision].[ext]", "-types", "jar", "bundle", "-warn"]
+    return [
+        *command,
+        "-ivy",
+        str(ivy_file),
+        "-retrieve",
+        f"{ivy_file.parent}/[artifact]-[revision].[ext]",
+        "-types",
+        "jar",
+        "bundle",
+        "-warn",
+    ]
 
 
 def run_holding(command: Sequence[str], lock: int, patience: timedelta = _PATIENCE) -> tuple[int, str]:

@@ -6,7 +6,7 @@ import os
 
 import typer
 
-from containers.spark.cds import made
+from containers.spark.cds import ensure_archive
 from sluice import logconfig
 
 
@@ -18,4 +18,4 @@ def class_archive() -> None:
     Java and PySpark only: create it again after an upgrade of either.
     """
     logconfig.configure(logconfig.read_log_settings())
-    typer.echo(made(os.environ).file)
+    typer.echo(ensure_archive(os.environ).file)

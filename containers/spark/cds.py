@@ -121,7 +121,7 @@ def installation(environment: Mapping[str, str]) -> Installation | None:
     return Installation(directory, where, what, tuple(jars), pathing)
 
 
-def present(environment: Mapping[str, str]) -> ClassArchive | None:
+def find_archive(environment: Mapping[str, str]) -> ClassArchive | None:
     """The archive of this installation, if there is one, and Spark's default settings have no class path."""
     try:
         ours = installation(environment)
@@ -131,7 +131,7 @@ def present(environment: Mapping[str, str]) -> ClassArchive | None:
         return None
 
 
-def made(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
+def ensure_archive(environment: Mapping[str, str], train: Train | None = None) -> ClassArchive:
     """The archive of this installation, made if necessary, which takes half a minute. Processes may call it concurrently.
 
     Raises ClassArchiveNotMade."""
@@ -203,8 +203,8 @@ def _train(archive: ClassArchive, lock: int) -> tuple[int, str]:
 
 def _has_class_path(environment: Mapping[str, str]) -> bool:
     """Whether Spark's file of defaults sets the class path, which the archive's would replace."""
-    told = environment.get("SPARK_CONF_DIR")
-    places = [Path(told)] if told else [home / "conf" for home in _spark_homes(environment)]
+    given = environment.get("SPARK_CONF_DIR")
+    places = [Path(given)] if given else [home / "conf" for home in _spark_homes(environment)]
     files = [file for place in places if (file := place / "spark-defaults.conf").is_file()]
     return any(line.lstrip().startswith(CLASS_PATH) for file in files for line in file.read_text(errors="replace").splitlines())
 

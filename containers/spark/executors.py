@@ -112,7 +112,7 @@ _ARROW = pa.schema([(name, pa.int32() if kind == "int" else pa.string()) for nam
 
 
 class SharedPaths:
-    """The check of one session, for its present and future executors. Methods block, except `look_at_newcomers`."""
+    """The check of one session, for its present and future executors. Methods block, except `check_new_executors`."""
 
     def __init__(self, spark: SparkSession, paths: Sequence[SharedPath], clock: Clock, patience: timedelta) -> None:
         """`patience`: how long to wait for executors, and for a job on them."""
@@ -124,22 +124,22 @@ class SharedPaths:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sluice-shared-paths")
         self._looking: Future[None] | None = None
 
-    def check(self, asked: int) -> None:
-        """Wait until `asked` executors have registered, and check each. At the end of the patience, fewer are sufficient.
+    def check(self, requested: int) -> None:
+        """Wait until `requested` executors have registered, and check each. At the end of the patience, fewer are sufficient.
 
         Raises PathNotShared, ExecutorsMissing.
         """
         give_up = self._clock.elapsed() + self._patience.total_seconds()
-        while len(self._registered()) < asked and self._clock.elapsed() < give_up:
+        while len(self._registered()) < requested and self._clock.elapsed() < give_up:
             Event().wait(STEP.total_seconds())
         found = len(self._registered())
         if found == 0:
             raise ExecutorsMissing(_NONE_CAME.format(master=self._master, seconds=self._patience.total_seconds()))
-        if found < asked:
-            log.warning("%d of %d executors have registered; the others are checked when they do", found, asked)
-        self._look_at_all()
+        if found < requested:
+            log.warning("%d of %d executors have registered; the others are checked when they do", found, requested)
+        self._check_all()
 
-    def look_at_newcomers(self) -> None:
+    def check_new_executors(self) -> None:
         """Start to check new executors on a separate thread, or raise what that check has found. An executor that was busy with a batch is
         checked again. Raises PathNotShared."""
         if self._looking is not None and self._looking.done():
@@ -149,7 +149,7 @@ class SharedPaths:
             except ExecutorsMissing as error:
                 log.warning("%s", error)
         if self._looking is None and not self._registered() <= self._seen:
-            self._looking = self._thread.submit(self._look_at_all)
+            self._looking = self._thread.submit(self._check_all)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -162,7 +162,7 @@ class SharedPaths:
         ids = str(self._spark.sparkContext._jsc.sc().getExecutorIds().mkString(","))
         return set(filter(None, ids.split(",")))
 
-    def _look_at_all(self) -> None:
+    def _check_all(self) -> None:
         """Check until every registered executor has run a task. One job reaches all of them if each has a free core; else it takes more."""
         give_up = self._clock.elapsed() + self._patience.total_seconds()
         with ExitStack() as stack:

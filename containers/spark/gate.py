@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 
-from containers.spark.listener import OperatorState, kept_in
+from containers.spark.listener import OperatorState, operator_states
 from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
 from containers.state.offsetlog import NOTHING_YET, OffsetSeq, millis
@@ -57,16 +57,16 @@ class Gate:
     def __init__(self, sources: Any) -> None:
         self._sources = sources
         self._answers = threading.Semaphore(0)
-        self.asked = threading.Event()
+        self.reached = threading.Event()
 
     def answer(self) -> None:
         """Answer the query's present request, or its next one."""
-        self.asked.clear()
+        self.reached.clear()
         self._answers.release()
 
     def latestOffset(self) -> Any:
         """Called on the query's thread, between batches. Returns None, no offset: what to read was set in the meantime."""
-        self.asked.set()
+        self.reached.set()
         self._answers.acquire()
 
     def stop(self) -> None:
@@ -106,7 +106,7 @@ class PausedQuery:
     @property
     def waits(self) -> bool:
         """Whether the query is in no batch. If it waits for its next trigger, it meets the gate then."""
-        return self.gate.asked.is_set() or not self._query.status["isTriggerActive"]
+        return self.gate.reached.is_set() or not self._query.status["isTriggerActive"]
 
     def release(self) -> None:
         """Put the sources back, and let the query continue."""
@@ -128,16 +128,16 @@ class PausedQuery:
         while not _is_of(progress := self._query._jsq.lastProgress(), batch):
             self._check_active()
             sleep(STEP.total_seconds())
-        return kept_in(progress)
+        return operator_states(progress)
 
     def end(self, deadline: timedelta, forced: threading.Event) -> bool:
         """Stop the query, without another batch; False if one had to be interrupted. Blocks."""
         terminate(self._spark, self._query)
         over = monotonic() + deadline.total_seconds()
-        while self._query.isActive and not self.gate.asked.wait(STEP.total_seconds()) and self._query.status["isTriggerActive"]:
+        while self._query.isActive and not self.gate.reached.wait(STEP.total_seconds()) and self._query.status["isTriggerActive"]:
             if forced.is_set() or monotonic() > over:
                 break
-        if self.gate.asked.is_set():
+        if self.gate.reached.is_set():
             _set(self._execution.getLatestExecutionContext(), "previousContext", self._object(NONE))
         self.gate.answer()
         return stop_between_batches(self._spark, self._query, deadline, forced)
@@ -150,7 +150,7 @@ class PausedQuery:
         field.get(self._execution).purge(batch)
 
     def _await_gate(self) -> None:
-        while not self.gate.asked.wait(LOOK.total_seconds()):
+        while not self.gate.reached.wait(LOOK.total_seconds()):
             self._check_active()
 
     def _check_active(self) -> None:
@@ -195,7 +195,7 @@ def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, force
         while query.isActive and not forced.is_set() and monotonic() <= over:
             if paused.waits:
                 return paused
-            paused.gate.asked.wait(STEP.total_seconds())
+            paused.gate.reached.wait(STEP.total_seconds())
     except BaseException:
         paused.release()
         raise

@@ -48,22 +48,22 @@ class BatchDone:
     state: StateSize | None
 
 
-def _event_time(told: str | None) -> datetime | None:
+def _event_time(text: str | None) -> datetime | None:
     """Parse "2013-01-01T05:15:00.000Z". None outside the years 1 to 9999."""
     try:
-        return datetime.fromisoformat(told) if told else None
+        return datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
 
 
-def _count(told: int) -> int:
+def _count(reported: int) -> int:
     """Not below 0: Spark computes durations from a clock that may be set back, and reports -1 for a metric that it does not know."""
-    return max(0, int(told))
+    return max(0, int(reported))
 
 
-def _watermark(told: str | None) -> datetime | None:
+def _watermark(text: str | None) -> datetime | None:
     """None for 1970, which Spark reports before there is a watermark."""
-    found = _event_time(told)
+    found = _event_time(text)
     return None if found is None or found.timestamp() == 0 else found
 
 
@@ -167,7 +167,7 @@ class OperatorState:
     indexed: int
 
 
-def kept_in(progress: Any) -> tuple[OperatorState, ...]:
+def operator_states(progress: Any) -> tuple[OperatorState, ...]:
     """The operators in the JVM's progress object of a batch."""
     operators = json.loads(progress.json()).get("stateOperators", ()) if progress is not None else ()
     return tuple(

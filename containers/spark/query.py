@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from containers.spark.listener import OperatorState, kept_in
+from containers.spark.listener import OperatorState, operator_states
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,7 +56,7 @@ def run_planned_batch(spark: SparkSession, writer: DataStreamWriter, name: str, 
     finally:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
     query.awaitTermination()
-    return kept_in(query._jsq.lastProgress())
+    return operator_states(query._jsq.lastProgress())
 
 
 def offset_metadata(spark: SparkSession, now: datetime) -> str:

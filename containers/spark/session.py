@@ -29,7 +29,7 @@ from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.errors import SparkGone, SparkNotStarted
 from containers.settings import ContainerSettings
-from containers.spark.cds import CLASS_PATH, ClassArchive, present
+from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
 from containers.spark.systems.registry import Connections, jars_for
 from containers.state.checkpoint import check_writable
@@ -56,7 +56,7 @@ class Session:
         """Raises DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
         for directory in (settings.state_directory, settings.scratch_directory):
             check_writable(directory)
-        archive = present(os.environ) if settings.class_archive else None
+        archive = find_archive(os.environ) if settings.class_archive else None
         name, conf = f"{job.name} {settings.processor_id}", spark_conf(settings, connections, config)
         spark = start_session(name, settings.master, settings.scratch_directory, conf, settings.sockets_dir, archive, beside=job.directory)
         return cls(spark)
@@ -74,13 +74,13 @@ class Session:
             if connection.get("type") == "log"
         ]
         self._shared_paths = SharedPaths(self.spark, paths, clock, settings.executors_timeout)
-        self._shared_paths.check(executors_asked(master, dict(self.spark.sparkContext.getConf().getAll())))
+        self._shared_paths.check(executors_requested(master, dict(self.spark.sparkContext.getConf().getAll())))
 
     def check(self) -> None:
         """Raises SparkGone; PathNotShared for an executor that has joined since."""
         check_alive(self.spark)
         if self._shared_paths is not None:
-            self._shared_paths.look_at_newcomers()
+            self._shared_paths.check_new_executors()
 
     def close(self) -> None:
         if self._shared_paths is not None:
@@ -256,7 +256,7 @@ def is_loopback(master: str) -> bool:
     return master.startswith("spark://") and all(_LOOPBACK.fullmatch(host) for host in hosts)
 
 
-def executors_asked(master: str, conf: Mapping[str, str]) -> int:
+def executors_requested(master: str, conf: Mapping[str, str]) -> int:
     """The number of executors that a session requests of that master, according to its settings; at least 1. Raises BadSettings."""
     if is_true(conf, "spark.dynamicAllocation.enabled"):
         names = ("minExecutors", "initialExecutors")

@@ -28,7 +28,7 @@ from containers.state.recovery import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
 _BLOCK = 4096
-MARK = "drain.json"
+DRAIN_MARKER = "drain.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +111,19 @@ def set_lineage(directory: Path, lineage: Lineage) -> None:
 
 def mark_emptied(directory: Path, drain: str, batch: int) -> None:
     """Record that the drain flushes the state after this batch (-1 for none), unless it is recorded already. Atomic."""
-    if not (directory / MARK).exists():
-        _write_whole(directory / MARK, json.dumps({"uuid": drain, "batch": batch}), directory / f".{MARK}.sluice")
+    if not (directory / DRAIN_MARKER).exists():
+        _write_whole(directory / DRAIN_MARKER, json.dumps({"uuid": drain, "batch": batch}), directory / f".{DRAIN_MARKER}.sluice")
 
 
 def check_not_emptied(directory: Path, drain: str = "") -> None:
     """Raises StateElsewhere if a drain other than `drain` has flushed the state, or begun to: a query would drop its input as late."""
     try:
-        mark = json.loads((directory / MARK).read_bytes())
+        mark = json.loads((directory / DRAIN_MARKER).read_bytes())
         emptied_by, batch = _text(mark["uuid"]), int(mark["batch"])
     except FileNotFoundError:
         return
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointUnreadable(f"{directory / MARK}: {error}: move the directory away to start with empty state") from error
+        raise CheckpointUnreadable(f"{directory / DRAIN_MARKER}: {error}: move the directory away to start with empty state") from error
     if emptied_by != drain:
         raise StateElsewhere(
             f"{directory} was flushed after batch {batch} by the drain {emptied_by}, which failed, and there is no earlier snapshot: a "

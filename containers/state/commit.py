@@ -114,7 +114,7 @@ async def commit(stage: StageCommits, state: StateContext, up_to: int | None = N
         stage.unanswered = Commit(commit_id, batch, frozen_at, uploads, report)
         return await settle_report(stage, state)
     finally:
-        meter.over()
+        meter.end()
         stage.cleanup = asyncio.create_task(_remove(directory, state))
 
 

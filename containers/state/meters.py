@@ -37,7 +37,7 @@ class Transfers:
         self.done_files += files
         self.done_bytes += size
 
-    def over(self) -> None:
+    def end(self) -> None:
         """The transfer has ended, perhaps by an error: nothing remains."""
         self.planned_files, self.planned_bytes = self.done_files, self.done_bytes
 

@@ -104,7 +104,7 @@ async def _restore(state: StateContext, start: StageStart, blobs: BlobStore, sna
         meter.failed += 1
         raise
     finally:
-        meter.over()
+        meter.end()
     meter.seconds.add(state.clock.elapsed() - began)
     found = await state.in_thread(lambda: inspect(directory))
     if found is None or found.lineage != start.lineage:

@@ -122,7 +122,7 @@ class Standby:
                 restorer = state.restorer_of(blobs, StageKey(state.job, *of), copy.meter.transfers, copy.files)
                 restored = await restorer.restore(BlobId(index), directory, local)
             finally:
-                copy.meter.transfers.over()
+                copy.meter.transfers.end()
             copy.meter.transfers.seconds.add(state.clock.elapsed() - began)
             return restored
         return None

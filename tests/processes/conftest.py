@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from containers.errors import ClassArchiveNotMade
-from containers.spark.cds import made
+from containers.spark.cds import ensure_archive
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that live a minute: half of the CPU that starting Spark takes goes into compiling well what is hardly used again."""
@@ -18,7 +18,7 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def drivers_start_quickly() -> Iterator[None]:
     """The archive of classes is in the user's cache, as that of an installation is."""
     with suppress(ClassArchiveNotMade):  # which tests/spark/test_class_archive_on_spark.py tells; all else is only slower
-        made(os.environ)
+        ensure_archive(os.environ)
     before = os.environ.get("SLUICE_SPARK_CONF")
     os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})
     yield

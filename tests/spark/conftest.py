@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.jars import connector_jars
-from containers.spark.cds import present
+from containers.spark.cds import find_archive
 from containers.spark.query import start_query, stop_between_batches
 from containers.spark.session import start_session
 from containers.spark.systems.kafka import KafkaTaskSystem
@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         jars = {}
     with TemporaryDirectory(prefix="sluice-") as sockets:
         scratch = tmp_path_factory.mktemp("spark")
-        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), present(os.environ))
+        session = start_session("tests", "local[2]", scratch, jars, Path(sockets), find_archive(os.environ))
         yield session
         session.stop()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from containers.spark.cds import ClassArchive, made
+from containers.spark.cds import ClassArchive, ensure_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -81,7 +81,7 @@ def seen_with(archive: ClassArchive, root: Path) -> Seen:
 
 @pytest.fixture(scope="module")
 def archive() -> ClassArchive:
-    return made(os.environ)
+    return ensure_archive(os.environ)
 
 
 def test_a_session_has_most_of_spark_s_classes_from_the_archive_under_another_collector_too(archive: ClassArchive, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_command_line_of_an_archive_s_jvm_is_short_and_each_jar_is_once_on_i
 
 
 def test_an_archive_fits_in_a_directory_of_any_name_and_after_the_dates_of_files_were_lost(tmp_path: Path) -> None:
-    archive = made({**os.environ, "SLUICE_JARS_DIR": str(tmp_path / "spä ce" / "jars")})
+    archive = ensure_archive({**os.environ, "SLUICE_JARS_DIR": str(tmp_path / "spä ce" / "jars")})
     for file in (archive.file, Path(archive.class_path)):
         file.touch()
     seen = seen_with(archive, tmp_path)

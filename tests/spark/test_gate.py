@@ -33,7 +33,7 @@ def test_a_held_query_reads_nothing_until_it_is_released(either: Bench) -> None:
     held, (query,) = drained.holds(), either.queries
     before = drained.committed
     either.feed(more_events(5, first=1025), batch=1)
-    assert held.gate.asked.wait(SOON.total_seconds())
+    assert held.gate.reached.wait(SOON.total_seconds())
     assert drained.committed == before
     held.release()
     query.processAllAvailable()

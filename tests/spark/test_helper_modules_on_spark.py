@@ -97,7 +97,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from containers.spark.cds import present
+from containers.spark.cds import find_archive
 from sluice.job import load_job
 from containers.spark.session import pickle_whole, start_session
 
@@ -105,7 +105,7 @@ root, job_file = map(Path, sys.argv[1:])
 job = load_job(job_file)
 pickle_whole(sys.modules["sluice_job"])
 options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-spark = start_session("helped", "local[1]", root / "spark", options, None, present(os.environ), job.directory)
+spark = start_session("helped", "local[1]", root / "spark", options, None, find_archive(os.environ), job.directory)
 
 from pyspark.sql.functions import udf
 from sluice_job import helper, times

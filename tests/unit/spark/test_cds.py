@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.errors import ClassArchiveNotMade
-from containers.spark.cds import ClassArchive, installation, made, present
+from containers.spark.cds import ClassArchive, ensure_archive, find_archive, installation
 
 
 class Training:
@@ -49,9 +49,9 @@ def names(archive: ClassArchive) -> list[str]:
 
 def test_an_archive_is_made_once_and_readable_for_all(environment: Mapping[str, str]) -> None:
     training = Training()
-    assert present(environment) is None
-    first, second = made(environment, training), made(environment, training)
-    assert first == second == present(environment)
+    assert find_archive(environment) is None
+    first, second = ensure_archive(environment, training), ensure_archive(environment, training)
+    assert first == second == find_archive(environment)
     assert len(training.trained) == 1
     assert [file.stat().st_mode & 0o777 for file in (first.file, Path(first.class_path))] == [0o644, 0o644]
     assert kept(environment) == names(first)
@@ -61,7 +61,7 @@ def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(env
     ours = installation(environment)
     assert ours is not None
     training = Training()
-    archive = made(environment, training)
+    archive = ensure_archive(environment, training)
     assert archive.class_path == training.trained[0].class_path == str(archive.file.parent / f"classes-{ours.where}-{ours.what}.jar")
     assert training.class_paths == [ours.pathing]
     with zipfile.ZipFile(archive.class_path) as jar:
@@ -76,16 +76,16 @@ def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(env
 def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_again(
     harm: str, told: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    archive = made(environment, Training())
+    archive = ensure_archive(environment, Training())
     jar = Path(archive.class_path)
     before = jar.read_bytes()
     jar.unlink()
     if harm != "missing":
         jar.write_bytes(before[:-1] if harm == "truncated" else before.replace(b"Class-Path", b"Class-path"))
-    assert present(environment) is None
+    assert find_archive(environment) is None
     assert f"{jar} {told}" in caplog.text
     again = Training()
-    assert made(environment, again) == archive == present(environment)
+    assert ensure_archive(environment, again) == archive == find_archive(environment)
     assert len(again.trained) == 1
     assert jar.read_bytes() == before
 
@@ -96,21 +96,21 @@ def test_an_archive_of_a_release_that_made_no_jar_goes_when_another_is_made(envi
     ours.directory.mkdir(parents=True)
     former = ours.directory / f"classes-{ours.where}-0123456789ab-7.jsa"
     former.write_bytes(b"classes")
-    assert present(environment) is None
-    archive = made(environment, Training())
+    assert find_archive(environment) is None
+    archive = ensure_archive(environment, Training())
     assert kept(environment) == names(archive)
 
 
 KILLED = """
 import os, signal, sys
-from containers.spark.cds import made
+from containers.spark.cds import ensure_archive
 
 def train(archive, lock):
     if sys.argv[1] == "after":
         archive.file.write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
-made(os.environ, train)
+ensure_archive(os.environ, train)
 """
 
 
@@ -121,31 +121,31 @@ def test_a_maker_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one
     done = subprocess.run([sys.executable, "-c", KILLED, moment], env={**os.environ, **environment}, check=False, timeout=60)
     assert done.returncode == -9
     assert [Path(name).suffix for name in kept(environment)] == [".jar"]
-    assert present(environment) is None
-    archive = made(environment, Training())
+    assert find_archive(environment) is None
+    archive = ensure_archive(environment, Training())
     assert kept(environment) == names(archive)
     assert {each.name for each in archive.file.parent.iterdir()} == {"lock", *names(archive)}
 
 
 def test_an_archive_goes_before_its_jar(environment: Mapping[str, str]) -> None:
     """Here what is to go with the archive cannot: it is a directory."""
-    before = made(environment, Training())
+    before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
     jar = Path(before.class_path)
     jar.unlink()
     jar.mkdir()
     with pytest.raises(ClassArchiveNotMade):
-        made(environment, Training())
+        ensure_archive(environment, Training())
     assert kept(environment) == [jar.name]
 
 
 def test_an_archive_is_used_where_nothing_can_be_written(environment: Mapping[str, str]) -> None:
-    archive = made(environment, Training())
+    archive = ensure_archive(environment, Training())
     directory = archive.file.parent
     directory.chmod(0o555)
     try:
         before = directory.stat().st_mtime_ns
-        assert made(environment, Training()) == present(environment) == archive
+        assert ensure_archive(environment, Training()) == find_archive(environment) == archive
         assert directory.stat().st_mtime_ns == before
     finally:
         directory.chmod(0o755)
@@ -153,32 +153,32 @@ def test_an_archive_is_used_where_nothing_can_be_written(environment: Mapping[st
 
 def test_an_archive_that_was_moved_away_from_where_it_was_made_is_not_used(environment: Mapping[str, str], tmp_path: Path) -> None:
     """A JVM looks for the jar where it was."""
-    made(environment, Training())
+    ensure_archive(environment, Training())
     (tmp_path / "cache").rename(tmp_path / "moved")
     moved = {**environment, "SLUICE_JARS_DIR": str(tmp_path / "moved" / "jars")}
-    assert present(moved) is None
-    archive = made(moved, Training())
+    assert find_archive(moved) is None
+    archive = ensure_archive(moved, Training())
     assert kept(moved) == names(archive)
 
 
 def test_a_link_to_the_directory_is_the_same_directory(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "cache")
     linked = {**environment, "SLUICE_JARS_DIR": str(tmp_path / "link" / "jars")}
-    assert made(environment, Training()) == present(linked)
+    assert ensure_archive(environment, Training()) == find_archive(linked)
 
 
 def test_the_directory_may_have_any_name(environment: Mapping[str, str], tmp_path: Path) -> None:
     named = {**environment, "SLUICE_JARS_DIR": os.fsdecode(os.fsencode(tmp_path / "spä ce%20") + b"\xff")}
-    archive = made(named, Training())
+    archive = ensure_archive(named, Training())
     assert archive.class_path == str(archive.file.parent / Path(archive.class_path).name)
-    assert present(named) == archive
+    assert find_archive(named) == archive
 
 
 def test_an_archive_is_used_after_the_dates_of_what_was_made_were_lost(environment: Mapping[str, str]) -> None:
-    archive = made(environment, Training())
+    archive = ensure_archive(environment, Training())
     assert Path(archive.class_path).stat().st_mtime == 0
     Path(archive.class_path).touch()
-    assert present(environment) == archive
+    assert find_archive(environment) == archive
 
 
 def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: Mapping[str, str]) -> None:
@@ -187,8 +187,8 @@ def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: M
     left = ours.directory / "building-x"
     left.mkdir(parents=True)
     (left / "classes.jsa").write_bytes(b"half")
-    assert present(environment) is None
-    whole = made(environment, Training())
+    assert find_archive(environment) is None
+    whole = ensure_archive(environment, Training())
     assert {each.name for each in ours.directory.iterdir()} == {"lock", *names(whole)}
 
 
@@ -196,59 +196,59 @@ def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environm
     """As after Ctrl-C: it ends, and then writes, when nobody holds the lock any more."""
     interrupted = Training(1, writes=False)
     with pytest.raises(ClassArchiveNotMade):
-        made(environment, interrupted)
+        ensure_archive(environment, interrupted)
     (late,) = interrupted.trained
     with pytest.raises(FileNotFoundError):
         late.file.write_bytes(b"late")
     again = Training()
-    made(environment, again)
+    ensure_archive(environment, again)
     assert again.trained[0].file != late.file
 
 
 def test_one_that_has_lost_its_end_is_not_used_and_is_made_again(environment: Mapping[str, str]) -> None:
-    whole = made(environment, Training()).file
+    whole = ensure_archive(environment, Training()).file
     whole.write_bytes(whole.read_bytes()[:-1])
-    assert present(environment) is None
-    assert made(environment, Training()) == present(environment)
+    assert find_archive(environment) is None
+    assert ensure_archive(environment, Training()) == find_archive(environment)
     assert whole.read_bytes() == b"classes"
 
 
 def test_another_java_at_the_same_place_needs_another_archive_and_the_former_goes(environment: Mapping[str, str]) -> None:
-    before = made(environment, Training())
+    before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
-    assert present(environment) is None
+    assert find_archive(environment) is None
     assert kept(environment) == names(before)
-    after = made(environment, Training())
+    after = ensure_archive(environment, Training())
     assert kept(environment) == names(after)
 
 
 def test_an_installation_elsewhere_keeps_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (tmp_path / "jdk").rename(elsewhere)
-    theirs = made({**environment, "JAVA_HOME": str(elsewhere)}, Training())
+    theirs = ensure_archive({**environment, "JAVA_HOME": str(elsewhere)}, Training())
     elsewhere.rename(tmp_path / "jdk")
-    ours = made(environment, Training())
+    ours = ensure_archive(environment, Training())
     assert kept(environment) == sorted(names(theirs) + names(ours))
 
 
 @pytest.mark.parametrize("training", [Training(1), Training(0, writes=False)])
 def test_where_the_job_fails_nothing_is_left_and_its_last_words_are_told(environment: Mapping[str, str], training: Training) -> None:
     with pytest.raises(ClassArchiveNotMade, match="the last line"):
-        made(environment, training)
+        ensure_archive(environment, training)
     assert kept(environment) == []
 
 
 def test_without_java_there_is_none_and_none_can_be_made(tmp_path: Path) -> None:
     environment = {"PATH": "", "SLUICE_JARS_DIR": str(tmp_path)}
-    assert present(environment) is None
+    assert find_archive(environment) is None
     with pytest.raises(ClassArchiveNotMade, match="install Java"):
-        made(environment)
+        ensure_archive(environment)
 
 
 def test_a_directory_that_cannot_be_used_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClassArchiveNotMade, match="set SLUICE_JARS_DIR to another directory"):
-        made({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
+        ensure_archive({**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")}, Training())
 
 
 def spark_in(home: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -260,31 +260,31 @@ def spark_in(home: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
 def test_a_spark_home_has_jars_and_an_archive_of_its_own(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = spark_in(tmp_path / "spark", environment)
     training = Training()
-    theirs = made(elsewhere, training)
+    theirs = ensure_archive(elsewhere, training)
     assert b"Class-Path: ../../spark/jars/spark-core.jar\r\n" in training.class_paths[0]
-    assert present(environment) is None
-    assert present(elsewhere) == theirs
+    assert find_archive(environment) is None
+    assert find_archive(elsewhere) == theirs
 
 
 def test_jars_whose_paths_no_manifest_can_name_are_the_class_path_one_by_one(environment: Mapping[str, str], tmp_path: Path) -> None:
     elsewhere = spark_in(tmp_path / "a spark", environment)
     jars = tmp_path / "a spark" / "jars"
     (jars / "another.jar").touch()
-    archive = made(elsewhere, Training())
+    archive = ensure_archive(elsewhere, Training())
     assert archive.class_path == f"{jars}/another.jar:{jars}/spark-core.jar"
-    assert present(elsewhere) == archive
+    assert find_archive(elsewhere) == archive
     assert kept(elsewhere) == [archive.file.name]
 
 
 def test_where_spark_s_defaults_have_a_class_path_no_archive_is_used(environment: Mapping[str, str], tmp_path: Path) -> None:
     settings = {**environment, "SPARK_CONF_DIR": str(tmp_path / "conf")}
-    archive = made(settings, Training())
+    archive = ensure_archive(settings, Training())
     (tmp_path / "conf").mkdir()
     defaults = tmp_path / "conf" / "spark-defaults.conf"
     defaults.write_text("# spark.driver.extraClassPath /no\nspark.ui.enabled false\n")
-    assert present(settings) == archive
+    assert find_archive(settings) == archive
     defaults.write_text(" spark.driver.extraClassPath=/mine.jar\n")
-    assert present(settings) is None
+    assert find_archive(settings) is None
 
 
 def test_the_class_path_is_in_the_order_of_names_and_whole() -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from containers.errors import JarsUnavailable
-from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, fetched, jars_directory, java
+from containers.jars import BROKER, CONNECTOR, Artefact, JarSet, Run, ensure_jars, jars_directory, java
 from coordinator.store.claim import lock_file
 from sluice.core.errors import BadSettings
 
@@ -95,7 +95,7 @@ def test_jars_are_in_the_users_cache_unless_told_otherwise(tmp_path: Path) -> No
 
 def test_nothing_is_put_into_ivys_directory_in_the_home(environment: Mapping[str, str]) -> None:
     ivy = FakeIvy(*GOOD)
-    fetched(ONE, environment, ivy)
+    ensure_jars(ONE, environment, ivy)
     (command,) = ivy.commands
     ours = environment["SLUICE_JARS_DIR"]
     assert f"-Divy.default.ivy.user.dir={ours}/ivy" in command
@@ -107,16 +107,16 @@ def test_nothing_is_put_into_ivys_directory_in_the_home(environment: Mapping[str
 
 def test_jars_are_fetched_once(environment: Mapping[str, str]) -> None:
     ivy = FakeIvy(*GOOD)
-    first, second = fetched(ONE, environment, ivy), fetched(ONE, environment, ivy)
+    first, second = ensure_jars(ONE, environment, ivy), ensure_jars(ONE, environment, ivy)
     assert [jar.name for jar in first] == sorted(GOOD)
     assert second == first
     assert len(ivy.commands) == 1
 
 
 def test_a_complete_set_needs_neither_java_nor_a_directory_that_can_be_written(environment: Mapping[str, str]) -> None:
-    jars = fetched(ONE, environment, FakeIvy(*GOOD))
+    jars = ensure_jars(ONE, environment, FakeIvy(*GOOD))
     (jars[0].parent.parent / "lock").unlink()
-    assert fetched(ONE, {"SLUICE_JARS_DIR": environment["SLUICE_JARS_DIR"], "PATH": ""}) == jars
+    assert ensure_jars(ONE, {"SLUICE_JARS_DIR": environment["SLUICE_JARS_DIR"], "PATH": ""}) == jars
     assert not (jars[0].parent.parent / "lock").exists()
 
 
@@ -124,7 +124,7 @@ def test_jars_put_there_by_hand_will_do(environment: Mapping[str, str]) -> None:
     by_hand = Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name
     by_hand.mkdir(parents=True)
     (by_hand / GOOD[0]).touch()
-    assert fetched(ONE, environment, FakeIvy(says="no network")) == [by_hand / GOOD[0]]
+    assert ensure_jars(ONE, environment, FakeIvy(says="no network")) == [by_hand / GOOD[0]]
 
 
 def test_a_directory_that_lacks_what_was_asked_for_is_refused(environment: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ def test_a_directory_that_lacks_what_was_asked_for_is_refused(environment: Mappi
     by_hand.mkdir(parents=True)
     (by_hand / "thing_2.13-0.9.jar").touch()
     with pytest.raises(JarsUnavailable, match=r"lacks org\.example:thing_2\.13:1\.0"):
-        fetched(ONE, environment)
+        ensure_jars(ONE, environment)
 
 
 SAID = """\
@@ -150,7 +150,7 @@ SAID = """\
 
 def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping[str, str]) -> None:
     with pytest.raises(JarsUnavailable) as caught:
-        fetched(ONE, environment, FakeIvy(GOOD[1], says=SAID))
+        ensure_jars(ONE, environment, FakeIvy(GOOD[1], says=SAID))
     told = str(caught.value)
     assert "org.example:thing_2.13:1.0" in told
     assert "of them: org.example#thing_2.13;1.0" in told
@@ -163,9 +163,9 @@ def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping
 @pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy gets half and is content"])
 def test_a_failed_fetch_leaves_nothing_that_the_next_would_take_for_jars(environment: Mapping[str, str], ivy: FakeIvy) -> None:
     with pytest.raises(JarsUnavailable):
-        fetched(ONE, environment, ivy)
+        ensure_jars(ONE, environment, ivy)
     assert {each.name for each in Path(environment["SLUICE_JARS_DIR"]).iterdir()} <= {"lock", "ivy"}
-    assert [jar.name for jar in fetched(ONE, environment, FakeIvy(*GOOD))] == sorted(GOOD)
+    assert [jar.name for jar in ensure_jars(ONE, environment, FakeIvy(*GOOD))] == sorted(GOOD)
 
 
 def test_what_a_killed_fetch_left_is_removed_by_the_next(environment: Mapping[str, str]) -> None:
@@ -174,7 +174,7 @@ def test_what_a_killed_fetch_left_is_removed_by_the_next(environment: Mapping[st
     left.mkdir(parents=True)
     (left / GOOD[0]).touch()
     (directory / "ivy").mkdir()
-    jars = fetched(ONE, environment, FakeIvy(*GOOD))
+    jars = ensure_jars(ONE, environment, FakeIvy(*GOOD))
     assert len(jars) == 2
     assert {each.name for each in directory.iterdir()} == {"lock", ONE.directory_name}
 
@@ -197,7 +197,7 @@ def meanwhile(look: Callable[[int], None]) -> Run:
 def test_while_jars_are_fetched_no_other_fetches(environment: Mapping[str, str]) -> None:
     file = Path(environment["SLUICE_JARS_DIR"]) / "lock"
     seen: list[tuple[bool, bool]] = []
-    fetched(ONE, environment, meanwhile(lambda lock: seen.append((locked_by_another(file), lock > 2))))
+    ensure_jars(ONE, environment, meanwhile(lambda lock: seen.append((locked_by_another(file), lock > 2))))
     assert seen == [(True, True)]
     assert not locked_by_another(file)
 
@@ -208,7 +208,7 @@ def test_while_jars_are_fetched_no_other_fetches(environment: Mapping[str, str])
 def test_without_java_the_error_says_so(tmp_path: Path) -> None:
     for environment in ({"PATH": ""}, {"JAVA_HOME": str(tmp_path), "PATH": ""}):
         with pytest.raises(JarsUnavailable, match="Java is needed"):
-            fetched(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "jars")})
+            ensure_jars(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "jars")})
 
 
 def test_the_java_of_java_home_comes_before_that_of_the_path(environment: Mapping[str, str]) -> None:
@@ -218,14 +218,14 @@ def test_the_java_of_java_home_comes_before_that_of_the_path(environment: Mappin
 def test_a_mirror_is_named_by_a_settings_file(environment: Mapping[str, str], tmp_path: Path) -> None:
     settings = tmp_path / "ivysettings.xml"
     with pytest.raises(BadSettings, match=r"SLUICE_IVY_SETTINGS.*ivysettings\.xml"):
-        fetched(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)})
+        ensure_jars(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)})
     settings.touch()
     ivy = FakeIvy(*GOOD)
-    fetched(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)}, ivy)
+    ensure_jars(ONE, {**environment, "SLUICE_IVY_SETTINGS": str(settings)}, ivy)
     assert ["-settings", str(settings)] == list(ivy.commands[0][7:9])
 
 
 def test_a_directory_that_cannot_be_made_is_named(environment: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JarsUnavailable, match="set SLUICE_JARS_DIR to another directory"):
-        fetched(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")})
+        ensure_jars(ONE, {**environment, "SLUICE_JARS_DIR": str(tmp_path / "file" / "jars")})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from containers.spark.session import executors_asked, is_local, is_loopback
+from containers.spark.session import executors_requested, is_local, is_loopback
 from sluice.core.errors import BadSettings
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
@@ -51,9 +51,9 @@ def test_elsewhere_executors_call_the_driver_at_an_address_that_they_can_reach(m
     ],
 )
 def test_the_executors_that_a_session_asks_for(master: str, conf: dict[str, str], asked: int) -> None:
-    assert executors_asked(master, conf) == asked
+    assert executors_requested(master, conf) == asked
 
 
 def test_a_number_of_executors_that_is_none_is_named() -> None:
     with pytest.raises(BadSettings, match=r"spark\.executor\.instances must be a whole number, not 'many'"):
-        executors_asked("yarn", {"spark.executor.instances": "many"})
+        executors_requested("yarn", {"spark.executor.instances": "many"})
