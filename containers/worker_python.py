@@ -51,18 +51,18 @@ def last_on_path(directory: Path) -> list[str]:
     return ["-c", _RUN_LAST_ON_PATH, str(directory)]
 
 
-def plain_environment(beside: Path | None) -> Mapping[str, str]:
-    """The environment for a JVM that starts plain Python: without the working directory on the path. `beside` is on the path, before the
-    standard library, since a variable cannot put it last."""
-    if beside is None:
+def plain_environment(job_directory: Path | None) -> Mapping[str, str]:
+    """The environment for a JVM that starts plain Python: without the working directory on the path. `job_directory` is on the path, before
+    the standard library, since a variable cannot put it last."""
+    if job_directory is None:
         return {"PYTHONSAFEPATH": "1"}
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(beside)]))}
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(job_directory)]))}
 
 
-def worker_python(directory: Path, beside: Path | None = None) -> str:
-    """The program, in `directory` if files may be executed there, else plain Python. `beside`: the directory of the job file, from which
-    helper modules are imported."""
-    run = "".join(f"{shlex.quote(each)} " for each in last_on_path(beside)) if beside is not None else ""
+def worker_python(directory: Path, job_directory: Path | None = None) -> str:
+    """The program, in `directory` if files may be executed there, else plain Python. `job_directory`: the directory of the job file, from
+    which helper modules are imported."""
+    run = "".join(f"{shlex.quote(each)} " for each in last_on_path(job_directory)) if job_directory is not None else ""
     spark = find_spec("pyspark")
     for home in (spark.submodule_search_locations or ()) if spark else ():
         program = directory / "python"

@@ -161,9 +161,9 @@ def _make(ours: Installation, lock: int, train: Train) -> ClassArchive:
         if ours.pathing is not None:
             _write_jar(ours.pathing, building / "classes.jar", ours.jar)
         part = building / "classes.jsa"
-        code, said = train(ClassArchive(part, ours.class_path), lock)
+        code, output = train(ClassArchive(part, ours.class_path), lock)
         if code != 0 or not part.is_file():
-            last = "\n  ".join(said.splitlines()[-_LAST_LINES:])
+            last = "\n  ".join(output.splitlines()[-_LAST_LINES:])
             raise ClassArchiveNotMade(f"the job that loads Spark's classes failed (exit code {code}). Its output:\n  {last}")
         archive = ClassArchive(ours.directory / f"classes-{ours.where}-{ours.what}-{part.stat().st_size}.jsa", ours.class_path)
         _keep(part, archive.file)

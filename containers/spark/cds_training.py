@@ -72,12 +72,12 @@ def _train(spark: SparkSession, root: Path) -> None:
     _feed(log)
     bound = {each.name: Bound(StreamId("log", each.name), intermediate=each is routed) for each in (events, routed, counted)}
     systems = {"log": LogTaskSystem(spark, log.directory, SystemClock(), lambda lost: None)}
-    stores = Checkpoints(root / "state", job.name)
+    checkpoints = Checkpoints(root / "state", job.name)
     for name, stage, source in (("route", route, "events"), ("count", count, "routed")):
         starts = {Ssp("log", source, 0): 0}
         grant = Grant(job.name, TaskName("Partition 0"), StageName(name), Generation(1), lineage, RunId("training"), starts)
         task = StageTask(spark, grant, bound, systems, {}, RECORDS // 2)
-        directory = stores.prepare(grant.task, grant.stage, grant.lineage, None)
+        directory = checkpoints.prepare(grant.task, grant.stage, grant.lineage, None)
         query = start_query(spark, stage(task), name, directory, timedelta(seconds=0.1))
         query.processAllAvailable()
         stop_between_batches(spark, query, timedelta(minutes=1), Event())

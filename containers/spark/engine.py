@@ -176,7 +176,7 @@ class SparkEngine:
         paused, known.paused = known.paused, None
         assert paused is not None
         if known.flushed:
-            paused.end(ENDS_WITHIN, threading.Event())  # `start` then says why it cannot go on
+            paused.end(ENDS_WITHIN, threading.Event())  # `start` then raises why the query cannot continue
         else:
             paused.release()
 

@@ -58,7 +58,9 @@ class Session:
             check_writable(directory)
         archive = find_archive(os.environ) if settings.class_archive else None
         name, conf = f"{job.name} {settings.processor_id}", spark_conf(settings, connections, config)
-        spark = start_session(name, settings.master, settings.scratch_directory, conf, settings.sockets_dir, archive, beside=job.directory)
+        spark = start_session(
+            name, settings.master, settings.scratch_directory, conf, settings.sockets_dir, archive, job_directory=job.directory
+        )
         return cls(spark)
 
     def check_shared_paths(self, settings: ContainerSettings, connections: Connections, clock: Clock) -> None:
@@ -142,17 +144,17 @@ def start_session(
     settings: Mapping[str, str],
     sockets: Path | None = None,
     archive: ClassArchive | None = None,
-    beside: Path | None = None,
+    job_directory: Path | None = None,
 ) -> SparkSession:
-    """The driver's session; see `session_settings`. `beside`: the directory of the job file, from which the Python processes of a local
-    master can import. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted."""
+    """The driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes of a
+    local master can import. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     local_dir.mkdir(parents=True, exist_ok=True)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), beside)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
-        of_jvm = plain_environment(beside) if here == sys.executable else {}
+        of_jvm = plain_environment(job_directory) if here == sys.executable else {}
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         of_jvm = plain_environment(None)

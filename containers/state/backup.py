@@ -92,7 +92,7 @@ class Backup:
 
     def abandon(self) -> None:
         """Let no batch wait, now or later, until `revive`: the query stops without waiting for its batch. A commit that a batch waits for
-        is interrupted; others go on."""
+        is interrupted; others continue."""
         self._waits.interrupt()
 
     def revive(self) -> None:

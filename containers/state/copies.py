@@ -33,9 +33,9 @@ CopyKey = tuple[TaskName, StageName]
 class Copies:
     """The copies of one slot. Used on the agent's loop; `in_thread` runs blocking work."""
 
-    def __init__(self, stores: Checkpoints, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
-        self._stores = stores
-        self._root = stores.copies(slot)
+    def __init__(self, checkpoints: Checkpoints, slot: str, in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._checkpoints = checkpoints
+        self._root = checkpoints.copies(slot)
         self._in_thread = in_thread
         self._lock: IO[str] | None = None
         self._taken: set[CopyKey] = set()
@@ -97,8 +97,8 @@ class Copies:
         """The directory whose files a new copy may reuse: the present copy, else the checkpoint of the task when it ran here. Blocks."""
         if self.found(of) is not None:
             return self.directory(of)
-        store = self._stores.directory(*of)
-        return store if store.is_dir() else None
+        checkpoint = self._checkpoints.directory(*of)
+        return checkpoint if checkpoint.is_dir() else None
 
     def forget(self, task: TaskName) -> None:
         """The task has left this slot: there may be copies of it again."""
@@ -129,16 +129,16 @@ class Copies:
         await self._in_thread(lambda: self._take(of, lineage))
 
     def _take(self, of: CopyKey, lineage: Lineage) -> None:
-        copy, store = self.directory(of), self._stores.directory(*of)
+        copy, checkpoint = self.directory(of), self._checkpoints.directory(*of)
         found = self.found(of)
-        if found is not None and _has_more(found, inspect(store), lineage):
-            swap(copy, store, LocalFiles())
+        if found is not None and _has_more(found, inspect(checkpoint), lineage):
+            swap(copy, checkpoint, LocalFiles())
             log.info("%s/%s: the standby copy on this disk is its checkpoint now: batch %d", *of, found.committed)
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _has_more(copy: CheckpointInfo, store: CheckpointInfo | None, lineage: Lineage) -> bool:
+def _has_more(copy: CheckpointInfo, checkpoint: CheckpointInfo | None, lineage: Lineage) -> bool:
     """A checkpoint or a copy of another lineage is of no use; a copy is taken, whatever its lineage, if there is no checkpoint."""
-    if store is None:
+    if checkpoint is None:
         return True
-    return copy.lineage == lineage and (store.lineage != lineage or store.committed < copy.committed)
+    return copy.lineage == lineage and (checkpoint.lineage != lineage or checkpoint.committed < copy.committed)

@@ -159,8 +159,8 @@ def register(spark: SparkSession, reader: str) -> str:
     """Register the log as a data source for one reader (a query's stream); the name of its format. A restart registers it again.
 
     Spark keeps one java.util.HashMap of environment variables for each registered source, writes into it from the thread of every query
-    that reads it, and serialises it with every task. Queries that start at once spoil a shared one for good (its size counts more than it
-    holds): from then on each task of each of them fails with OptionalDataException.
+    that reads it, and serialises it with every task. Queries that start concurrently corrupt a shared one (its size is larger than the
+    number of its entries): from then on every task of these queries fails with OptionalDataException.
     """
     name = f"sluice-log-{hashlib.sha256(reader.encode()).hexdigest()[:16]}"
     spark.dataSource.register(type("LogSource", (LogSource,), {"name": classmethod(lambda _: name)}))
