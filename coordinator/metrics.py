@@ -171,7 +171,7 @@ def of_versions(lag: LagMonitor) -> Iterable[Metric]:
         if job.state.ended:
             continue
         version.add_metric([job.job], job.version)
-        behind.add_metric([job.job], sum(count for told, count in job.tally.versions.items() if told < job.version))
+        behind.add_metric([job.job], sum(count for adopted, count in job.tally.versions.items() if adopted < job.version))
         away.add_metric([job.job], job.reassigned_slots)
     yield from (version, behind, away)
 

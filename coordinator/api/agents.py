@@ -33,8 +33,8 @@ async def get_notices(
     wait: Annotated[float, Query(ge=0, le=300, description="seconds to wait for a notice; the coordinator may answer sooner")] = 30,
 ) -> wire_body.NoticesReply:
     """Long poll: the notices of the run with numbers above `after`, as soon as there are any."""
-    held = min(timedelta(seconds=wait), parts.notices_wait)
-    found = await parts.notices.after(RunId(run_id), after, held)
+    longest_wait = min(timedelta(seconds=wait), parts.notices_wait)
+    found = await parts.notices.after(RunId(run_id), after, longest_wait)
     return wire_body.NoticesReply(
         notices=tuple(wire_body.Notice.model_validate({"seq": n.seq, "kind": n.kind, "at": n.at, "detail": n.detail}) for n in found)
     )
@@ -104,14 +104,14 @@ async def acquire_task(
 ) -> Response:
     """Become the task's owner, with a new generation; 202 with a time to wait if the former owner may still be running. The owner itself
     gets the same generation again, with the start offsets of all partitions that the task has by now."""
-    held = min(timedelta(seconds=wait), parts.notices_wait)
+    longest_wait = min(timedelta(seconds=wait), parts.notices_wait)
     found = await parts.tasks.acquire(
-        RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), held
+        RunId(run_id), TaskName(task), ExecutionContainerId(body.execution_container_id), Epoch(body.epoch), longest_wait
     )
     if isinstance(found, Wait):
         seconds = found.delay.total_seconds()
-        told = wire_agents.WaitReply(wait_seconds=seconds, former=found.former)
-        return JSONResponse(told.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
+        waiting = wire_agents.WaitReply(wait_seconds=seconds, former=found.former)
+        return JSONResponse(waiting.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
     reply = wire_agents.AcquireReply(
         task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
     )
@@ -121,8 +121,10 @@ async def acquire_task(
 @router.post("/runs/{runId}/tasks/{task}/progress", status_code=204)
 async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.ProgressRequest, parts: PartsDep) -> None:
     """Report the last committed batch of a stage. An older one than is known changes nothing; the same one again updates its `metrics`."""
-    told = StageReport(Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics)
-    await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), told)
+    report = StageReport(
+        Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics
+    )
+    await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), report)
 
 
 @router.post("/runs/{runId}/tasks/{task}/event-time")

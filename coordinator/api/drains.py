@@ -37,12 +37,12 @@ async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, respons
     return drain_summary(drain)
 
 
-def _times(body: wire_drains.DrainRequest, usual: Times) -> Times:
+def _times(body: wire_drains.DrainRequest, defaults: Times) -> Times:
     """A hard deadline without a soft one bounds the soft one, too."""
-    told = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
-    hard = usual.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
-    soft = min(usual.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
-    return Times(soft, hard, {**usual.budgets, **{phase: timedelta(seconds=seconds) for phase, seconds in told.items()}})
+    budgets = {Phase(name.upper()): seconds for name, seconds in body.budget_seconds.model_dump().items() if seconds is not None}
+    hard = defaults.hard if body.hard_deadline_seconds is None else timedelta(seconds=body.hard_deadline_seconds)
+    soft = min(defaults.soft, hard) if body.soft_deadline_seconds is None else timedelta(seconds=body.soft_deadline_seconds)
+    return Times(soft, hard, {**defaults.budgets, **{phase: timedelta(seconds=seconds) for phase, seconds in budgets.items()}})
 
 
 @router.post("/drain/plan")
@@ -182,13 +182,13 @@ def _containers(
         rows[row.task].append(row)
     tasks: defaultdict[ProcessorId, list[wire_drains.DrainTaskReply]] = defaultdict(list)
     for name, of_task in rows.items():
-        told = wire_drains.DrainTaskReply(
+        reply = wire_drains.DrainTaskReply(
             task=name,
             holder=holders.get(name),
             done=sum(1 for row in of_task if (name, row.stage) not in behind),
             stages=tuple(_stage(row, waiting.get(row.stage, ())) for row in of_task),
         )
-        tasks[shape.slots[name]].append(told)
+        tasks[shape.slots[name]].append(reply)
     return [
         wire_drains.DrainContainerReply(processor_id=slot, execution_container_id=valid.get(slot), tasks=tuple(listed))
         for slot, listed in sorted(tasks.items())
@@ -216,7 +216,7 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainSta
 
 def plan_reply(run: RunRow, stages: Sequence[FlushCheck]) -> wire_drains.DrainPlanReply:
     leaves, unknown = any(each.operators for each in stages), any(each.unknown_tasks for each in stages)
-    told = tuple(
+    replies = tuple(
         wire_drains.StagePlanReply(
             stage=each.stage,
             tasks=each.tasks,
@@ -226,4 +226,6 @@ def plan_reply(run: RunRow, stages: Sequence[FlushCheck]) -> wire_drains.DrainPl
         )
         for each in stages
     )
-    return wire_drains.DrainPlanReply(run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=told)
+    return wire_drains.DrainPlanReply(
+        run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=replies
+    )

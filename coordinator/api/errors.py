@@ -23,8 +23,8 @@ MEDIA_TYPE = "application/problem+json"
 def problem(
     slug: str, title: str, status: int, detail: str, instance: str | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    told = detail.encode(errors="backslashreplace").decode()  # an error of user code may have text that cannot be encoded
-    body = wire_body.Problem(type=f"urn:sluice:{slug}", title=title, status=status, detail=told, instance=instance)
+    text = detail.encode(errors="backslashreplace").decode()  # an error of user code may have text that cannot be encoded
+    body = wire_body.Problem(type=f"urn:sluice:{slug}", title=title, status=status, detail=text, instance=instance)
     return JSONResponse(body.model_dump(exclude_none=True), status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
@@ -46,8 +46,8 @@ async def _sluice_error(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    told = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])[:2000]
-    return problem("invalid-request", "The request does not have the form that the API documents.", 422, told, request.scope["path"])
+    text = "; ".join(f"{_where(each)}: {each['msg']}" for each in error.errors()[:10])[:2000]
+    return problem("invalid-request", "The request does not have the form that the API documents.", 422, text, request.scope["path"])
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

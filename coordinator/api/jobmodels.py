@@ -35,8 +35,8 @@ async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) ->
     if body.containers is None:
         return plan_reply(as_it_is, ours.blob_stores)
     try:
-        wish = ModelChange(containers=body.containers, counts=counts)
-        return plan_reply(await ours.versions.propose(run.run_id, wish), ours.blob_stores)
+        wanted = ModelChange(containers=body.containers, counts=counts)
+        return plan_reply(await ours.versions.propose(run.run_id, wanted), ours.blob_stores)
     except BadPlacement as error:
         return refused_reply(as_it_is, body.containers, str(error), ours.blob_stores)
 
@@ -51,9 +51,9 @@ async def change_run(
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Change a live run: its number of slots, or grow with its inputs now. Its containers are notified."""
-    wish = ModelChange(containers=body.containers, counts=await ours.watch.current(RunId(run_id)) if body.grow else None)
-    asked = ChangeReason(actor, body.why, _version(if_match))
-    change = await ours.versions.change(RunId(run_id), wish, asked)
+    wanted = ModelChange(containers=body.containers, counts=await ours.watch.current(RunId(run_id)) if body.grow else None)
+    reason = ChangeReason(actor, body.why, _version(if_match))
+    change = await ours.versions.change(RunId(run_id), wanted, reason)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
 
@@ -105,8 +105,8 @@ async def roll_back(
     if_match: IfMatch = None,
 ) -> wire_jobmodels.ChangeReply:
     """Put an older version in force again, as a new one, unless a container has adopted a later one."""
-    asked = ChangeReason(actor, body.why if body else "", _version(if_match))
-    change = await ours.history.roll_back(JobName(job), version, asked)
+    reason = ChangeReason(actor, body.why if body else "", _version(if_match))
+    change = await ours.history.roll_back(JobName(job), version, reason)
     response.headers["ETag"] = f'"{change.run.model_version}"'
     return change_reply(change, ours.blob_stores)
 
@@ -119,8 +119,8 @@ async def report_adoption(
     ours: JobModelsDep,
 ) -> wire_jobmodels.AdoptedReply:
     """Report the version of the job model that a container runs. Repeating the report, or reporting an older one, changes nothing."""
-    told = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
-    found = await ours.adoptions.report(told)
+    report = AdoptionReport(RunId(run_id), ExecutionContainerId(execution_container_id), Epoch(body.epoch), body.version)
+    found = await ours.adoptions.report(report)
     return wire_jobmodels.AdoptedReply(version=found.version, current=found.current, all_on=found.all_on)
 
 
@@ -188,8 +188,8 @@ def standby_reply(kept: StandbyPlan) -> wire_jobmodels.StandbyReply:
 
 def refused_reply(proposal: Proposal, containers: int, reason: str, blob_stores: BlobStores) -> wire_jobmodels.PlanReply:
     """The answer to a plan whose number of slots is refused. `proposal` is the one without that change."""
-    told = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
-    return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | told)
+    fields = {"verdict": "REFUSED", "reason": reason, "containers": containers, "version": proposal.run.model_version}
+    return wire_jobmodels.PlanReply.model_validate(_proposal_fields(proposal, blob_stores) | fields)
 
 
 def change_reply(change: Change, blob_stores: BlobStores) -> wire_jobmodels.ChangeReply:

@@ -91,8 +91,8 @@ async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRe
 @router.post("/runs/{runId}/stop", status_code=202)
 async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopRequest | None = None) -> wire_runs.RunReply:
     """Stop all containers between batches; the run ends when the last has exited. Repeating the request changes nothing."""
-    asked = body or wire_runs.StopRequest()
-    return run_reply(await parts.runs.stop(RunId(run_id), asked.reason, failed=asked.failed), parts.connections)
+    request = body or wire_runs.StopRequest()
+    return run_reply(await parts.runs.stop(RunId(run_id), request.reason, failed=request.failed), parts.connections)
 
 
 @router.get("/jobs")
@@ -219,8 +219,8 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What the coordinator knows of a run without its database: how long a container's lease still is, how stages keep pace, what their
-    containers told last, what they have still to read, and when each store's newest snapshot was reported."""
+    """What the coordinator knows about a run without its database: the remaining leases, the event times of aligned stages, the last
+    reports, the lag of stages, and when the newest snapshot of each stage was reported."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
     event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
@@ -301,36 +301,36 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
     return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
 
 
-def _stage_progress(row: StageStateRow, hold: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
-    told = memory.event_times.get((row.stage, row.task))
-    behind = memory.lag.get((row.task, row.stage))
+def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
+    event_time = memory.event_times.get((row.stage, row.task))
+    lag = memory.lag.get((row.task, row.stage))
     return wire_runs.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
         batch_id=row.batch_id,
         offsets=wire_body.offsets_body(row.offsets),
         reported_at=row.reported_at,
-        alignment=None if told is None else _alignment(told),
-        lag=behind,
-        metrics=_metrics(memory.reports.get((row.task, row.stage)), hold, behind),
+        alignment=None if event_time is None else _alignment(event_time),
+        lag=lag,
+        metrics=_metrics(memory.reports.get((row.task, row.stage)), owner, lag),
         snapshot_at=None if row.head is None else memory.backed_up.get(row.key),
     )
 
 
-def _metrics(told: StageReport | None, hold: TaskOwner | None, behind: int | None) -> wire_runs.StageMetricsReply | None:
-    if told is None or told.metrics is None:
+def _metrics(report: StageReport | None, owner: TaskOwner | None, lag: int | None) -> wire_runs.StageMetricsReply | None:
+    if report is None or report.metrics is None:
         return None
-    now: dict[str, object] = {} if behind is None else {"lag": behind}
-    if hold is None or hold.released or hold.generation != told.generation:
-        now |= {"rows": 0, "rows_per_second": 0.0}
-    return wire_runs.StageMetricsReply.model_validate(told.metrics.model_dump() | now)
+    newer: dict[str, object] = {} if lag is None else {"lag": lag}
+    if owner is None or owner.released or owner.generation != report.generation:
+        newer |= {"rows": 0, "rows_per_second": 0.0}
+    return wire_runs.StageMetricsReply.model_validate(report.metrics.model_dump() | newer)
 
 
-def _alignment(told: EventTimeReport) -> wire_runs.StageAlignment:
-    decision = told.decision
+def _alignment(report: EventTimeReport) -> wire_runs.StageAlignment:
+    decision = report.decision
     lead = None if decision.lead is None else decision.lead.total_seconds()
     return wire_runs.StageAlignment(
-        event_time=told.event_time, waiting=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=told.at
+        event_time=report.event_time, waiting=decision.wait, lead_seconds=lead, waits_for=decision.waits_for, at=report.at
     )
 
 

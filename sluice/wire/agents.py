@@ -18,8 +18,8 @@ StepName = Literal["stopped", "flushing", "flushed", "committed"]
 
 
 class RegisterRequest(Body):
-    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats carry no epoch. `metricsAddress`: the host and port where
-    Prometheus finds the container's metrics."""
+    """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch. `metricsAddress`: host and port of the
+    container's metrics."""
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
@@ -38,7 +38,7 @@ class RegisterReply(Reply):
 
 
 class ExitRequest(Body):
-    """A container is gone, said by itself or by who launched it; its tasks are free at once."""
+    """A container has exited; reported by itself or by its launcher."""
 
     exit_code: Annotated[int, Field(ge=-255, le=255)]
     reason: Annotated[str, Field(max_length=10_000, pattern=NO_NUL)] = ""
@@ -50,8 +50,8 @@ class AcquireRequest(Body):
 
 
 class StageSnapshot(Reply):
-    """What a stage is restored from when it is not on this disk: its newest snapshot, or the one that an operator chose. `batchId`: the
-    last in it. `markers`: its index by blob store."""
+    """The snapshot that a stage is restored from if its checkpoint is not on this disk: the newest one, or the one that an operator has
+    chosen (`chosen`). `batchId`: the last batch in it. `markers`: its index by blob store."""
 
     checkpoint_id: str
     lineage: str
@@ -61,7 +61,7 @@ class StageSnapshot(Reply):
 
 
 class StageStart(Reply):
-    """Where a stage of an acquired task goes on. Without a batch the store is empty and begins at `starts`. `generation` is that of the
+    """Where a stage of an acquired task resumes. Without a batch its state is empty and it starts at `starts`. `generation`: that of the
     last progress report."""
 
     stage: str
@@ -74,7 +74,7 @@ class StageStart(Reply):
 
 
 class AcquireReply(Reply):
-    """`drain`: the one that the run is under, and `drainStep` of each stage the last step that was reported in it."""
+    """`drain`: the drain in progress. `drainStep` of each stage: the last step that was reported in it."""
 
     task: str
     generation: int
@@ -83,7 +83,7 @@ class AcquireReply(Reply):
 
 
 class WaitReply(Reply):
-    """202: the former holder may still act; ask again after `waitSeconds`."""
+    """202: the former owner may still be running; request again after `waitSeconds`."""
 
     wait_seconds: float
     former: str

@@ -46,14 +46,14 @@ ACTOR_HEADER = "Sluice-Actor"
 OLD_ACTOR_HEADER = "Sluice-Who"
 
 RUN_RECORD_HEADER = "sluice-run"
-"""On every record of an intermediate stream: the origin of the run that wrote it. Readers drop records of other origins."""
+"""On every record of an intermediate stream: the first run of the history that wrote it. Readers skip records of other histories."""
 
 CONTROL_RECORD_HEADER = "sluice-control"
-"""On control records, which never reach user code."""
+"""On control records, which are never passed to user code."""
 
 DRAIN_RECORD_HEADER = "sluice-drain"
-"""On all that a stage wrote under a drain, from the rest of its input as well as by its flush: the drain's id. In intermediate streams
-readers drop those of drains that failed."""
+"""On every record that a stage writes during a drain, by its last batches or its flush: the drain's id. Readers of intermediate streams
+skip records of failed drains."""
 
 Name = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -67,7 +67,7 @@ def _in_utc(at: datetime) -> datetime:
 
 Utc = Annotated[datetime, AfterValidator(_in_utc)]
 NO_NUL = r"^[^\x00]*$"
-"""What text must match: PostgreSQL cannot store a NUL."""
+"""Pattern of all text: PostgreSQL cannot store NUL."""
 HOST_AND_PORT = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
@@ -184,7 +184,7 @@ class NoticesReply(Reply):
 
 
 class HeartbeatReply(BaseModel):
-    """Exactly this: Samza's own client takes any further field for "not alive"."""
+    """No other fields: Samza's client takes an answer with any further field as "not alive"."""
 
     model_config = ConfigDict(extra="forbid")
     alive: bool

@@ -24,19 +24,19 @@ class StreamBody(Body):
 
 
 class InputBody(StreamBody):
-    """A stream that the job reads and somebody else writes."""
+    """A stream that the job reads and another program writes."""
 
     broadcast: bool = False
 
 
 class IntermediateBody(StreamBody):
-    """A stream between two stages, which the coordinator creates."""
+    """A stream between two stages. The coordinator creates it."""
 
     partitions: Count
 
 
 class OutputBody(StreamBody):
-    """A stream that the job writes. It is created with `partitions` when it is not there, and used as it is when it is."""
+    """A stream that the job writes. If it does not exist, it is created with `partitions`."""
 
     partitions: Count = 1
 
