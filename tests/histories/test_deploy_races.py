@@ -136,7 +136,7 @@ async def test_a_run_that_is_drained_meanwhile_is_not_gone_on_from(world: World)
             await tx.runs.put(replace(first, state=RunState.DRAINED, ended_at=world.clock.now()))
 
     world.system.meanwhile = drained
-    with pytest.raises(RunIsDraining, match="meanwhile"):
+    with pytest.raises(RunIsDraining, match="in the meantime"):
         await world.deploy()
     assert (await world.row(first)).state is RunState.DRAINED
 
