@@ -39,7 +39,7 @@ class StageStart:
     """How a stage of a task starts: what the acquire of the task said, and what the preparation of the checkpoint added.
 
     `reported`: the last batch that was reported to the coordinator, None for none. `starts`: the offsets at which a new checkpoint begins,
-    of all partitions that the stage reads. `origin`: the run in which the history of the checkpoint began."""
+    of all partitions that the stage reads. `first_run`: the run in which the history of the checkpoint began."""
 
     declared: DeclaredStage
     task: TaskName
@@ -47,7 +47,7 @@ class StageStart:
     lineage: Lineage
     reported: int | None
     starts: Mapping[Ssp, int]
-    origin: RunId
+    first_run: RunId
     around: Sequence[BatchHooks] = ()
     replay: Mapping[int, str] = field(default_factory=dict)
     """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query goes on, unless the

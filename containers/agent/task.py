@@ -227,7 +227,7 @@ def stage_starts(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: w
             lineage=Lineage(found.lineage),
             reported=found.batch_id,
             starts=wire_body.offsets_of(found.starts),
-            origin=RunId(run.first_run),
+            first_run=RunId(run.first_run),
             failed_drains=run.failed_drains,
             snapshot=None if found.snapshot is None else _snapshot(found.snapshot),
         )

@@ -80,9 +80,9 @@ class StageTask:
     def _of_this_history(self) -> Column:
         """Selects the records of this history: user code never sees those of others, nor control records. Nearly all records have exactly
         the header that `write` adds; Spark compiles that comparison, but not the general one, which uses a function."""
-        origin = F.lit(self._grant.origin.encode())
-        usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), origin.alias("value")))
-        ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == origin))
+        first_run = F.lit(self._grant.first_run.encode())
+        usual = F.array(F.struct(F.lit(RUN_RECORD_HEADER).alias("key"), first_run.alias("value")))
+        ours = F.exists("headers", lambda header: (header["key"] == RUN_RECORD_HEADER) & (header["value"] == first_run))
         return (F.col("headers") == usual) | (ours & ~F.exists("headers", self._is_void))
 
     def _is_void(self, header: Column) -> Column:
@@ -109,7 +109,7 @@ class StageTask:
 
     def _headers(self, bound: Bound) -> dict[str, str]:
         """The headers of a batch's records. A drain may start while the query runs."""
-        headers = {RUN_RECORD_HEADER: str(self._grant.origin)} if bound.intermediate else {}
+        headers = {RUN_RECORD_HEADER: str(self._grant.first_run)} if bound.intermediate else {}
         return headers | ({DRAIN_RECORD_HEADER: self.draining} if self.draining else {})
 
     def foreach_batch(self, rows: DataFrame, function: Callable[[DataFrame, int], None]) -> DataStreamWriter:

@@ -273,7 +273,7 @@ class CountingEngine(DiskEngine):
             raise self.ledger.fault(f"batch {batch} of {start.query} was planned by drain {drain}, and runs under {start.drain!r}")
         before = self._counts(start, batch)
         (stream,) = start.declared.stage.reads
-        takes = of_history(start.origin, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
+        takes = of_history(start.first_run, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
         for each in start.around:
@@ -293,7 +293,7 @@ class CountingEngine(DiskEngine):
 
     def _append(self, start: StageStart, batch: int, out: Mapping[str, int]) -> None:
         (stream,) = start.declared.stage.writes
-        headers = {RUN_RECORD_HEADER: str(start.origin)} if stream == self.ledger.mid else {}
+        headers = {RUN_RECORD_HEADER: str(start.first_run)} if stream == self.ledger.mid else {}
         headers |= {DRAIN_RECORD_HEADER: start.drain} if start.drain else {}
         records = [Record(str(amount).encode(), key.encode()) for key, amount in sorted(out.items())]
         writer = Writer(start.lineage, f"{self.job}/{start.task}", start.generation)

@@ -21,7 +21,7 @@ class Grant:
     stage: StageName
     generation: Generation
     lineage: Lineage
-    origin: RunId
+    first_run: RunId
     starts: Mapping[Ssp, int]
     opening: bool = False
     """The query only runs the batch that adds new partitions (`containers.spark.replay`), and reads nothing."""

@@ -53,7 +53,7 @@ async def test_a_stage_starts_under_what_its_acquire_gave(there: Place) -> None:
     container = there.start(run_id, "c1")
     starts = {name: query.start for name, query in (await container.engine.all_started(4)).items()}
     first, second = starts["Partition 0/first"], starts["Partition 0/second"]
-    assert (first.generation, first.origin, first.reported) == (1, run_id, None)
+    assert (first.generation, first.first_run, first.reported) == (1, run_id, None)
     assert (dict(first.starts), dict(second.starts)) == ({IN_0: 0}, {MID_0: 0})
     assert len({start.lineage for start in starts.values()}) == 4
     listed = {(t.task, s.stage): s.lineage for t in (await there.run(run_id)).tasks for s in t.stages}

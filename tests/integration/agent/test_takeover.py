@@ -140,7 +140,7 @@ async def test_a_deployment_over_a_live_run_never_has_two_queries_of_a_task_at_o
     queries = await new.engine.all_started(4)
     assert overlaps.found == []
     assert {query.start.generation for query in queries.values()} == {2}
-    assert {query.start.origin for query in queries.values()} == {old_run}
+    assert {query.start.first_run for query in queries.values()} == {old_run}
     assert (await there.state(old_run), await there.state(new_run)) == ("STOPPED", "RUNNING")
 
 
@@ -160,4 +160,4 @@ async def test_a_deployment_with_a_start_of_its_own_begins_a_new_history(there: 
     await old.ending()
     after = await there.start(new_run, "new").engine.all_started(4)
     assert before.isdisjoint(query.start.lineage for query in after.values())
-    assert {query.start.origin for query in after.values()} == {new_run}
+    assert {query.start.first_run for query in after.values()} == {new_run}

@@ -33,7 +33,7 @@ START = StageStart(
     lineage=Lineage("l"),
     reported=None,
     starts={},
-    origin=RunId("r"),
+    first_run=RunId("r"),
 )
 
 
