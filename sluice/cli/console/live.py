@@ -33,11 +33,11 @@ class InPlace:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """The cursor and the standard streams are as they were; what was shown last stays."""
+        """Restore the cursor and the standard streams. The last page stays on the screen."""
         self._live.stop()
 
     async def show(self, what: RenderableType) -> None:
-        """On a thread: a terminal that is held (Ctrl-S) takes nothing, and holds nobody but its reader up."""
+        """On a thread, because writing blocks while the terminal is stopped (Ctrl-S)."""
         await asyncio.to_thread(self._live.update, what, refresh=True)
 
 
@@ -47,7 +47,7 @@ EVERY = timedelta(seconds=1)
 
 
 class LiveTable:
-    """`processes` tells of the processes as they are when it is called."""
+    """`processes` returns the current state of the processes."""
 
     def __init__(self, client: CoordinatorClient, screen: Screen, processes: Callable[[], Sequence[ProcessRow]], clock: Clock) -> None:
         self._client = client
@@ -64,18 +64,18 @@ class LiveTable:
         self._task = asyncio.create_task(self._show(run_id))
 
     def ending(self, how: str) -> None:
-        """From now on it says how the run is being ended."""
+        """Show from now on how the run is being ended."""
         self._ending = how
         self._woken.set()
 
     async def stop(self) -> None:
-        """Leave the table as it is now, and the terminal as it was. Never raises: more important things are to be ended after it."""
+        """Show the table a last time and restore the terminal. Never raises, because more important things are stopped after it."""
         self._stopping = True
         self._woken.set()
         if self._task is not None:
-            (how,) = await asyncio.gather(self._task, return_exceptions=True)
-            if isinstance(how, Exception):
-                log.warning("the table could not be shown", exc_info=how)
+            (error,) = await asyncio.gather(self._task, return_exceptions=True)
+            if isinstance(error, Exception):
+                log.warning("the table could not be shown", exc_info=error)
 
     async def _show(self, run_id: RunId) -> None:
         with InPlace(self._screen.console) as place:
@@ -88,22 +88,22 @@ class LiveTable:
             await place.show(await self._page(run_id))
 
     async def _page(self, run_id: RunId) -> RenderableType:
-        says = self._ending
+        note = self._ending
         try:
             self._last = await self._client.run(run_id)
         except SluiceError as error:
-            says = says or f"the coordinator does not answer: {error}"
+            note = note or f"the coordinator does not answer: {error}"
         last, now = self._last, self._clock.now()
         if last is None:
-            return local_page(self._processes(), None, None, now, says, self._screen.width)
-        says = "" if last.state.ended else says
-        return local_page(self._processes(), last, overview(last, now), last.server_time or now, says, self._screen.width)
+            return local_page(self._processes(), None, None, now, note, self._screen.width)
+        note = "" if last.state.ended else note
+        return local_page(self._processes(), last, overview(last, now), last.server_time or now, note, self._screen.width)
 
 
 LINE_EVERY = timedelta(seconds=15)
 
 
-def told(run: wire_runs.RunDetail) -> str:
+def summary(run: wire_runs.RunDetail) -> str:
     """One line about a run."""
     live = sum(1 for each in run.incarnations if each.state == "LIVE")
     held = sum(1 for task in run.tasks if task.holder)
@@ -121,7 +121,7 @@ class StatusLine:
         self._task = asyncio.create_task(self._show(run_id))
 
     def ending(self, how: str) -> None:
-        """Nothing more is said."""
+        """Print no more lines."""
         if self._task is not None:
             self._task.cancel()
 
@@ -134,7 +134,7 @@ class StatusLine:
         last = ""
         while True:
             try:
-                line = told(await self._client.run(run_id))
+                line = summary(await self._client.run(run_id))
             except SluiceError as error:
                 line = f"{run_id}: the coordinator does not answer ({error})"
             if line != last:

@@ -1,6 +1,6 @@
-"""What a person wants to know of a run at a glance, made of what the coordinator tells; and whether anything is wrong with it.
+"""The summary of a run that `sluice status` shows, and the problems found in it.
 
-Ages are counted from the coordinator's own time of its answer. A number that nobody told is None.
+Ages are relative to the coordinator's time of its answer. An unknown number is None.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ N = TypeVar("N", int, float)
 
 OLD_REPORT = timedelta(minutes=5)
 NAMED = 5
-"""How many tasks a trouble names before it only counts the rest."""
+"""How many tasks a problem lists; further ones are counted."""
 
 
 class StageOverview(wire_body.Reply):
-    """A stage over all its tasks: rates and arrears are summed, of times the worst is told."""
+    """A stage over all its tasks: rates and lags are summed, times are the worst ones."""
 
     stage: str
     batches: int
@@ -116,22 +116,22 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
 
 
 def offsets_behind(progress: wire_runs.StageProgress) -> int | None:
-    """By the coordinator's look at the streams; of a stream that it cannot see, what the container measured."""
+    """As seen by the coordinator; of a stream that it cannot read, as measured by the container."""
     if progress.lag is None and progress.metrics is not None:
         return progress.metrics.lag
     return progress.lag
 
 
-def last_heard(progress: wire_runs.StageProgress) -> datetime | None:
-    """When the stage last told of a batch, or of how it does without one."""
-    told = (progress.reported_at, progress.metrics.at if progress.metrics else None)
-    return max((each for each in told if each is not None), default=None)
+def last_report(progress: wire_runs.StageProgress) -> datetime | None:
+    """When the stage last reported a batch or its metrics."""
+    reports = (progress.reported_at, progress.metrics.at if progress.metrics else None)
+    return max((each for each in reports if each is not None), default=None)
 
 
 def report_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds; None before the first report."""
-    heard = last_heard(progress)
-    return None if heard is None else max(0.0, (at - heard).total_seconds())
+    last = last_report(progress)
+    return None if last is None else max(0.0, (at - last).total_seconds())
 
 
 def backup_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
@@ -140,7 +140,7 @@ def backup_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
 
 
 def watermark_lag(measures: wire_runs.StageMetricsReply) -> float | None:
-    """By how many seconds the watermark was behind the time of day when it was measured; None where there is no watermark yet."""
+    """Seconds by which the watermark was behind the time of day when it was measured. None without a watermark."""
     return None if measures.watermark is None else (measures.at - measures.watermark).total_seconds()
 
 
@@ -157,15 +157,15 @@ def _least(numbers: Iterable[N | None]) -> N | None:
 
 
 def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | None:
-    told = [each for each in numbers if each is not None]
-    return fold(told) if told else None
+    known = [each for each in numbers if each is not None]
+    return fold(known) if known else None
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
 def _troubles(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
-    """A run that ended in order, or is just being stopped, has none."""
+    """The problems of a run. One that ended in order, or is being stopped, has none."""
     if run.state is RunState.FAILED:
         yield f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
     if run.state.ended or run.stop_requested_at is not None:
@@ -173,7 +173,7 @@ def _troubles(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> 
     live = len(live_containers(run))
     if live < run.containers:
         yield f"{live} of {run.containers} containers are live"
-    yield from _counted("without a holder", [task.task for task in run.tasks if not task.holder])
+    yield from _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _of_its_model(run, at - old_report)
     for stage in run.stages:
         late = [task.task for task in run.tasks if task.holder and _is_late(task, stage.name, run, at - old_report)]
@@ -181,18 +181,19 @@ def _troubles(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> 
 
 
 def _of_its_model(run: wire_runs.RunDetail, before: datetime) -> Iterable[str]:
-    """What keeps the run from going along with its streams and its containers."""
+    """Problems of growth, crash loops, failover and adoption."""
     for each in run.watched:
         if each.verdict is Verdict.REFUSED:
-            yield f"{each.system}.{each.stream} is not followed: {each.reason}"
+            yield f"{each.system}.{each.stream} does not grow the job: {each.reason}"
     for slot in run.crash_loop_backoff:
-        yield f"slot {slot.processor_id} is held back until {slot.until:%H:%M:%S}: it has failed {slot.failures} times at once"
+        until = f"{slot.until:%H:%M:%S}"
+        yield f"slot {slot.processor_id} is backing off until {until}: it has failed {slot.failures} times in a row right after starting"
     if run.failed_over_slots:
-        yield f"{len(run.failed_over_slots)} of {run.containers} slots have had no container, and their tasks are with others"
+        yield f"{len(run.failed_over_slots)} of {run.containers} slots have no container, and their tasks were reassigned"
     if run.adoption is not None and run.adoption.since < before:
         late = sorted(each.processor_id for each in run.adoption.outdated if each.since < before)
         if late:
-            yield f"not at version {run.adoption.version} of the job model for long: slot {', '.join(late[:NAMED])}"
+            yield f"still not at version {run.adoption.version} of the job model: slot {', '.join(late[:NAMED])}"
 
 
 def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
@@ -204,8 +205,8 @@ def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
 def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, before: datetime) -> bool:
     """A stage that had read everything when it last reported may be silent for as long as nothing comes; one that waits for slower tasks,
     for as long as they take."""
-    told = next((each for each in task.stages if each.stage == stage), None)
-    if told is None:
+    progress = next((each for each in task.stages if each.stage == stage), None)
+    if progress is None:
         return _since(run) < before
-    waits = told.alignment is not None and told.alignment.waiting
-    return (last_heard(told) or _since(run)) < before and not waits and offsets_behind(told) != 0
+    waits = progress.alignment is not None and progress.alignment.waiting
+    return (last_report(progress) or _since(run)) < before and not waits and offsets_behind(progress) != 0

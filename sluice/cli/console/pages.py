@@ -31,12 +31,12 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
     """A run on a few lines; one that has ended on three."""
     parts: list[RenderableType] = [_headline(run, at), Text(f"  run         {run.run_id}")]
     if run.state.ended:
-        if run.reason and run.state is not RunState.FAILED:  # a failed run's is its trouble
+        if run.reason and run.state is not RunState.FAILED:  # that of a failed run is among its problems
             parts.append(Text(f"  reason      {shown(run.reason)}"))
         return Group(*parts, *_troubles(run.troubles))
     lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
     parts.append(Text(f"  containers  {run.containers_live}/{run.containers} live{lease}"))
-    parts.append(Text(f"  tasks       {run.tasks_held}/{run.tasks} held"))
+    parts.append(Text(f"  tasks       {run.tasks_held}/{run.tasks} owned"))
     return Group(*parts, *_troubles(run.troubles), Text(""), stages_table(run.stages, width))
 
 
@@ -64,11 +64,11 @@ class ProcessRow:
 
 
 TASKS_NAMED = 16
-"""How many tasks of a container are named before the rest is counted."""
+"""How many tasks of a container are listed; further ones are counted."""
 
 
 def local_page(
-    processes: Sequence[ProcessRow], run: wire_runs.RunDetail | None, seen: RunOverview | None, at: datetime, says: str, width: int | None
+    processes: Sequence[ProcessRow], run: wire_runs.RunDetail | None, seen: RunOverview | None, at: datetime, note: str, width: int | None
 ) -> Group:
     """`sluice run` in one table: totals, processes with their tasks, stages. Without a run: only the processes."""
     parts: list[RenderableType] = [Text("")]
@@ -77,8 +77,8 @@ def local_page(
     parts.append(_processes(processes, run, width))
     if seen is not None:
         parts += [Text(""), stages_table(seen.stages, width)]
-    if says:
-        parts.append(Text(shown(says), style="yellow"))
+    if note:
+        parts.append(Text(shown(note), style="yellow"))
     return Group(*parts)
 
 
@@ -87,7 +87,7 @@ def _totals(run: RunOverview) -> Text:
     rows = [each.rows_per_second for each in run.stages if each.rows_per_second is not None]
     return Text(
         f"containers {run.containers_live}/{run.containers}  tasks {run.tasks_held}/{run.tasks}  "
-        f"rows/s {rate(sum(rows)) if rows else NONE}  behind {count(sum(behind)) if behind else NONE}  "
+        f"rows/s {rate(sum(rows)) if rows else NONE}  lag {count(sum(behind)) if behind else NONE}  "
         f"batches {count(sum(each.batches for each in run.stages))}"
     )
 

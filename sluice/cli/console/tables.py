@@ -1,4 +1,4 @@
-"""Containers, tasks and stages as tables: coloured and as wide as the terminal is; elsewhere plain, whole, as wide as it takes."""
+"""Tables: on a terminal in colour and fitted to its width, elsewhere plain and complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluice.wire import runs as wire_runs
 NONE = "-"
 GAP = 2
 FOLDED = 24
-"""How narrow free text may become before a column goes for its sake."""
+"""Free text is not made narrower than this; other columns are dropped instead."""
 
 STYLES = {
     **dict.fromkeys(("RUNNING", "LIVE", "up"), "green"),
@@ -34,12 +34,12 @@ STYLES = {
 
 
 def is_interactive(console: Console) -> bool:
-    """Whether something can be shown in place there."""
+    """Whether the console can redraw a page in place."""
     return console.is_terminal and not console.is_dumb_terminal
 
 
 class Screen:
-    """Where a command prints. A reader that goes away ends nothing but the printing."""
+    """Where a command prints. If the reader closes the pipe, nothing more is printed, and the command continues."""
 
     def __init__(self, out: TextIO) -> None:
         if isinstance(out, io.TextIOWrapper):
@@ -50,7 +50,7 @@ class Screen:
 
     @property
     def width(self) -> int | None:
-        """The terminal's columns; None where there is room for everything."""
+        """Columns of the terminal; None if the width is unlimited."""
         return self.console.width if self.console.is_terminal else None
 
     def show(self, what: RenderableType) -> None:
@@ -62,11 +62,11 @@ class Screen:
             self._out.flush()
         except BrokenPipeError:
             self.abandoned = True
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())  # what is left in the buffer goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())  # discards what is left in the buffer
 
 
 def rendered(what: RenderableType, console: Console) -> str:
-    """As the console shows it; for one that is no terminal without colours, unbroken lines, and nothing behind their ends."""
+    """The text for the console. If it is no terminal: without colours, line breaks and trailing blanks."""
     if console.is_terminal:
         with console.capture() as captured:
             console.print(what)
@@ -81,12 +81,12 @@ def rendered(what: RenderableType, console: Console) -> str:
 
 
 def shown(text: str) -> str:
-    """Text of others on one line, with nothing in it that a terminal would obey."""
+    """Untrusted text on one line, without control characters."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 def duration(seconds: float | None) -> str:
-    """ "12s", "3m05s", "2h10m", "4d03h"; a negative one is of clocks that differ."""
+    """ "12s", "3m05s", "2h10m", "4d03h". Negative if clocks differ."""
     if seconds is None:
         return NONE
     if seconds < 0:
@@ -121,7 +121,7 @@ def state(word: str) -> Text:
 
 
 def own_part(execution_id: str, run_id: str, *, whole: bool) -> str:
-    """An execution container id, where room is scarce without the run's id that it often begins with."""
+    """An execution container id, shortened unless `whole` by the run's id that it often begins with."""
     return execution_id if whole else execution_id.removeprefix(f"{run_id}-")
 
 
@@ -130,8 +130,8 @@ def own_part(execution_id: str, run_id: str, *, whole: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`rank`: columns of a higher one go first when the terminal is too narrow; those of rank 0 stay. `folds`: free text, which takes what
-    room the others leave."""
+    """`rank`: when the terminal is too narrow, columns with the highest rank are dropped first; those of rank 0 are kept. `folds`: free
+    text, which gets the remaining width."""
 
     title: str
     right: bool = False
@@ -151,7 +151,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width
 
     while not fits() and any(columns[n].rank for n in kept):
         kept.remove(max(kept, key=lambda n: columns[n].rank))
-    if width is not None and fits():  # each as wide as it is; of free text, what is left
+    if width is not None and fits():  # free text gets what is left
         room = width - sum(needed[n] + GAP for n in kept)
         widest = [min(wide, need + room) if columns[n].folds else wide for n, (wide, need) in enumerate(zip(widest, needed, strict=True))]
     made = Table(box=None, padding=(0, GAP, 0, 0), header_style="bold")
@@ -209,17 +209,17 @@ def tasks_table(run: wire_runs.RunDetail, at: datetime, width: int | None) -> Ta
         *(
             Column("TASK"),
             Column("SLOT", rank=3),
-            Column("HOLDER"),
+            Column("OWNER"),
             Column("GEN", right=True),
             Column("STAGE"),
             Column("BATCH", right=True, rank=1),
         ),
-        *(Column("ROWS/S", right=True, rank=2), Column("BEHIND", right=True), Column("TOOK", right=True, rank=4)),
+        *(Column("ROWS/S", right=True, rank=2), Column("LAG", right=True), Column("TOOK", right=True, rank=4)),
         *(Column("WATERMARK LAG", right=True, rank=5), Column("BACKUP", right=True, rank=3), Column("REPORT", right=True)),
     ]
     rows: list[Sequence[str | Text]] = []
     for task in run.tasks:
-        holder = own_part(task.holder, run.run_id, whole=width is None) if task.holder else Text("nobody", style="bold red")
+        holder = own_part(task.holder, run.run_id, whole=width is None) if task.holder else Text("none", style="bold red")
         told = {each.stage: each for each in task.stages}
         for stage in run.stages:
             generation = NONE if task.generation is None else str(task.generation)
@@ -228,7 +228,7 @@ def tasks_table(run: wire_runs.RunDetail, at: datetime, width: int | None) -> Ta
 
 
 def _progress(told: wire_runs.StageProgress | None, at: datetime) -> Sequence[str]:
-    """Batch, rows/s, behind, took, watermark lag, age of the backup, age of the report."""
+    """Batch, rows/s, lag, duration, watermark lag, age of the snapshot, age of the report."""
     if told is None:
         return (NONE,) * 7
     batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.metrics
@@ -240,7 +240,7 @@ def _progress(told: wire_runs.StageProgress | None, at: datetime) -> Sequence[st
 
 def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     columns = [
-        *(Column("STAGE"), Column("ROWS/S", right=True), Column("BEHIND", right=True), Column("BATCH TOOK", right=True, rank=1)),
+        *(Column("STAGE"), Column("ROWS/S", right=True), Column("LAG", right=True), Column("BATCH TOOK", right=True, rank=1)),
         *(Column("WATERMARK LAG", right=True, rank=3), Column("LAST REPORT", right=True), Column("BACKUP", right=True, rank=2)),
         Column("BATCHES", right=True, rank=4),
     ]

@@ -108,7 +108,7 @@ def test_a_status_is_one_page(coordinator: Coordinator) -> None:
     assert lines[0].startswith("flight-delays  RUNNING since 20")
     assert lines[1] == f"  run         {run_id}"
     assert lines[2].startswith("  containers  1/1 live, lease left ")
-    assert lines[3] == "  tasks       2/2 held"
+    assert lines[3] == "  tasks       2/2 owned"
     stage, rate, _, took, lag, _, backup, batches = lines[-1].split()
     assert (stage, rate, took, lag, backup, batches) == ("hourly", "5.0", "800ms", "-", "-", "14")
 
@@ -211,7 +211,7 @@ def test_a_check_of_what_is_not_tells_each_reason_and_is_2(coordinator: Coordina
     coordinator.deploy("ill")
     assert coordinator.sluice("status", "--check", code=2).splitlines() == [
         "ill: 0 of 1 containers are live",
-        "ill: 2 tasks without a holder: Partition 0, Partition 1",
+        "ill: 2 tasks without an owner: Partition 0, Partition 1",
     ]
     assert coordinator.told("status", "--check", code=2)["healthy"] is False
     assert coordinator.sluice("status", "well", "--check") == "healthy\n"

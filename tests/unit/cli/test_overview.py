@@ -72,12 +72,12 @@ def test_since_is_when_the_run_came_into_its_state(changes: dict[str, Any], sinc
 
 
 def test_a_task_without_a_holder_is_a_trouble() -> None:
-    assert troubles(tasks=(task(0, HOLDER), task(3, None))) == ["1 task without a holder: Partition 3"]
+    assert troubles(tasks=(task(0, HOLDER), task(3, None))) == ["1 task without an owner: Partition 3"]
 
 
 def test_many_tasks_without_a_holder_are_named_in_part() -> None:
     (told,) = troubles(tasks=tuple(task(n, None) for n in range(9)))
-    assert told == "9 tasks without a holder: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"
+    assert told == "9 tasks without an owner: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"
 
 
 def test_a_container_that_is_missing_is_a_trouble() -> None:
@@ -161,21 +161,21 @@ def watched(**changes: Any) -> dict[str, Any]:
 def test_a_stream_whose_growth_is_refused_is_a_trouble_and_one_that_the_run_went_along_with_is_none() -> None:
     refused = watched(seen=6, verdict="REFUSED", reason="6 is no multiple of 4")
     told = troubles(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
-    assert told == ["kafka.flights is not followed: 6 is no multiple of 4"]
+    assert told == ["kafka.flights does not grow the job: 6 is no multiple of 4"]
 
 
 def test_a_slot_that_is_held_back_is_a_trouble() -> None:
     held = {"processor_id": "1", "failures": 4, "until": NOON + timedelta(seconds=5)}
-    assert troubles(crash_loop_backoff=(held,)) == ["slot 1 is held back until 12:00:05: it has failed 4 times at once"]
+    assert troubles(crash_loop_backoff=(held,)) == [
+        "slot 1 is backing off until 12:00:05: it has failed 4 times in a row right after starting"
+    ]
 
 
 def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
-    assert troubles(failed_over_slots=("1",)) == ["1 of 2 slots have had no container, and their tasks are with others"]
+    assert troubles(failed_over_slots=("1",)) == ["1 of 2 slots have no container, and their tasks were reassigned"]
 
 
-@pytest.mark.parametrize(
-    ("since", "told"), [(ago(minutes=6), ["not at version 3 of the job model for long: slot 1"]), (ago(minutes=4), [])]
-)
+@pytest.mark.parametrize(("since", "told"), [(ago(minutes=6), ["still not at version 3 of the job model: slot 1"]), (ago(minutes=4), [])])
 def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
     behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
     assert troubles(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told

@@ -114,9 +114,9 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 def test_a_narrow_terminal_has_fewer_columns_and_every_row() -> None:
     run = detail()
     narrow, wide = (on_terminal(tasks_table(run, NOON, width), width).splitlines() for width in (80, 200))
-    assert narrow[0].split() == ["TASK", "HOLDER", "GEN", "STAGE", "BATCH", "ROWS/S", "BEHIND", "REPORT"]
-    numbers = ["BATCH", "ROWS/S", "BEHIND", "TOOK", "WATERMARK", "LAG", "BACKUP", "REPORT"]
-    assert wide[0].split() == ["TASK", "SLOT", "HOLDER", "GEN", "STAGE", *numbers]
+    assert narrow[0].split() == ["TASK", "OWNER", "GEN", "STAGE", "BATCH", "ROWS/S", "LAG", "REPORT"]
+    numbers = ["BATCH", "ROWS/S", "LAG", "TOOK", "WATERMARK", "LAG", "BACKUP", "REPORT"]
+    assert wide[0].split() == ["TASK", "SLOT", "OWNER", "GEN", "STAGE", *numbers]
     assert len(narrow) == len(wide) == 9
 
 
@@ -140,8 +140,8 @@ def test_a_task_tells_its_stages_each_on_a_line() -> None:
     lines = [line.split() for line in plain(tasks_table(detail(tasks=(held, free)), NOON, None)).splitlines()[1:]]
     assert lines[0] == ["Partition", "0", "0", execution_id(0), "4", "route", "41", "12", "3", "1.5s", "2m58s", "1m00s", "2s"]
     assert lines[1] == ["Partition", "0", "0", execution_id(0), "4", "hourly", "41", "-", "-", "-", "-", "-", "2s"]
-    assert lines[2] == ["Partition", "1", "1", "nobody", "-", "route", "-", "-", "-", "-", "-", "-", "-"]
-    assert lines[3] == ["Partition", "1", "1", "nobody", "-", "hourly", "-", "-", "-", "-", "-", "-", "-"]
+    assert lines[2] == ["Partition", "1", "1", "none", "-", "route", "-", "-", "-", "-", "-", "-", "-"]
+    assert lines[3] == ["Partition", "1", "1", "none", "-", "hourly", "-", "-", "-", "-", "-", "-", "-"]
 
 
 def test_jobs_are_listed_with_their_runs() -> None:
@@ -159,8 +159,8 @@ def test_a_status_shows_a_run_its_troubles_and_its_stages() -> None:
         "flight-delays  RUNNING since 2026-03-01T11:55:48Z (4m12s)",
         f"  run         {RUN}",
         "  containers  2/2 live, lease left 35s",
-        "  tasks       1/2 held",
-        "! 1 task without a holder: Partition 1",
+        "  tasks       1/2 owned",
+        "! 1 task without an owner: Partition 1",
     ]
     assert [line.split()[0] for line in lines[6:]] == ["STAGE", "route", "hourly"]
     assert lines[7].split()[1:] == ["2,000", "200", "800ms", "-", "2s", "-", "84"]
@@ -199,7 +199,7 @@ PROCESSES = [
 def test_the_run_of_this_machine_shows_processes_with_their_tasks_and_the_totals() -> None:
     run = detail(incarnations=(container(0),), tasks=(task(0, execution_id(0), generation=2), task(1, execution_id(1)), task(2, None)))
     told = [line.split() for line in plain(local_page(PROCESSES, run, overview(run, NOON), NOON, "", None)).splitlines() if line]
-    assert told[1] == ["containers", "1/2", "tasks", "2/3", "rows/s", "6,000", "behind", "600", "batches", "252"]
+    assert told[1] == ["containers", "1/2", "tasks", "2/3", "rows/s", "6,000", "lag", "600", "batches", "252"]
     assert told[3] == ["coordinator", "up", "100", "0", "-"]
     assert told[4] == ["container-0", "up", "101", "1", "36s", "Partition", "0", "(2)"]
     assert told[5] == ["container-1", "again", "in", "3s", "-", "2", "-"]
