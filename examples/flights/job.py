@@ -2,8 +2,8 @@
 
     flights --route--> flights-by-carrier --hourly--> delays
 
-`hourly` runs behind an intermediate stream, so what its feeders differ by in event time looks like lateness to it: its watermark's delay
-must exceed that skew, or Spark drops rows without a word. The replay bounds the skew: 10 days of event time, in the demo 20.
+`hourly` reads an intermediate stream, in which differences in event time between its feeders appear as lateness. The delay of its watermark
+must exceed that skew, or Spark drops rows silently. The replay bounds the skew to 10 days of event time, in the demo to 20.
 """
 
 from __future__ import annotations

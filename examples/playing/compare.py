@@ -1,4 +1,4 @@
-"""What a check is made of: differences, the records of a stream, and the comparison of a routed stream with the rows that went in."""
+"""The parts of a check: differences, the records of a stream, and the comparison of a routed stream with its input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice run` as a process of ours: started, watched, stopped, and never left behind."""
+"""`sluice run` as a child process, which is stopped with this one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A producer that replays rows into streams at a pace, each row exactly once, however often it is killed and started again.
+"""A producer that replays rows into streams at a given pace, each row exactly once, also when it is killed and restarted.
 
 One day of one stream is one batch of one transaction, numbered by the day, so that a batch that is in the stream already is skipped by the
-log itself. Several streams go in step: a day of each before the next day of any. The replay leads the slowest reader of any of them by at
-most `max_lead` of event time: a stage behind an intermediate stream sees the skew between its feeders as lateness, and this bounds it.
+log itself. Several streams advance together: one day of each before the next day of any. The replay leads the slowest reader of any of them
+by at most `max_lead` of event time: a stage behind an intermediate stream sees the skew between its feeders as lateness, and this bounds
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a demo goes: a fresh work directory, one line of progress, a look at the run now and then, the replay beside it, an exit code."""
+"""Runs a demo: a new work directory, the replay and the job, one line of progress, an exit code."""
 
 from __future__ import annotations
 

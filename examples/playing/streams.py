@@ -1,4 +1,4 @@
-"""Where a demo's streams are: in the embedded log, or topics of a Kafka broker."""
+"""The streams of a demo, in the embedded log or in Kafka."""
 
 from __future__ import annotations
 

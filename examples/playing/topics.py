@@ -1,4 +1,4 @@
-"""Kafka's topics with the calls of the embedded log that a demo and its check make, so that one replay and one check serve both.
+"""Kafka's topics behind the methods of the embedded log that demos and their checks use, so that the same code serves both.
 
 A topic's records have no headers of the log's kind: `headers` numbers the distinct sets as the log does. Appends are not made again when a
 batch is repeated: a replay that is started again begins with new topics.

@@ -1,4 +1,4 @@
-"""How far a run has come, as its coordinator tells it."""
+"""The progress of a run, from its coordinator."""
 
 from __future__ import annotations
 

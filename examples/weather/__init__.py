@@ -1,1 +1,1 @@
-"""A second job: departures joined with the weather at their origin, stream with stream, and the proof that each got its own."""
+"""A second demo: a stream-stream join of departures with the weather at their origin, checked row by row."""

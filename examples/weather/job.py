@@ -4,8 +4,9 @@
                                                             +--join--> departures-with-weather
     weather -----route_weather-----> weather-by-origin -----+
 
-What is to be joined must meet in one task. So both inputs are routed by the origin first, into streams with equally many partitions: equal
-keys are in equal partitions, and a task reads the same partitions of both. The coordinator refuses a join of streams with unequal counts.
+Rows to be joined must be read by the same task. So both inputs are routed by the origin first, into streams with equally many partitions:
+equal keys are in equal partitions, and a task reads the same partitions of both. The coordinator refuses a join of streams with unequal
+counts.
 
 `join` is a left outer join. A departure leaves with its weather as soon as both are there, and without any once no such weather can come
 any more: when the watermark, the older of the two sides', has passed the time of departure. A side that lags behind the other is waited
