@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support.api import Caller, calling
 from tests.support.fakes import FakeClock
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka, postgres
+
+settings.register_profile("sluice", deadline=None)  # a busy machine makes no test fail
+settings.load_profile("sluice")
 
 LONGEST_FIRST = ("processes", "spark", "crash", "histories", "integration", "unit")
 
