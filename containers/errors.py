@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from sluice.core.errors import ClientError, CorruptData, Unavailable
 
 
@@ -47,3 +49,11 @@ class OffsetsTrimmed(CorruptData):
 
 class CheckpointUnreadable(CorruptData):
     """A checkpoint directory is incomplete, or was not written by Spark."""
+
+
+def signal_name(number: int) -> str:
+    """Such as "SIGKILL"; "signal 35" for one of the real-time signals, of which Python names only the first and the last."""
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -23,6 +23,7 @@ import psutil
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.driver import WATCHDOG_FD
+from containers.errors import signal_name
 from containers.settings import ContainerSettings
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
@@ -159,7 +160,7 @@ class Watchdog:
         if code == -signal.SIGTERM and self._stop_requested:
             return EXIT_OK, "stop requested before the driver had started"
         if code < 0:
-            return EXIT_FAILED, f"its driver was killed by {signal.Signals(-code).name}"
+            return EXIT_FAILED, f"its driver was killed by {signal_name(-code)}"
         return EXIT_FAILED, f"its driver exited with code {code} without a reason: user code ended the process, or it could not start"
 
     async def _report_exit(self, exit_code: int, reason: str) -> None:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import timedelta
 from pathlib import Path
-from signal import Signals
 from subprocess import TimeoutExpired
 from types import ModuleType
 from typing import Any
@@ -27,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import readwriter
 from pyspark.sql.utils import ForeachBatchFunction
 
-from containers.errors import SparkGone, SparkNotStarted
+from containers.errors import SparkGone, SparkNotStarted, signal_name
 from containers.settings import ContainerSettings
 from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
@@ -227,7 +226,7 @@ def _last_of(spark: SparkSession, error: Exception) -> str:
     except TimeoutExpired:
         return f"Spark's JVM no longer answers: {error}"
     if code < 0:
-        return f"Spark's JVM was ended by {Signals(-code).name}"
+        return f"Spark's JVM was ended by {signal_name(-code)}"
     if code == OUT_OF_MEMORY:
         return "Spark's JVM ended with exit code 3: it was out of memory (spark.driver.memory is its heap)"
     return f"Spark's JVM ended with exit code {code}"

@@ -193,11 +193,16 @@ async def test_last_words_are_heard_while_a_forked_child_holds_the_pipe(kennel: 
     assert coordinator.told.get(timeout=5)[1]["reason"] == "told to stop"
 
 
-async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(kennel: Kennel, coordinator: Coordinator) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN, "SIGRTMIN"), (signal.SIGRTMIN + 1, "signal 35")]
+)
+async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(
+    kennel: Kennel, coordinator: Coordinator, number: int, name: str
+) -> None:
     process, driver = await kennel.ready(WAITS)
-    os.kill(driver, signal.SIGKILL)
+    os.kill(driver, number)
     assert await exit_code(process) == 1
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 1, "reason": "its driver was killed by SIGKILL"}
+    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
 
 
 async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> None:
