@@ -19,13 +19,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluice.cli.console.live import InPlace
-from sluice.cli.console.overview import RunOverview, StatusReply, overview, status_of
+from sluice.cli.console.overview import RunOverview, StatusReply, UnreadRun, overview, status_of
 from sluice.cli.console.pages import status_page
 from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
 from sluice.cli.runner import LOCAL, Json, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, print_reply, with_next_page
 from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
-from sluice.core.errors import BadSettings, CoordinatorUnreachable
+from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import JobName, RunId
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -77,7 +77,7 @@ def status(
     if not check:
         print_reply(reply, lambda width: status_page(reply, _now(), width), as_json=as_json)
         return
-    problems = [Text(f"{run.job}: {shown(problem)}") for run in reply.jobs for problem in run.troubles]
+    problems = [Text(shown(each)) for each in reply.problems]
     print_reply(reply, lambda _: Group(*problems) if problems else Text("healthy"), as_json=as_json)
     raise typer.Exit(0 if reply.healthy else DEGRADED)
 
@@ -131,15 +131,28 @@ class StatusQuery:
     old_report_seconds: float
 
     async def run(self, client: CoordinatorClient) -> StatusReply:
+        """One run that cannot be described hides no other. Raises what the coordinator raised for all of them."""
         jobs = (await client.jobs()).jobs if self.job is None else (await find_job(client, self.job),)
         slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
-        async def one(job: wire_runs.JobReply) -> RunOverview:
-            async with slots:
-                run = await client.run(RunId(job.current_run))
+        async def one(job: wire_runs.JobReply) -> RunOverview | SluiceError:
+            try:
+                async with slots:
+                    run = await client.run(RunId(job.current_run))
+            except SluiceError as error:
+                return error
             return overview(run, _now(), timedelta(seconds=self.old_report_seconds))
 
-        return status_of(await asyncio.gather(*(one(job) for job in jobs)))
+        found = await asyncio.gather(*(one(job) for job in jobs))
+        errors = [each for each in found if isinstance(each, SluiceError)]
+        if errors and len(errors) == len(found):
+            raise errors[0]
+        unread = [
+            UnreadRun(job=job.job, run_id=job.current_run, error=str(each))
+            for job, each in zip(jobs, found, strict=True)
+            if isinstance(each, SluiceError)
+        ]
+        return status_of((each for each in found if isinstance(each, RunOverview)), unread)
 
 
 def _now() -> datetime:

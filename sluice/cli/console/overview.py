@@ -53,16 +53,35 @@ class RunOverview(wire_body.Reply):
     troubles: tuple[str, ...]
 
 
+class UnreadRun(wire_body.Reply):
+    """A job whose current run the coordinator could not describe, and its error."""
+
+    job: str
+    run_id: str
+    error: str
+
+
 class StatusReply(wire_body.Reply):
-    """The body of `sluice status --json`."""
+    """The body of `sluice status --json`. `errors`: the jobs that are missing in `jobs`."""
 
     healthy: bool
     jobs: tuple[RunOverview, ...]
+    errors: tuple[UnreadRun, ...] = ()
+
+    @property
+    def problems(self) -> Iterable[str]:
+        """All that is wrong, a line each, with the name of the job."""
+        yield from (f"{run.job}: {each}" for run in self.jobs for each in run.troubles)
+        yield from map(unread, self.errors)
 
 
-def status_of(runs: Iterable[RunOverview]) -> StatusReply:
-    jobs = tuple(runs)
-    return StatusReply(healthy=not any(run.troubles for run in jobs), jobs=jobs)
+def unread(run: UnreadRun) -> str:
+    return f"{run.job}: run {run.run_id} cannot be read: {run.error}"
+
+
+def status_of(runs: Iterable[RunOverview], errors: Iterable[UnreadRun] = ()) -> StatusReply:
+    jobs, unread_runs = tuple(runs), tuple(errors)
+    return StatusReply(healthy=not (unread_runs or any(run.troubles for run in jobs)), jobs=jobs, errors=unread_runs)
 
 
 def overview(run: wire_runs.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import RunOverview, StatusReply, live_containers
+from sluice.cli.console.overview import RunOverview, StatusReply, live_containers, unread
 from sluice.cli.console.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
@@ -41,11 +41,13 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
 
 
 def status_page(status: StatusReply, at: datetime, width: int | None) -> RenderableType:
-    if not status.jobs:
+    if not status.jobs and not status.errors:
         return Text("there are no jobs yet")
     pages: list[RenderableType] = []
     for run in status.jobs:
         pages += [run_page(run, at, width), Text("")]
+    for line in _troubles(map(unread, status.errors)):
+        pages += [line, Text("")]
     return Group(*pages[:-1])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -128,6 +129,22 @@ def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:
     assert "b  RUNNING" not in coordinator.sluice("status", "a")
 
 
+def test_a_job_whose_run_cannot_be_read_hides_no_other(coordinator: Coordinator, tmp_path: Path) -> None:
+    runs = {job: coordinator.working(job) for job in ("a", "b")}
+    with closing(sqlite3.connect(tmp_path / "home" / "coordinator.db")) as database:
+        database.execute("UPDATE stores SET offsets = '{' WHERE job = 'a'")
+        database.commit()
+    page = coordinator.sluice("status")
+    assert "b  RUNNING" in page
+    assert f"! a: run {runs['a']} cannot be read: " in page
+    told = coordinator.told("status")
+    assert (told["healthy"], [each["job"] for each in told["jobs"]]) == (False, ["b"])
+    assert [(each["job"], each["runId"]) for each in told["errors"]] == [("a", runs["a"])]
+    assert f"a: run {runs['a']} cannot be read: " in coordinator.sluice("status", "--check", code=2)
+    with pytest.raises(CoordinatorUnreachable):
+        coordinator.sluice("status", "a")
+
+
 def test_older_runs_are_a_page_away(coordinator: Coordinator) -> None:
     first, second = coordinator.deploy(), coordinator.deploy()
     shown = coordinator.sluice("runs", "--limit", "1")
@@ -186,8 +203,8 @@ def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
 def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
     told = coordinator.told("status")
-    assert told.keys() == {"healthy", "jobs"}
-    assert told["healthy"] is True
+    assert told.keys() == {"healthy", "jobs", "errors"}
+    assert (told["healthy"], told["errors"]) == (True, [])
     (job,) = told["jobs"]
     assert (job["job"], job["runId"], job["state"], job["containersLive"], job["tasksHeld"], job["troubles"]) == (
         *("flight-delays", run_id, "RUNNING", 1, 2),
