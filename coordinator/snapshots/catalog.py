@@ -11,6 +11,7 @@ from coordinator.snapshots.inventory import is_known
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
+from coordinator.transitions import pin_id as pin_of
 from coordinator.transitions import retirement
 from sluice.clock import Clock
 from sluice.core.errors import ClientError, TaskHeld, UnknownJob, UnknownPin, UnknownSnapshot
@@ -108,7 +109,8 @@ class SnapshotCatalog:
         return list(by_id.values())
 
     async def pin(self, job: JobName, wanted: Wanted) -> Sequence[PinRow]:
-        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job has."""
+        """Pin snapshots that are retained. Raises UnknownJob, UnknownSnapshot, and ClientError for a pin that another job or
+        an active drain has."""
         now = self._clock.now()
         async with self._store.begin() as tx:
             await _known_job(tx, job)
@@ -116,6 +118,7 @@ class SnapshotCatalog:
             pin_id = wanted.pin_id or self._new_id()
             if any(row.job != job for row in await tx.snapshots.pin(pin_id)):
                 raise ClientError(f"pin {pin_id} belongs to another job: choose another name")
+            await _check_no_drain_needs(tx, pin_id)
             await tx.snapshots.drop_pin(pin_id)
             expires = None if wanted.lasts is None else now + wanted.lasts
             rows = [PinRow(pin_id, job, row.task, row.stage, row.checkpoint, wanted.reason, now, expires) for row in chosen]
@@ -124,11 +127,12 @@ class SnapshotCatalog:
         return rows
 
     async def unpin(self, job: JobName, pin_id: str) -> None:
-        """Snapshots that no other rule retains are retired. Raises UnknownPin."""
+        """Snapshots that no other rule retains are retired. Raises UnknownPin, and ClientError for the pin of an active drain."""
         async with self._store.begin() as tx:
             rows = [row for row in await tx.snapshots.pin(pin_id) if row.job == job]
             if not rows:
                 raise UnknownPin(f"job {job} has no pin {pin_id!r}")
+            await _check_no_drain_needs(tx, pin_id)
             await tx.snapshots.drop_pin(pin_id)
             for row in rows:
                 await tx.cleanup.put(retirement(row.key, self._clock.now()))
@@ -163,6 +167,13 @@ async def get_snapshot(tx: ReadTransaction, key: StageKey, checkpoint: CommitId)
     if found is None:
         raise UnknownSnapshot(f"no snapshot {checkpoint} of {key} (it may have been deleted)")
     return found
+
+
+async def _check_no_drain_needs(tx: ReadTransaction, pin_id: str) -> None:
+    """An active drain goes back to what it pinned when it fails. Raises ClientError."""
+    for drain in await tx.drains.active():
+        if pin_id == pin_of(drain.drain_id):
+            raise ClientError(f"drain {drain.drain_id} is active and needs the pin {pin_id}: wait until the drain has ended")
 
 
 async def _known_job(tx: ReadTransaction, job: JobName) -> None:
