@@ -29,12 +29,26 @@ router = APIRouter(responses=PROBLEMS)
 
 @router.post("/drain", status_code=202, responses={200: {"model": wire_drains.DrainSummary, "description": "The run's drain"}})
 async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
-    """Drain a run. A repeated request is answered with the same drain, also after it has finished."""
+    """Drain a run. A repeated request is answered with the same drain, also after it has finished; if it names later deadlines, they extend
+    an active drain."""
     times = _times(body, ours.times)
-    drain, new = await ours.drains.request(DrainRequest(RunId(body.run_id), body.drain_mode, times, body.require_empty))
+    drain, new = await ours.drains.request(
+        DrainRequest(
+            RunId(body.run_id),
+            body.drain_mode,
+            times,
+            body.require_empty,
+            soft=_seconds(body.soft_deadline_seconds),
+            hard=_seconds(body.hard_deadline_seconds),
+        )
+    )
     if not new:
         response.status_code = 200
     return drain_summary(drain)
+
+
+def _seconds(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)
 
 
 def _times(body: wire_drains.DrainRequest, defaults: Times) -> Times:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.drains.inspect import FlushCheck, check_flush
@@ -51,12 +51,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """`mode`: so far only one value; `require_empty`: refuse the drain if a flush cannot empty all state."""
+    """`mode`: so far only one value; `require_empty`: refuse the drain if a flush cannot empty all state. `soft`,
+    `hard`: the deadlines that the request itself names."""
 
     run_id: RunId
     mode: str
     times: Times
     require_empty: bool = False
+    soft: timedelta | None = None
+    hard: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ class Drains:
 
     async def request(self, request: DrainRequest) -> tuple[DrainRow, bool]:
         """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
+        Later deadlines in the request extend an active drain.
 
         Raises UnknownRun, StaleRun, NotEmptied, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
@@ -132,19 +136,23 @@ class Drains:
             run = await get_run(tx, request.run_id)
             present = await self._present(tx, run)
         if present is not None:
-            return present, False
+            return (await self._extended(present.drain_id, request) if _extends(present, request) else present), False
         pinned = await self._ends(run.spec.intermediates)
         async with self._store.begin() as tx:
             run = await get_run(tx, request.run_id)
             present = await self._present(tx, run)
             if present is not None:
-                return present, False
+                return await _extend(tx, present, request), False
             model = await self._model_of(tx, run)
             if request.require_empty:
                 _check_emptied(check_flush(run, model, self._stage_metrics))
             drain = await self._begin(tx, run, model, request, pinned)
         self._notices.notify(run.run_id)
         return drain, True
+
+    async def _extended(self, drain_id: DrainId, request: DrainRequest) -> DrainRow:
+        async with self._store.begin() as tx:
+            return await _extend(tx, await get_drain(tx, drain_id), request)
 
     async def _present(self, tx: ReadTransaction, run: RunRow) -> DrainRow | None:
         """The drain that answers a request; None if a new one must begin. Raises StaleRun."""
@@ -204,12 +212,12 @@ class Drains:
         return drain
 
     async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
-        """Fail a drain whose hard deadline has passed, unless it has ended. Raises UnknownDrain."""
+        """Fail a drain whose hard deadline has passed, unless it has ended or was extended. Raises UnknownDrain."""
         async with self._store.begin() as tx:
-            drain = await get_drain(tx, drain_id)
-            if drain.phase.over:
+            drain, now = await get_drain(tx, drain_id), self._clock.now()
+            if drain.phase.over or drain.hard_at is None or now < drain.hard_at:
                 return drain
-            _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, self._clock.now())
+            _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, now)
         self._notices.notify(drain.run_id)
         return drain
 
@@ -361,6 +369,21 @@ class Drains:
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
             return run, check_flush(run, await self._model_of(tx, run), self._stage_metrics)
+
+
+def _extends(drain: DrainRow, request: DrainRequest) -> bool:
+    """Whether the request names a later deadline for an active drain."""
+    return not drain.phase.over and ((request.soft or drain.soft) > drain.soft or (request.hard or drain.hard) > drain.hard)
+
+
+async def _extend(tx: WriteTransaction, drain: DrainRow, request: DrainRequest) -> DrainRow:
+    """Deadlines are moved to later times only."""
+    if not _extends(drain, request):
+        return drain
+    extended = replace(drain, soft=max(drain.soft, request.soft or drain.soft), hard=max(drain.hard, request.hard or drain.hard))
+    await tx.drains.put(extended)
+    log.info("drain %s of run %s is extended: late after %s, failed after %s", drain.drain_id, drain.run_id, extended.soft, extended.hard)
+    return extended
 
 
 async def get_drain(tx: ReadTransaction, drain_id: DrainId) -> DrainRow:

@@ -285,3 +285,63 @@ async def test_a_run_that_has_ended_has_no_plan(caller: Caller) -> None:
     await caller.exited("c1")
     assert problem_slug(await caller.http.post("/drain/plan", json={"runId": run.run_id})) == (409, "stale-run")
     assert problem_slug(await caller.http.post("/drain/plan", json={"runId": "nothing"})) == (404, "unknown-run")
+
+
+# --- deadlines and pins of a drain that is active -----------------------------------------------------------------------
+
+
+async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: Caller, clock: FakeClock) -> None:
+    run = await running(caller)
+    first = await run.asked(softDeadlineSeconds=10, hardDeadlineSeconds=20)
+    clock.advance(15)
+    answer = await run.ask(softDeadlineSeconds=20, hardDeadlineSeconds=25)
+    assert (answer.status_code, answer.json()["uuid"]) == (200, run.uuid)
+    for name, seconds in (("softDeadlineAt", 10), ("hardDeadlineAt", 5)):
+        later = datetime.fromisoformat((await run.told())[name]) - datetime.fromisoformat(first[name])
+        assert later == timedelta(seconds=seconds), name
+    clock.advance(7)  # past the first deadline, before the second
+    await run.to_flushing()
+    told = len(await caller.notices(run.run_id))
+    clock.advance(3)
+    assert "hard deadline" in (await over(caller, run, told))["reason"]
+
+
+@pytest.mark.parametrize("body", [{}, {"hardDeadlineSeconds": 10}, {"softDeadlineSeconds": 1, "hardDeadlineSeconds": 20}])
+async def test_a_second_request_without_later_deadlines_changes_nothing(caller: Caller, body: Json) -> None:
+    run = await running(caller)
+    await run.asked(softDeadlineSeconds=10, hardDeadlineSeconds=20)
+    before = await run.told()
+    assert (await run.ask(**body)).json()["uuid"] == run.uuid
+    assert await run.told() == before
+
+
+async def test_a_drain_that_is_over_is_not_extended(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked(hardDeadlineSeconds=20)
+    await run.to_drained()
+    before = await run.told()
+    assert (await run.ask(hardDeadlineSeconds=60)).status_code == 200
+    assert await run.told() == before
+
+
+async def test_the_pin_of_an_active_drain_is_neither_deleted_nor_replaced(caller: Caller) -> None:
+    run, _ = await stopped_with_checkpoints(caller)
+    path, before = "/jobs/flight-delays/pins", await pins(caller)
+    refused = await caller.http.delete(f"{path}/drain-{run.uuid}")
+    assert problem_slug(refused) == (422, "bad-request")
+    assert "wait until the drain has ended" in refused.json()["detail"]
+    assert problem_slug(await caller.http.post(path, json={"pinId": f"drain-{run.uuid}"})) == (422, "bad-request")
+    assert await pins(caller) == before
+
+
+async def test_the_pin_of_a_failed_drain_may_be_deleted_and_the_next_run_begins_at_its_checkpoint(caller: Caller, clock: FakeClock) -> None:
+    run, _ = await stopped_with_checkpoints(caller)
+    told = len(await caller.notices(run.run_id))
+    clock.advance(20)
+    await over(caller, run, told)
+    assert (await caller.http.delete(f"/jobs/flight-delays/pins/drain-{run.uuid}")).status_code == 204
+    await caller.exited("c1")
+    after = str((await caller.deploy())["runId"])
+    await caller.registered(after, "d1")
+    (stage,) = (await caller.acquired(after, "d1"))["stages"]
+    assert stage["snapshot"]["checkpointId"] == checkpoint_id(1)
