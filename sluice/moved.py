@@ -149,7 +149,7 @@ MOVED = {
     "coordinator.core.garbage": "sluice.core.retention",
     "coordinator.core.graph": "sluice.core.graph",
     "coordinator.core.grouping": "sluice.core.grouping",
-    "coordinator.core.histogram": "sluice.core.histogram",
+    "coordinator.core.histogram": "containers.state.meters",
     "coordinator.core.holdback": "sluice.core.failover",
     "coordinator.core.ids": "sluice.core.ids",
     "coordinator.core.indexjson": "sluice.core.indexjson",

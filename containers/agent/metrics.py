@@ -18,10 +18,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from containers.engine import Batch, StageStart
-from containers.state.meters import BackupMeter, CopyMeter, Transfers
+from containers.state.meters import BackupMeter, CopyMeter, Histogram, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
-from sluice.core.histogram import Histogram
 from sluice.core.ids import StageName, TaskName
 from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents

@@ -3,13 +3,36 @@ answer Prometheus."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-
-from sluice.core.histogram import Histogram
+from itertools import accumulate
 
 BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Buckets of the duration of a commit or a restore, in seconds."""
+
+
+class Histogram:
+    """A histogram as Prometheus has them: an observation is counted by the first bound that is not less.
+
+    `bounds`: ascending, in the unit of the observations. One thread adds; others may read, and may see the last one partly added."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Each bound, and "+Inf", with the number of observations that are not above it."""
+        names = [*(str(float(bound)) for bound in self.bounds), "+Inf"]
+        return list(zip(names, map(float, accumulate(self.counts)), strict=True))
 
 
 @dataclass

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sluice.core.histogram import Histogram
+from containers.state.meters import Histogram
 
 
 def test_what_equals_a_bound_is_counted_by_it_and_every_bucket_holds_those_below() -> None:
