@@ -25,7 +25,8 @@ HEADINGS: Mapping[Kind, tuple[str, str]] = {
     Kind.FIELD: (
         "Fields of requests and answers",
         "Requests may use either name; if one has both, the old one is ignored. Answers carry both. The body is the name of the schema in\n"
-        "`/openapi.json`, where old fields are marked `deprecated`; bodies that extend it have the field, too.",
+        "`/openapi.json`, where old fields are marked `deprecated`; bodies that extend it have the field, too.\n"
+        "`RunOverview`, `StageOverview` and `UpgradeReply` are what `sluice status --json` and `sluice upgrade --json` print.",
     ),
     Kind.SETTING: (
         "Settings",

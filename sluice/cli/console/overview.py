@@ -21,21 +21,21 @@ NAMED = 5
 """How many tasks a problem lists; further ones are counted."""
 
 
-class StageOverview(wire_body.Reply):
+class StageOverview(wire_body.RenamedReply):
     """A stage over all its tasks: rates and lags are summed, times are the worst ones."""
 
     stage: str
     batches: int
     rows_per_second: float | None
-    offsets_behind: int | None
+    lag: int | None
     batch_millis: int | None
     watermark_lag_seconds: float | None
     report_age_seconds: float | None
     backup_age_seconds: float | None
 
 
-class RunOverview(wire_body.Reply):
-    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `troubles`: what is
+class RunOverview(wire_body.RenamedReply):
+    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `problems`: what is
     wrong, a sentence each; none means healthy."""
 
     job: str
@@ -48,9 +48,9 @@ class RunOverview(wire_body.Reply):
     containers_live: int
     lease_seconds_left: float | None
     tasks: int
-    tasks_held: int
+    tasks_owned: int
     stages: tuple[StageOverview, ...]
-    troubles: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
 class UnreadRun(wire_body.Reply):
@@ -71,7 +71,7 @@ class StatusReply(wire_body.Reply):
     @property
     def problems(self) -> Iterable[str]:
         """All that is wrong, a line each, with the name of the job."""
-        yield from (f"{run.job}: {each}" for run in self.jobs for each in run.troubles)
+        yield from (f"{run.job}: {each}" for run in self.jobs for each in run.problems)
         yield from map(unread, self.errors)
 
 
@@ -81,13 +81,13 @@ def unread(run: UnreadRun) -> str:
 
 def status_of(runs: Iterable[RunOverview], errors: Iterable[UnreadRun] = ()) -> StatusReply:
     jobs, unread_runs = tuple(runs), tuple(errors)
-    return StatusReply(healthy=not (unread_runs or any(run.troubles for run in jobs)), jobs=jobs, errors=unread_runs)
+    return StatusReply(healthy=not (unread_runs or any(run.problems for run in jobs)), jobs=jobs, errors=unread_runs)
 
 
-def overview(run: wire_runs.RunDetail, told_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
-    """`told_at` stands in for a coordinator that does not tell when it answered; a report older than `old_report` is a trouble unless its
-    stage had nothing left to read."""
-    at = run.server_time or told_at
+def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timedelta = OLD_REPORT) -> RunOverview:
+    """`received_at` is used where a coordinator does not send the time of its answer. A report older than `old_report` is a problem unless
+    its stage had nothing left to read."""
+    at = run.server_time or received_at
     live = live_containers(run)
     return RunOverview(
         job=run.job,
@@ -100,9 +100,9 @@ def overview(run: wire_runs.RunDetail, told_at: datetime, old_report: timedelta 
         containers_live=len(live),
         lease_seconds_left=_least(each.lease_seconds_left for each in live),
         tasks=len(run.tasks),
-        tasks_held=sum(1 for task in run.tasks if task.holder),
+        tasks_owned=sum(1 for task in run.tasks if task.holder),
         stages=tuple(_stage(stage.name, _progress(run, stage.name), at) for stage in run.stages),
-        troubles=tuple(_troubles(run, at, old_report)),
+        problems=tuple(_problems(run, at, old_report)),
     )
 
 
@@ -126,7 +126,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
         stage=name,
         batches=sum(each.batch_id + 1 for each in progress if each.batch_id is not None),
         rows_per_second=_sum(each.rows_per_second for each in measured),
-        offsets_behind=_sum(offsets_behind(each) for each in progress),
+        lag=_sum(lag_of(each) for each in progress),
         batch_millis=_most(each.batch_millis for each in measured),
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
@@ -134,7 +134,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
     )
 
 
-def offsets_behind(progress: wire_runs.StageProgress) -> int | None:
+def lag_of(progress: wire_runs.StageProgress) -> int | None:
     """As seen by the coordinator; of a stream that it cannot read, as measured by the container."""
     if progress.lag is None and progress.metrics is not None:
         return progress.metrics.lag
@@ -183,7 +183,7 @@ def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | No
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def _troubles(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
+def _problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
     """The problems of a run. One that ended in order, or is being stopped, has none."""
     if run.state is RunState.FAILED:
         yield f"run {run.run_id} has failed: {run.reason}" if run.reason else f"run {run.run_id} has failed"
@@ -228,4 +228,4 @@ def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, be
     if progress is None:
         return _since(run) < before
     waits = progress.alignment is not None and progress.alignment.waiting
-    return (last_report(progress) or _since(run)) < before and not waits and offsets_behind(progress) != 0
+    return (last_report(progress) or _since(run)) < before and not waits and lag_of(progress) != 0

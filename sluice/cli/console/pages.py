@@ -16,8 +16,8 @@ from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
 
 
-def _troubles(troubles: Iterable[str]) -> Iterable[Text]:
-    return (Text(f"! {shown(each)}", style="bold red") for each in troubles)
+def _problems(problems: Iterable[str]) -> Iterable[Text]:
+    return (Text(f"! {shown(each)}", style="bold red") for each in problems)
 
 
 def _headline(run: RunOverview, at: datetime) -> Text:
@@ -33,11 +33,11 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
     if run.state.ended:
         if run.reason and run.state is not RunState.FAILED:  # that of a failed run is among its problems
             parts.append(Text(f"  reason      {shown(run.reason)}"))
-        return Group(*parts, *_troubles(run.troubles))
+        return Group(*parts, *_problems(run.problems))
     lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
     parts.append(Text(f"  containers  {run.containers_live}/{run.containers} live{lease}"))
-    parts.append(Text(f"  tasks       {run.tasks_held}/{run.tasks} owned"))
-    return Group(*parts, *_troubles(run.troubles), Text(""), stages_table(run.stages, width))
+    parts.append(Text(f"  tasks       {run.tasks_owned}/{run.tasks} owned"))
+    return Group(*parts, *_problems(run.problems), Text(""), stages_table(run.stages, width))
 
 
 def status_page(status: StatusReply, at: datetime, width: int | None) -> RenderableType:
@@ -46,7 +46,7 @@ def status_page(status: StatusReply, at: datetime, width: int | None) -> Rendera
     pages: list[RenderableType] = []
     for run in status.jobs:
         pages += [run_page(run, at, width), Text("")]
-    for line in _troubles(map(unread, status.errors)):
+    for line in _problems(map(unread, status.errors)):
         pages += [line, Text("")]
     return Group(*pages[:-1])
 
@@ -85,11 +85,11 @@ def local_page(
 
 
 def _totals(run: RunOverview) -> Text:
-    behind = [each.offsets_behind for each in run.stages if each.offsets_behind is not None]
+    lags = [each.lag for each in run.stages if each.lag is not None]
     rows = [each.rows_per_second for each in run.stages if each.rows_per_second is not None]
     return Text(
-        f"containers {run.containers_live}/{run.containers}  tasks {run.tasks_held}/{run.tasks}  "
-        f"rows/s {rate(sum(rows)) if rows else NONE}  lag {count(sum(behind)) if behind else NONE}  "
+        f"containers {run.containers_live}/{run.containers}  tasks {run.tasks_owned}/{run.tasks}  "
+        f"rows/s {rate(sum(rows)) if rows else NONE}  lag {count(sum(lags)) if lags else NONE}  "
         f"batches {count(sum(each.batches for each in run.stages))}"
     )
 

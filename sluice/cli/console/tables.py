@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import StageOverview, backup_age, offsets_behind, report_age, watermark_lag
+from sluice.cli.console.overview import StageOverview, backup_age, lag_of, report_age, watermark_lag
 from sluice.wire import runs as wire_runs
 
 NONE = "-"
@@ -220,22 +220,22 @@ def tasks_table(run: wire_runs.RunDetail, at: datetime, width: int | None) -> Ta
     rows: list[Sequence[str | Text]] = []
     for task in run.tasks:
         holder = own_part(task.holder, run.run_id, whole=width is None) if task.holder else Text("none", style="bold red")
-        told = {each.stage: each for each in task.stages}
+        progress = {each.stage: each for each in task.stages}
         for stage in run.stages:
             generation = NONE if task.generation is None else str(task.generation)
-            rows.append((task.task, task.processor_id, holder, generation, stage.name, *_progress(told.get(stage.name), at)))
+            rows.append((task.task, task.processor_id, holder, generation, stage.name, *_progress(progress.get(stage.name), at)))
     return table(columns, rows, width)
 
 
-def _progress(told: wire_runs.StageProgress | None, at: datetime) -> Sequence[str]:
+def _progress(progress: wire_runs.StageProgress | None, at: datetime) -> Sequence[str]:
     """Batch, rows/s, lag, duration, watermark lag, age of the snapshot, age of the report."""
-    if told is None:
+    if progress is None:
         return (NONE,) * 7
-    batch, age, of = NONE if told.batch_id is None else str(told.batch_id), duration(report_age(told, at)), told.metrics
-    behind, backup = count(offsets_behind(told)), duration(backup_age(told, at))
+    batch, age, of = NONE if progress.batch_id is None else str(progress.batch_id), duration(report_age(progress, at)), progress.metrics
+    lag, backup = count(lag_of(progress)), duration(backup_age(progress, at))
     if of is None:
-        return (batch, NONE, behind, NONE, NONE, backup, age)
-    return (batch, rate(of.rows_per_second), behind, millis(of.batch_millis), duration(watermark_lag(of)), backup, age)
+        return (batch, NONE, lag, NONE, NONE, backup, age)
+    return (batch, rate(of.rows_per_second), lag, millis(of.batch_millis), duration(watermark_lag(of)), backup, age)
 
 
 def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
@@ -246,7 +246,7 @@ def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     ]
     rows = [
         (
-            *(each.stage, rate(each.rows_per_second), count(each.offsets_behind), millis(each.batch_millis)),
+            *(each.stage, rate(each.rows_per_second), count(each.lag), millis(each.batch_millis)),
             *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.backup_age_seconds)),
             count(each.batches),
         )

@@ -106,4 +106,4 @@ def upgrade_job(url: str, options: UpgradeOptions, *, as_json: bool) -> int:
 
 def _page(reply: UpgradeReply) -> RenderableType:
     steps = [Text(f"{number}. {shown(line)}") for number, line in enumerate(reply.steps, 1)]
-    return Group(Text(shown(reply.told)), *steps)
+    return Group(Text(shown(reply.summary)), *steps)

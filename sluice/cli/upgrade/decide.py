@@ -59,16 +59,16 @@ class UpgradeOptions:
     local: LocalOptions | None = None
 
 
-class UpgradeReply(wire_body.Reply):
-    """The body of `sluice upgrade --json`. `run` is of the new version, `backRun` of the old one after a rollback, `told` a summary.
+class UpgradeReply(wire_body.RenamedReply):
+    """The body of `sluice upgrade --json`. `run` is of the new version, `rollbackRun` of the old one after a rollback.
     `steps` is filled by a dry run."""
 
     job: str
     outcome: Outcome
-    told: str
+    summary: str
     former_run: str | None = None
     run: str | None = None
-    back_run: str | None = None
+    rollback_run: str | None = None
     steps: tuple[str, ...] = ()
 
 

@@ -125,14 +125,16 @@ class Upgrade:
     def _reply(
         self,
         outcome: Outcome,
-        told: str,
+        summary: str,
         former: RunId | None = None,
         run: RunId | None = None,
         back: RunId | None = None,
         steps: tuple[str, ...] = (),
     ) -> UpgradeReply:
-        self.standing = told
-        return UpgradeReply(job=self._job.name, outcome=outcome, told=told, former_run=former, run=run, back_run=back, steps=steps)
+        self.standing = summary
+        return UpgradeReply(
+            job=self._job.name, outcome=outcome, summary=summary, former_run=former, run=run, rollback_run=back, steps=steps
+        )
 
     # --- the steps -------------------------------------------------------------------------------------------------
 
@@ -181,8 +183,8 @@ class Upgrade:
         self.standing = f"run {former} is drained and the job has no run: run the same command again to deploy the new version"
         left = await retrying(lambda: self._checks.rows_left(seen, former))
         if left and not self._options.allow_leftover_state:
-            told = f"run {former} is drained, but {left}: nothing was deployed; use --allow-leftover-state to deploy without these rows"
-            return self._reply(Outcome.ROWS_LEFT, told, former=former)
+            summary = f"run {former} is drained, but {left}: nothing was deployed; use --allow-leftover-state to deploy without these rows"
+            return self._reply(Outcome.ROWS_LEFT, summary, former=former)
         if left:
             say(left)
         try:
@@ -222,11 +224,11 @@ class Upgrade:
         if self._local is not None:
             self._local.take(self._options.job_file, step.run_id, seen.run.containers)
         trial = HealthWatch(self._options.batches, self._options.watch)
-        told = await self._judge(step.run_id, trial)
-        if told is None:
+        verdict = await self._judge(step.run_id, trial)
+        if verdict is None:
             self._stays = self._local is not None
             return self._reply(Outcome.UPGRADED, f"run {step.run_id} of the new version is healthy", step.former, step.run_id)
-        how, why = told
+        how, why = verdict
         if how is HealthState.SUPERSEDED or not self._options.rollback or trial.too_late or seen.drained != step.former:
             hint = "" if how is HealthState.SUPERSEDED else "; use `sluice deploy OLDFILE --start drained` to roll back"
             return self._reply(
@@ -249,7 +251,7 @@ class Upgrade:
                     if found.how is HealthState.HEALTHY:
                         return None
                     if found.how in (HealthState.FAILED, HealthState.SUPERSEDED):
-                        return found.how, found.told
+                        return found.how, found.reason
                 except CoordinatorUnreachable as error:
                     bars.unreachable(str(error))
                 await asyncio.sleep(LOOK.total_seconds())
@@ -387,13 +389,13 @@ class Checks:
         here, old_here = self._options.local is not None, self._old is not None
         terms = Terms(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here)
         steps = plan_lines(step, terms, await self._client.plan_run(request), request.containers)
-        told = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
+        summary = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
         outcome = Outcome.PLANNED
         if isinstance(step, Drain) and not seen.run.state.ended:
             left = _left(await self._client.plan_drain(seen.run_id))
             if left and not options.allow_leftover_state:
-                outcome, told = Outcome.ROWS_LEFT, f"{left}; {told} be refused without --allow-leftover-state; with it, it would"
-        return UpgradeReply(job=self.job.name, outcome=outcome, told=told, former_run=seen.run_id, steps=tuple(steps))
+                outcome, summary = Outcome.ROWS_LEFT, f"{left}; {summary} be refused without --allow-leftover-state; with it, it would"
+        return UpgradeReply(job=self.job.name, outcome=outcome, summary=summary, former_run=seen.run_id, steps=tuple(steps))
 
     async def rows_left(self, seen: UpgradeStatus, former: RunId) -> str:
         uuid = next(each.uuid for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED)
@@ -406,10 +408,10 @@ def _left(plan: wire_drains.DrainPlanReply) -> str:
     """Which state a drain would not empty, or that this is not known; "" if it would empty all."""
     if plan.empties:
         return ""
-    told = [f"stage {each.stage}: {', '.join(each.operators)}" for each in plan.stages if each.operators]
+    leftover = [f"stage {each.stage}: {', '.join(each.operators)}" for each in plan.stages if each.operators]
     unknown = [
         f"stage {each.stage}: {len(each.unknown_tasks)} of {each.tasks} tasks have not reported yet"
         for each in plan.stages
         if each.unknown_tasks
     ]
-    return f"a flush would leave rows in state, or it is not known whether it would ({'; '.join([*told, *unknown])})"
+    return f"a flush would leave rows in state, or it is not known whether it would ({'; '.join([*leftover, *unknown])})"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from sluice.cli.console.bars import Bars
-from sluice.cli.console.overview import live_containers, offsets_behind
+from sluice.cli.console.overview import lag_of, live_containers
 from sluice.cli.console.tables import shown
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
@@ -33,10 +33,10 @@ class HealthState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VersionHealth:
-    """`done` of `total` stages, counted over all tasks, are healthy. `told`: what is wrong or still missing."""
+    """`done` of `total` stages, counted over all tasks, are healthy. `reason`: what is wrong or still missing."""
 
     how: HealthState
-    told: str
+    reason: str
     done: int
     total: int
 
@@ -46,11 +46,11 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHe
     `crashed`: how a container that this command started has ended, if one has."""
     stages = [each for task in run.tasks for each in task.stages]
     enough = [each for each in stages if each.batch_id is not None and each.batch_id + 1 >= batches]
-    idle = [each for each in stages if each not in enough and each.batch_id is not None and offsets_behind(each) == 0]
+    idle = [each for each in stages if each not in enough and each.batch_id is not None and lag_of(each) == 0]
     total = sum(len(task.stages) or len(run.stages) for task in run.tasks)
 
-    def found(how: HealthState, told: str) -> VersionHealth:
-        return VersionHealth(how, told, len(enough) + len(idle), total)
+    def found(how: HealthState, reason: str) -> VersionHealth:
+        return VersionHealth(how, reason, len(enough) + len(idle), total)
 
     if (wrong := _wrong(run, crashed)) is not None:
         return found(*wrong)
@@ -119,7 +119,7 @@ class HealthWatch:
                 self._well_since = None
                 if now >= ends:
                     return VersionHealth(
-                        HealthState.FAILED, f"not within {self._within.total_seconds():g} s: {found.told}", found.done, found.total
+                        HealthState.FAILED, f"not within {self._within.total_seconds():g} s: {found.reason}", found.done, found.total
                     )
             case _:
                 pass
@@ -127,6 +127,6 @@ class HealthWatch:
 
 
 def show_progress(bars: Bars, run_id: str, health: VersionHealth) -> None:
-    note = "healthy so far" if health.how is HealthState.SETTLING else shown(health.told)
+    note = "healthy so far" if health.how is HealthState.SETTLING else shown(health.reason)
     bars.show(run_id, health.done, health.total, note)
     bars.say(f"{health.done} of {health.total} stages{f': {note}' if note else ''}")

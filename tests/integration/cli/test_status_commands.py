@@ -206,12 +206,13 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     assert told.keys() == {"healthy", "jobs", "errors"}
     assert (told["healthy"], told["errors"]) == (True, [])
     (job,) = told["jobs"]
-    assert (job["job"], job["runId"], job["state"], job["containersLive"], job["tasksHeld"], job["troubles"]) == (
+    assert (job["job"], job["runId"], job["state"], job["containersLive"], job["tasksOwned"], job["problems"]) == (
         *("flight-delays", run_id, "RUNNING", 1, 2),
         [],
     )
+    assert (job["tasksHeld"], job["troubles"]) == (job["tasksOwned"], job["problems"])
     assert job["stages"][0].keys() == {
-        *("stage", "batches", "rowsPerSecond", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
+        *("stage", "batches", "rowsPerSecond", "lag", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
         "backupAgeSeconds",
     }
 

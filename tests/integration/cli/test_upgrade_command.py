@@ -73,7 +73,7 @@ def test_its_answer_is_one_document_for_scripts(there: World, new: Path) -> None
     there.works(found[1], "c2")
     code, _ = command.ends()
     reply = json.loads("\n".join(command.said[command.said.index("{") :]))
-    assert (code, reply["outcome"], reply["formerRun"], reply["run"], reply["backRun"]) == (0, "upgraded", there.run_id, found[1], None)
+    assert (code, reply["outcome"], reply["formerRun"], reply["run"], reply["rollbackRun"]) == (0, "upgraded", there.run_id, found[1], None)
     assert there.run(found[1])["config"]["more"] == "2"
 
 

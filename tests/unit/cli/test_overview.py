@@ -11,8 +11,8 @@ from tests.support.api import NOON, RUN, ago, container, detail, execution_id, m
 HOLDER = execution_id(0)
 
 
-def troubles(**changes: Any) -> list[str]:
-    return list(overview(detail(**changes), NOON).troubles)
+def problems(**changes: Any) -> list[str]:
+    return list(overview(detail(**changes), NOON).problems)
 
 
 def only_stage(**changes: Any) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def only_stage(**changes: Any) -> dict[str, Any]:
 
 def test_a_healthy_run_has_no_troubles_and_tells_its_numbers() -> None:
     seen = overview(detail(), NOON)
-    assert seen.troubles == ()
-    assert (seen.containers_live, seen.containers, seen.tasks_held, seen.tasks) == (2, 2, 4, 4)
+    assert seen.problems == ()
+    assert (seen.containers_live, seen.containers, seen.tasks_owned, seen.tasks) == (2, 2, 4, 4)
     assert seen.lease_seconds_left == 35.2
     assert seen.since == ago(minutes=4, seconds=12)
 
@@ -34,7 +34,7 @@ def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> No
     fast = stage("route", metrics=measures(watermark=ago(minutes=1)))
     seen = overview(detail(tasks=tuple(task(n, HOLDER, each) for n, each in enumerate((slow, stale, fast)))), NOON)
     route, hourly = seen.stages
-    assert (route.stage, route.rows_per_second, route.offsets_behind, route.batch_millis, route.batches) == (
+    assert (route.stage, route.rows_per_second, route.lag, route.batch_millis, route.batches) == (
         "route",
         1000.5,
         107,
@@ -43,13 +43,13 @@ def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> No
     )
     assert route.watermark_lag_seconds == 3598
     assert (route.report_age_seconds, route.backup_age_seconds, hourly.backup_age_seconds) == (180, 240, None)
-    assert (hourly.stage, hourly.rows_per_second, hourly.offsets_behind, hourly.report_age_seconds) == ("hourly", None, None, None)
+    assert (hourly.stage, hourly.rows_per_second, hourly.lag, hourly.report_age_seconds) == ("hourly", None, None, None)
 
 
 def test_a_stage_that_tells_of_itself_without_a_batch_is_not_old() -> None:
     seen = overview(detail(**only_stage(reported_at=ago(hours=1))), NOON)
     assert seen.stages[0].report_age_seconds == 2
-    assert seen.troubles == ()
+    assert seen.problems == ()
 
 
 def test_ages_are_counted_by_the_coordinators_clock_and_else_by_ours() -> None:
@@ -68,73 +68,73 @@ def test_since_is_when_the_run_came_into_its_state(changes: dict[str, Any], sinc
     assert overview(detail(**changes), NOON).since == since
 
 
-# --- troubles ---
+# --- problems ---
 
 
 def test_a_task_without_a_holder_is_a_trouble() -> None:
-    assert troubles(tasks=(task(0, HOLDER), task(3, None))) == ["1 task without an owner: Partition 3"]
+    assert problems(tasks=(task(0, HOLDER), task(3, None))) == ["1 task without an owner: Partition 3"]
 
 
 def test_many_tasks_without_a_holder_are_named_in_part() -> None:
-    (told,) = troubles(tasks=tuple(task(n, None) for n in range(9)))
+    (told,) = problems(tasks=tuple(task(n, None) for n in range(9)))
     assert told == "9 tasks without an owner: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"
 
 
 def test_a_container_that_is_missing_is_a_trouble() -> None:
-    assert troubles(incarnations=(container(0), container(1, state="LOST"))) == ["1 of 2 containers are live"]
+    assert problems(incarnations=(container(0), container(1, state="LOST"))) == ["1 of 2 containers are live"]
 
 
 def test_a_failed_run_is_a_trouble_and_tells_why() -> None:
-    assert troubles(state="FAILED", reason="boom", ended_at=NOON) == [f"run {RUN} has failed: boom"]
-    assert troubles(state="FAILED", ended_at=NOON) == [f"run {RUN} has failed"]
+    assert problems(state="FAILED", reason="boom", ended_at=NOON) == [f"run {RUN} has failed: boom"]
+    assert problems(state="FAILED", ended_at=NOON) == [f"run {RUN} has failed"]
 
 
 @pytest.mark.parametrize(
     "changes", [{"state": "STOPPED", "ended_at": NOON}, {"state": "DRAINED", "ended_at": NOON}, {"stop_requested_at": ago(seconds=5)}]
 )
 def test_a_run_that_ended_in_order_or_is_stopping_has_no_troubles(changes: dict[str, Any]) -> None:
-    assert troubles(incarnations=(), tasks=(task(0, None),), **changes) == []
+    assert problems(incarnations=(), tasks=(task(0, None),), **changes) == []
 
 
 def test_a_stage_with_arrears_that_has_not_reported_for_long_is_a_trouble() -> None:
     late = only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6)))
-    assert troubles(**late) == ["1 task without a report of stage route for more than 300 s: Partition 0"]
+    assert problems(**late) == ["1 task without a report of stage route for more than 300 s: Partition 0"]
 
 
 def test_how_long_is_for_the_asker_to_say() -> None:
     late = detail(**only_stage(reported_at=ago(minutes=6), metrics=measures(at=ago(minutes=6))))
-    assert overview(late, NOON, timedelta(minutes=10)).troubles == ()
-    assert overview(detail(), NOON, timedelta(seconds=1)).troubles != ()
+    assert overview(late, NOON, timedelta(minutes=10)).problems == ()
+    assert overview(detail(), NOON, timedelta(seconds=1)).problems != ()
 
 
 def test_a_stage_with_nothing_left_to_read_may_be_silent() -> None:
-    assert troubles(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=0, at=ago(hours=6)))) == []
+    assert problems(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=0, at=ago(hours=6)))) == []
 
 
 def test_what_the_coordinator_sees_in_the_streams_stands_over_what_the_container_saw() -> None:
     hanging = only_stage(reported_at=ago(hours=6), lag=9, metrics=measures(lag=0, at=ago(hours=6)))
-    assert len(troubles(**hanging)) == 1
-    assert overview(detail(**hanging), NOON).stages[0].offsets_behind == 9
+    assert len(problems(**hanging)) == 1
+    assert overview(detail(**hanging), NOON).stages[0].lag == 9
     idle = only_stage(batch_id=None, reported_at=None, metrics=None, lag=0)
-    assert troubles(**idle, started_at=ago(hours=6)) == []
+    assert problems(**idle, started_at=ago(hours=6)) == []
 
 
 def test_a_stage_whose_arrears_nobody_knows_may_not() -> None:
-    assert len(troubles(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=None, at=ago(hours=6))))) == 1
-    assert len(troubles(**only_stage(reported_at=ago(hours=6), metrics=None))) == 1
+    assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=measures(lag=None, at=ago(hours=6))))) == 1
+    assert len(problems(**only_stage(reported_at=ago(hours=6), metrics=None))) == 1
 
 
 def test_a_stage_that_waits_for_slower_tasks_may_be_silent() -> None:
     pace = {"event_time": NOON, "waiting": True, "lead_seconds": 90.0, "waits_for": ("Partition 1",), "at": ago(hours=6)}
-    assert troubles(**only_stage(reported_at=ago(hours=6), metrics=None, alignment=pace)) == []
+    assert problems(**only_stage(reported_at=ago(hours=6), metrics=None, alignment=pace)) == []
 
 
 def test_a_stage_that_never_reported_is_a_trouble_when_the_run_is_no_longer_young() -> None:
     silent = only_stage(batch_id=None, reported_at=None, metrics=None)
-    assert troubles(**silent) == []
-    assert len(troubles(**silent, started_at=ago(minutes=6))) == 1
+    assert problems(**silent) == []
+    assert len(problems(**silent, started_at=ago(minutes=6))) == 1
     unknown: dict[str, Any] = {"tasks": (task(0, HOLDER, stage("route")),), "started_at": ago(minutes=6)}
-    assert troubles(**unknown) == ["1 task without a report of stage hourly for more than 300 s: Partition 0"]
+    assert problems(**unknown) == ["1 task without a report of stage hourly for more than 300 s: Partition 0"]
 
 
 def test_one_job_in_trouble_makes_the_whole_unhealthy() -> None:
@@ -160,22 +160,22 @@ def watched(**changes: Any) -> dict[str, Any]:
 
 def test_a_stream_whose_growth_is_refused_is_a_trouble_and_one_that_the_run_went_along_with_is_none() -> None:
     refused = watched(seen=6, verdict="REFUSED", reason="6 is no multiple of 4")
-    told = troubles(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
+    told = problems(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
     assert told == ["kafka.flights does not grow the job: 6 is no multiple of 4"]
 
 
 def test_a_slot_that_is_held_back_is_a_trouble() -> None:
     held = {"processor_id": "1", "failures": 4, "until": NOON + timedelta(seconds=5)}
-    assert troubles(crash_loop_backoff=(held,)) == [
+    assert problems(crash_loop_backoff=(held,)) == [
         "slot 1 is backing off until 12:00:05: it has failed 4 times in a row right after starting"
     ]
 
 
 def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
-    assert troubles(failed_over_slots=("1",)) == ["1 of 2 slots have no container, and their tasks were reassigned"]
+    assert problems(failed_over_slots=("1",)) == ["1 of 2 slots have no container, and their tasks were reassigned"]
 
 
 @pytest.mark.parametrize(("since", "told"), [(ago(minutes=6), ["still not at version 3 of the job model: slot 1"]), (ago(minutes=4), [])])
 def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
     behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
-    assert troubles(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told
+    assert problems(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told

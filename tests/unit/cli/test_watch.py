@@ -32,7 +32,7 @@ def test_batches_enough_of_every_stage_are_well() -> None:
 def test_a_stage_with_too_few_batches_and_something_to_read_is_not_yet(waiting: wire_runs.StageProgress) -> None:
     found = look(of_stages(at(1), waiting), 2)
     assert (found.how, found.done, found.total) == (HealthState.PENDING, 1, 2)
-    assert found.told == "1 stages have not committed 2 batches and are not idle"
+    assert found.reason == "1 stages have not committed 2 batches and are not idle"
 
 
 def test_a_stage_whose_first_batch_left_nothing_to_read_speaks_for_itself_after_a_while() -> None:
@@ -49,7 +49,7 @@ def test_empty_slots_and_free_tasks_are_told() -> None:
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))
     found = look(run, 2)
     assert found.how is HealthState.PENDING
-    assert found.told == "1 of 2 containers are live; 1 of 2 tasks have no owner"
+    assert found.reason == "1 of 2 containers are live; 1 of 2 tasks have no owner"
     assert (found.done, found.total) == (2, 4)
 
 
@@ -57,14 +57,14 @@ def test_empty_slots_and_free_tasks_are_told() -> None:
 def test_a_container_that_ended_with_an_error_is_bad_whatever_the_batches_say(code: int) -> None:
     gone = container(0, state="EXITED", exit_code=code, reason="boom", execution_container_id="c-7")
     found = look(detail(incarnations=(gone, container(0), container(1))), 2)
-    assert (found.how, found.told) == (HealthState.FAILED, f"container c-7 ended with exit code {code}: boom")
+    assert (found.how, found.reason) == (HealthState.FAILED, f"container c-7 ended with exit code {code}: boom")
 
 
 def test_a_reason_is_told_without_stack_frames() -> None:
     trace = 'it failed: Traceback:\n  File "x.py", line 1\n    boom()\nValueError: boom\n\tat java.lang.Thread\n\nCaused by: boom'
     gone = container(0, state="EXITED", exit_code=1, reason=trace, execution_container_id="c-7")
     found = look(detail(incarnations=(gone,)), 2)
-    assert found.told == "container c-7 ended with exit code 1: it failed: Traceback: ValueError: boom Caused by: boom"
+    assert found.reason == "container c-7 ended with exit code 1: it failed: Traceback: ValueError: boom Caused by: boom"
 
 
 @pytest.mark.parametrize("changes", [{"state": "EXITED", "exit_code": 0}, {"state": "EXITED", "exit_code": 3}, {"state": "LOST"}])
@@ -74,7 +74,7 @@ def test_a_container_that_ended_otherwise_and_is_back_says_nothing(changes: dict
 
 def test_a_container_of_ours_that_crashed_before_anybody_knew_it_is_bad() -> None:
     found = look(detail(state="CREATED", incarnations=()), 2, "container-0 ended with exit code 1")
-    assert (found.how, found.told) == (HealthState.FAILED, "container-0 ended with exit code 1")
+    assert (found.how, found.reason) == (HealthState.FAILED, "container-0 ended with exit code 1")
 
 
 def test_a_failed_run_is_bad_and_one_that_somebody_drained_or_stopped_is_not_ours_any_more() -> None:
@@ -84,7 +84,7 @@ def test_a_failed_run_is_bad_and_one_that_somebody_drained_or_stopped_is_not_our
 
 
 def test_a_run_that_is_being_stopped_is_not_well() -> None:
-    assert look(detail(stop_requested_at=NOON, reason="night"), 2).told == "it is being stopped: night"
+    assert look(detail(stop_requested_at=NOON, reason="night"), 2).reason == "it is being stopped: night"
 
 
 # --- over time ---
@@ -117,7 +117,7 @@ def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
     assert seen(trial, at(None), after=599) is HealthState.PENDING
     late = trial.seen(of_stages(at(None), server_time=ago(minutes=5) + WITHIN))
     assert late.how is HealthState.FAILED
-    assert late.told.startswith("not within 600 s: ")
+    assert late.reason.startswith("not within 600 s: ")
     assert not trial.too_late
 
 
