@@ -77,7 +77,7 @@ class Drained:
         self.flusher().advance(self.ends())
         return self
 
-    def flusher(self, rounds: int = ROUNDS, after: timedelta = timedelta(), held: PausedQuery | None = None) -> Flusher:
+    def flusher(self, rounds: int = ROUNDS, after: timedelta = timedelta(), paused: PausedQuery | None = None) -> Flusher:
         return Flusher(
             self.bench.spark,
             self.directory,
@@ -87,7 +87,7 @@ class Drained:
             self.max_rows,
             FakeClock(datetime.now(UTC) + after),
             rounds,
-            held,
+            paused,
         )
 
     def _writer(self) -> DataStreamWriter:

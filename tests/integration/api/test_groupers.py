@@ -143,7 +143,7 @@ async def test_a_grouper_that_does_not_come_to_an_end_is_refused(home: Path, cal
     with pytest.raises(BadGrouping, match=r"tests\.support\.custom_groupers:Endless did not return within 0\.05 s"):
         await deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body(grouper="tests.support.custom_groupers:Endless"))))
     Endless.released.set()
-    assert await Runs(store, models, notices, clock, lambda *_: None).jobs() == []
+    assert await Runs(store, models, notices, clock).jobs() == []
     assert (await deployments.deploy(spec_of(wire_runs.RunRequest.model_validate(run_body())))).job == "flight-delays"
 
 

@@ -47,7 +47,7 @@ def requests() -> Requests:
 
 @pytest.fixture
 def store(bare: BlobStore, requests: Requests) -> BlobStore:
-    return wrapped(bare, requests, backoff=QUICK, patience=timedelta(seconds=2))
+    return wrapped(bare, requests, backoff=QUICK, timeout=timedelta(seconds=2))
 
 
 async def everything(store: BlobStore) -> list[Callable[[], Awaitable[object]]]:
@@ -123,7 +123,7 @@ async def test_a_conflict_of_two_who_write_at_once_is_no_defeat(store: BlobStore
 
 
 async def test_a_request_that_hangs_is_given_up_and_its_connection_with_it(bare: BlobStore, proxy: FaultyS3) -> None:
-    impatient = wrapped(bare, Requests(), backoff=QUICK, patience=timedelta(seconds=0.2))
+    impatient = wrapped(bare, Requests(), backoff=QUICK, timeout=timedelta(seconds=0.2))
     await put(impatient, "a")
     for call in (lambda: put(impatient, "b"), lambda: bytes_of(impatient, "a"), lambda: impatient.remove_ttl(BlobId("a"), ABOUT)):
         proxy.gone.clear()
@@ -144,7 +144,7 @@ async def test_an_outage_and_a_line_that_breaks_are_survived(s3: S3Server, tmp_p
     upstream = urlsplit(s3.endpoint).netloc
     with toxiproxy(tmp_path) as toxic:
         made = open_blob_store(f"s3://{s3.new_bucket()}?endpoint=http://{toxic.proxy(upstream)}")
-        store = wrapped(made, Requests(), backoff=QUICK, patience=timedelta(seconds=2))
+        store = wrapped(made, Requests(), backoff=QUICK, timeout=timedelta(seconds=2))
         await store.open(create=True)
         toxic.cut(upstream, on=True)
         putting = asyncio.gather(*(store.put(BlobId(f"a/{n}"), BODY, ABOUT) for n in range(4)))
