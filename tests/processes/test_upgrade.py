@@ -130,7 +130,7 @@ def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fail
     assert totals(scene) == by_key(300)
     said(scene, "first", f"^(the coordinator stays up for run {scene.run_id})$")
     scene.feed(200)
-    said(scene, "second", f"^(run {scene.run_id} of the new version does well)$")
+    said(scene, "second", f"^(run {scene.run_id} of the new version is healthy)$")
     wait_for("what a flush empties", lambda: can_be_emptied(scene), 60)
 
     _, failing = upgrade(scene, "third", FAILING, second, SLUICE_MAX_RESTARTS="0")
@@ -138,7 +138,7 @@ def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fail
     assert totals(scene) == by_key(500)
     scene.feed(100)
     given_up = said(scene, "third", r"^run (toy-\S+)$")
-    back = said(scene, "third", r"the old one is back as run (toy-\S+) at the drained offsets")
+    back = said(scene, "third", r"the old version was deployed again as run (toy-\S+) at the drained offsets")
     scene.run_id = given_up
     assert (scene.detail().state, "a bad version" in scene.detail().reason) == ("FAILED", True)
     scene.run_id = back

@@ -154,7 +154,7 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
     bench.feed(range(10), batch=0)
     bench.run_until_read(grant, copy)
     planned, _ = bench.batches(grant)
-    with pytest.raises(StateElsewhere, match="reached batch"):
+    with pytest.raises(StateElsewhere, match="ends at batch 0"):
         bench.stores.prepare(grant.task, grant.stage, grant.lineage, planned[-1] + 1)
 
 
