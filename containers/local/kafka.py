@@ -228,8 +228,8 @@ class Broker:
                         raise BrokerUnavailable(f"the broker ended. The last lines of {self._log}:\n{self._last_lines()}")
                     await asyncio.sleep(_POLL.total_seconds())
         except TimeoutError:
-            told = f"the broker at {process.bootstrap} did not answer within {self._patience.total_seconds():g} s"
-            raise BrokerUnavailable(f"{told}. The last lines of {self._log}:\n{self._last_lines()}") from None
+            reason = f"the broker at {process.bootstrap} did not answer within {self._patience.total_seconds():g} s"
+            raise BrokerUnavailable(f"{reason}. The last lines of {self._log}:\n{self._last_lines()}") from None
 
     def _last_lines(self) -> str:
         return _last_lines(self._log.read_text(errors="replace"))

@@ -106,7 +106,7 @@ def server_properties(data: Path, port: int, controller_port: int, secured: Secu
     listeners = {"PLAINTEXT": ("PLAINTEXT", port), "CONTROLLER": ("PLAINTEXT", controller_port)}
     if secured is not None:
         listeners["SECURED"] = (secured.protocol, secured.port)
-    told = {
+    properties = {
         "process.roles": "broker,controller",
         "node.id": str(_NODE),
         "controller.quorum.voters": f"{_NODE}@{LOOPBACK}:{controller_port}",
@@ -120,5 +120,5 @@ def server_properties(data: Path, port: int, controller_port: int, secured: Secu
         **_BEHAVIOUR,
         **(secured.properties("SECURED") if secured is not None else {}),
     }
-    text: str = javaproperties.dumps(told, timestamp=False)
+    text: str = javaproperties.dumps(properties, timestamp=False)
     return text

@@ -35,7 +35,7 @@ class ExpireLeases:
         touched: set[RunId] = set()
         freed: list[TaskOwnershipRow] = []
         async with self.store.begin() as tx:
-            overdue = self.leases.overdue(self.batch)  # nobody can register during the transaction
+            overdue = self.leases.overdue(self.batch)  # no container can register during the transaction
             for execution_id in overdue:
                 container = await tx.fleet.container(execution_id)
                 if container is None or container.ended_at is not None:

@@ -34,7 +34,7 @@ class Waiters(Generic[K]):
                 event.set()
 
     def close(self) -> None:
-        """Wake all, and let nobody wait from now on: the coordinator is shutting down."""
+        """Wake all waiters, and end later waits immediately: the coordinator is shutting down."""
         self.closed = True
         self.notify(list(self._events))
 

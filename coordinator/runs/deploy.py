@@ -80,7 +80,7 @@ class Deployments:
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
         """Make a run, requested by `who`; with `replaces`, only if that is the job's current run. Everything is checked before anything is
         created. Streams are created before the run that needs them, so that a crash leaves at most an empty stream, which the next attempt
-        uses. A live run of the job is told to stop.
+        uses. A live run of the job is requested to stop.
 
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
         StateUnregistered.

@@ -82,5 +82,5 @@ def _stream(requested: Mapping[str, Any], role: Role, resolved: Mapping[str, Any
     )
 
 
-def _start(told: str) -> Start:
-    return told if told in _STARTS else datetime.fromisoformat(told)  # type: ignore[return-value]
+def _start(text: str) -> Start:
+    return text if text in _STARTS else datetime.fromisoformat(text)  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 The contract, tested by `tests/contracts/blobs.py` on every implementation, wrapped and bare:
 
 * A blob is complete or does not exist. The same `put` may run twice, if an answer was lost: an id is never reused for other bytes.
-* `put_if_absent` is the exception, for ids that two writers may use: exactly one wins, and the others are told that they lost.
+* `put_if_absent` is the exception, for ids that two writers may use: exactly one wins, and each of the others learns that it lost.
 * Errors say who must act. BlobMissing: the blob does not exist, and is not known to have been deleted. BlobDeleted (a BlobMissing): it was
   deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or answers nonsense; the request may have been
   carried out, and a later one may succeed. BlobStoreUnusable: the store does not exist, is not Sluice's, or denies access: a person must
