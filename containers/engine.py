@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from sluice.core.errors import LeaseLost
-from sluice.core.ids import Generation, Lineage, RunId, Ssp, TaskName
+from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId, TaskName
 from sluice.core.snapshot import Snapshot
+from sluice.core.watermarks import FeederProgress, WatermarkStep
 from sluice.job import DeclaredStage
 
 STARTING = os.cpu_count() or 1
@@ -97,6 +98,10 @@ class Batch:
     watermark: datetime | None = None
     unflushable: Sequence[str] | None = None
     """The query's operators whose state a flush could not empty; None if that is not known."""
+    progress: FeederProgress | None = None
+    """How far the query has come as a feeder of the intermediate streams that it writes; None if it writes none."""
+    delays: Mapping[StreamId, timedelta] = field(default_factory=dict)
+    """The largest delay of a `withWatermark` above each stream that the query reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,13 @@ class Engine(Protocol):
         """Flush the stage under `start.drain`: read up to these ends, close all windows and fire all timers. The query is stopped or
         paused, and stays so. May be interrupted anywhere and repeated; afterwards `start` refuses the checkpoint. Raises what `start`
         raises."""
+        ...
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        """How far the watermark of the query `<task>/<stage>` may rise: the steps of each intermediate stream that it reads, in place of
+        those of the call before. Until the first call, and for a stream without a step that the query has passed, the watermark stays at
+        that of the last planned batch. None: the coordinator knows no caps, and nothing limits the watermark. Also for a query that has
+        not started. Any thread; does not block."""
         ...
 
     def check(self) -> None:

@@ -136,7 +136,7 @@ MOVED = {
     "coordinator.cli": "sluice.cli.main, coordinator.cli.serve",
     "coordinator.clock": "sluice.clock",
     "coordinator.collection": "coordinator.snapshots.gc",
-    "coordinator.core.alignment": "sluice.core.alignment",
+    "coordinator.core.alignment": "sluice.core.watermarks",
     "coordinator.core.backoff": "sluice.core.backoff",
     "coordinator.core.blobids": "sluice.core.snapshot",
     "coordinator.core.custom_grouping": "sluice.core.grouping",

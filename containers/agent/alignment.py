@@ -1,4 +1,4 @@
-"""Watermark alignment: a stage that runs ahead of the same stage of other tasks waits for them (`sluice/core/alignment.py`).
+"""Watermark alignment: a stage that runs ahead of the same stage of other tasks waits for them (`sluice/core/watermarks.py`).
 
 The query keeps running. Each of its batches waits before it computes, until the coordinator has received the event time of the batch before
 and answered that the stage need not wait. So a task is ahead by more than the limit for one batch at most.

@@ -35,6 +35,7 @@ from containers.state.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
+from sluice.core.watermarks import WatermarkStep
 from sluice.job import Job
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class SparkEngine:
         self._queries: dict[str, StageQuery] = {}
         self._names: dict[str, str] = {}
         """Names of running queries, by Spark's id of the run."""
+        self._steps: dict[str, Mapping[StreamId, Sequence[WatermarkStep]] | None] = {}
+        """What limits the watermarks of queries, by their names."""
 
     # --- the session -----------------------------------------------------------------------------------------------
 
@@ -186,6 +189,9 @@ class SparkEngine:
         if paused is not None:
             return paused.end(deadline, forced)
         return stop_between_batches(self._opened.spark, query, deadline, forced)
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        self._steps[query] = steps
 
     # --- drains ----------------------------------------------------------------------------------------------------
 

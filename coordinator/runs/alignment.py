@@ -1,4 +1,4 @@
-"""Watermark alignment: tasks report their event time and are told whether to wait. The rule is in `sluice.core.alignment`.
+"""Watermark alignment: tasks report their event time and are told whether to wait. The rule is in `sluice.core.watermarks`.
 
 Kept in memory, because no lease and no fencing decision depends on it. After a restart the tasks of an aligned stage wait until all of them
 have reported, about a second.
@@ -15,10 +15,10 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import check_owner, get_run
 from sluice.clock import Clock
-from sluice.core.alignment import AlignmentDecision, TaskEventTime, decide_alignment
 from sluice.core.errors import NotAligned, StreamUnavailable
 from sluice.core.ids import Generation, Instant, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.model import JobModel
+from sluice.core.watermarks import AlignmentDecision, TaskEventTime, decide_alignment
 from sluice.streams.port import Offsets, StreamSystem
 
 CACHED_FOR = timedelta(seconds=1)

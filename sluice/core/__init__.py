@@ -4,7 +4,7 @@ Everything here is a pure function or a frozen dataclass. Times, ids and listing
 coordinator, the agent and the command line share these rules.
 
 * who may act: `lease`, `ownership`, `failover`, `lifecycle`
-* who processes what: `graph`, `grouping`, `placement`, `model`, `expansion`, `alignment`
+* who processes what: `graph`, `grouping`, `placement`, `model`, `expansion`, `watermarks`
 * drains: `drain`
 * snapshots: `snapshot`, `indexjson`, `retention`
 * shared vocabulary: `ids`, `errors`, `backoff`, `histogram`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from containers.engine import Batch, Callbacks, Emptied, StageStart
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from sluice.core.errors import LeaseLost
-from sluice.core.ids import Ssp
+from sluice.core.ids import Ssp, StreamId
+from sluice.core.watermarks import WatermarkStep
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class FakeEngine:
     tries: list[StageStart] = field(default_factory=list)
     queries: list[FakeQuery] = field(default_factory=list)
     stops: list[tuple[str, timedelta]] = field(default_factory=list)
+    limits: dict[str, Mapping[StreamId, Sequence[WatermarkStep]] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -112,6 +114,9 @@ class FakeEngine:
 
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         return Emptied(-1)
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        self.limits[query] = steps
 
     def check(self) -> None:
         self.on_check()

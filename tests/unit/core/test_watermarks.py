@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.alignment import AlignmentDecision, TaskEventTime, decide_alignment
 from sluice.core.ids import TaskName
+from sluice.core.watermarks import AlignmentDecision, TaskEventTime, decide_alignment
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

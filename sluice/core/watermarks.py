@@ -1,0 +1,308 @@
+"""Watermarks across tasks: how far a stage's watermark may rise, and which tasks of a stage must wait for the others.
+
+**Caps.** Spark computes a query's watermark from what the query has read. To a stage behind an intermediate stream that is too high while
+one of its feeders is behind the others, and Spark drops late rows silently. A feeder is a task of a stage that writes the stream. The
+watermark of such a stage is therefore at most the least progress of its feeders, less the delay. Progress is tied to offsets: it counts for
+a reader once that reader has read up to the ends that the stream had when the progress was reported (`WatermarkStep`). The idea is that of
+the watermarks which Apache Flink sends through its streams; here they go through the coordinator, and offsets put them in order.
+
+**Alignment.** The tasks of a feeding stage may be aligned: a task that leads the slowest by more than `max_skew` pauses between two batches
+until its lead is half of that. This bounds the state of the readers; it is not needed for correct results. A batch that has begun is not
+interrupted, so the lead may exceed `max_skew` by the event time that one batch spans. Only tasks that have something to read count: a task
+that has read everything is ignored, as an idle partition in Apache Flink's alignment. A task that has something to read and has not
+reported, because its container has not started or is gone, makes all others wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import TypeAlias
+
+from sluice.core.ids import Ssp, StageName, TaskName
+
+# --- caps ------------------------------------------------------------------------------------------------------------
+
+
+class ProgressSource(Enum):
+    """Where a feeder's progress comes from: its query's watermark, the event-time column that its write names, or neither."""
+
+    WATERMARK = "watermark"
+    COLUMN = "column"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class FeederProgress:
+    """All records that the feeder appends from now on are at least as new as `event_time` - `delay`, apart from those that are late to the
+    feeder itself. `event_time` is None before the first batch, and always if the source is NONE.
+
+    `pending`: the query's state may append rows without reading anything newer: open windows, timers. It then holds its readers back even
+    when it has read everything.
+    """
+
+    event_time: datetime | None
+    delay: timedelta
+    source: ProgressSource
+    pending: bool = False
+
+
+class NoCap(Enum):
+    """HOLD: the watermark stays where it is. FREE: nothing holds it."""
+
+    HOLD = "hold"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A reader's watermark may rise to `event_time` less the larger of `delay` and of the reader's own delay."""
+
+    event_time: datetime
+    delay: timedelta
+
+    @property
+    def oldest(self) -> datetime:
+        return self.event_time - self.delay
+
+    def within(self, other: Bound) -> bool:
+        """Whether it allows no reader more than the other, whatever the reader's own delay is."""
+        return self.event_time <= other.event_time and self.oldest <= other.oldest
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkStep:
+    """Once a reader has committed a batch that ends at or beyond `ends`, its watermark may rise to `event_time` less the larger of `delay`
+    and of the reader's own delay. `event_time` None: no feeder holds the watermark. `exact`: that is so only for a reader which has read up
+    to the ends and nothing beyond, because it is not known how far the feeders' records went."""
+
+    event_time: datetime | None
+    delay: timedelta
+    ends: Mapping[Ssp, int]
+    exact: bool = False
+
+    @property
+    def bound(self) -> Bound | None:
+        return None if self.event_time is None else Bound(self.event_time, self.delay)
+
+    def passed(self, positions: Mapping[Ssp, int]) -> bool:
+        """Whether it counts for a reader at these positions. A partition without a position has not been read."""
+        if self.exact:
+            return all(positions.get(ssp, 0) == end for ssp, end in self.ends.items())
+        return all(positions.get(ssp, 0) >= end for ssp, end in self.ends.items())
+
+
+Cap: TypeAlias = datetime | NoCap
+"""How far the watermark of a reader may rise."""
+
+
+def cap_at(steps: Sequence[WatermarkStep], positions: Mapping[Ssp, int], delay: timedelta) -> Cap:
+    """The cap of a reader with that delay at these positions: that of the newest step that it has passed, HOLD if it has passed none.
+    `steps`: oldest first."""
+    for step in reversed(steps):
+        if step.passed(positions):
+            return NoCap.FREE if step.event_time is None else step.event_time - max(step.delay, delay)
+    return NoCap.HOLD
+
+
+def capped(natural: datetime | None, caps: Iterable[Cap], planned: datetime | None) -> datetime | None:
+    """The watermark of the next batch. `natural`: what the query computed from what it has read; `planned`: that of the last planned batch,
+    below which it never falls. None stands for no watermark yet."""
+    found = list(caps)
+    if NoCap.HOLD in found or natural is None:
+        return planned
+    allowed = min([natural, *(cap for cap in found if isinstance(cap, datetime))])
+    return allowed if planned is None else max(allowed, planned)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Feeder:
+    """A stage of a task that writes an intermediate stream."""
+
+    task: TaskName
+    stage: StageName
+
+    def __str__(self) -> str:
+        return f"{self.task}/{self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class FeederState:
+    """A feeder at one moment.
+
+    `heard`: it has reported under the current generation of its task. `progress`: what it reported; None before its query knows.
+    `unread`, `old_unread`: whether there are records that it has not read, and whether some of them have been there for longer than
+    `watermark_unread_seconds`. `started`: it has ever committed a batch. `upstream`: for each intermediate stream that it reads itself, the
+    newest step that it has passed, None for none. `given_up`: its readers wait for it no longer (`idle_feeder_seconds`).
+    """
+
+    heard: bool
+    progress: FeederProgress | None
+    unread: bool
+    old_unread: bool = False
+    started: bool = True
+    upstream: tuple[WatermarkStep | None, ...] = ()
+    given_up: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that it appends from now on comes from records that it has not been sent yet."""
+        return not self.unread and not (self.progress is not None and self.progress.pending)
+
+    @property
+    def event_time(self) -> datetime | None:
+        return None if self.progress is None else self.progress.event_time
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecision:
+    """`step`: what the next step allows; HOLD if there can be none now, and the caps stay where they are. `exact`: see `WatermarkStep`.
+    `held_by`: the feeders with the least progress, or those on whose account there is no step. `newest`: the newest event time that a
+    feeder has reached."""
+
+    step: Bound | NoCap
+    exact: bool = False
+    held_by: tuple[Feeder, ...] = ()
+    newest: datetime | None = None
+
+
+def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
+    """How far the readers of a stream may go, from the states of its feeders.
+
+    * A feeder that was not heard holds: there is no step.
+    * One that has nothing to read holds nothing, but for what the stages before it may still send: the bounds of its `upstream`. It is
+      idle, as in Apache Flink, but by its offsets and not by a time. One whose state may still append rows is not idle.
+    * One of source NONE holds while it has old unread records.
+    * Any other bounds its readers by its progress, and holds while that is unknown.
+
+    When all are idle, the readers may go as far as the newest progress, because the records that they have not read yet are no newer.
+    """
+    newest = max((state.event_time for state in feeders.values() if state.event_time is not None), default=None)
+    waited_for = {feeder: state for feeder, state in feeders.items() if not (state.heard and state.given_up)}
+    found = {feeder: _allowed_by(state) for feeder, state in waited_for.items()}
+    holding = sorted(feeder for feeder, allowed in found.items() if allowed is NoCap.HOLD)
+    if holding:
+        return StepDecision(NoCap.HOLD, held_by=tuple(holding), newest=newest)
+    bounds = {feeder: allowed for feeder, allowed in found.items() if isinstance(allowed, Bound)}
+    if bounds:
+        oldest = min(each.oldest for each in bounds.values())
+        held_by = sorted(feeder for feeder, each in bounds.items() if each.oldest == oldest)
+        least = Bound(min(each.event_time for each in bounds.values()), max(each.delay for each in bounds.values()))
+        return StepDecision(least, held_by=tuple(held_by), newest=newest)
+    if any(not state.idle for state in waited_for.values()):  # of source NONE
+        return StepDecision(NoCap.FREE, newest=newest)
+    if any(state.started and state.event_time is None for state in feeders.values()):
+        return StepDecision(NoCap.FREE, exact=True, newest=newest)
+    return StepDecision(NoCap.HOLD if newest is None else Bound(newest, timedelta(0)), newest=newest)
+
+
+def _allowed_by(state: FeederState) -> Bound | NoCap:
+    if not state.heard or None in state.upstream:
+        return NoCap.HOLD
+    bounds = [step.bound for step in state.upstream if step is not None and step.bound is not None]
+    if not state.idle:
+        progress = state.progress
+        if progress is None:
+            return NoCap.HOLD
+        if progress.source is ProgressSource.NONE:
+            if state.old_unread:
+                return NoCap.HOLD
+        elif progress.event_time is None:
+            return NoCap.HOLD
+        else:
+            bounds.append(Bound(progress.event_time, progress.delay))
+    return min(bounds, key=lambda each: each.oldest) if bounds else NoCap.FREE
+
+
+def with_step(steps: Sequence[WatermarkStep], decision: StepDecision, ends: Mapping[Ssp, int]) -> Sequence[WatermarkStep]:
+    """The steps of a stream, oldest first, after a decision; `ends` are those that the stream had after the feeders' states were read.
+
+    What they allow never decreases: a new step replaces those that allow more, so that a reader which has not passed it waits. One that
+    allows the same as the last is left out, because the last is passed sooner. While the decision is HOLD there is none that allows
+    everything.
+    """
+    if isinstance(decision.step, Bound):
+        new = decision.step
+        kept = [step for step in steps if step.bound is not None and step.bound.within(new)]
+        if kept and kept[-1].bound == new:
+            return kept
+        return [*kept, WatermarkStep(new.event_time, new.delay, dict(ends))]
+    if decision.step is NoCap.HOLD:
+        return [step for step in steps if step.bound is not None]
+    kept = [step for step in steps if not step.exact]
+    if kept and kept[-1].event_time is None and not decision.exact:
+        return kept
+    return [*kept, WatermarkStep(None, timedelta(0), dict(ends), exact=decision.exact)]
+
+
+def thinned(steps: Sequence[WatermarkStep], readers: Iterable[Mapping[Ssp, int]], limit: int) -> Sequence[WatermarkStep]:
+    """At most `limit` > 2 of the steps: without those before the newest that every reader has passed, then without every other one.
+    Leaving one out is safe, because a reader then keeps to the one before it, which allows no more. `readers`: the positions of each, in
+    all of the partitions that it reads and in no other."""
+    everywhere = list(readers)
+    first = max((i for i, step in enumerate(steps) if all(own(step, at).passed(at) for at in everywhere)), default=0)
+    kept = list(steps[first:])
+    while len(kept) > limit:
+        kept = [*kept[:-1:2], kept[-1]]
+    return kept
+
+
+def own(step: WatermarkStep, ssps: Container[Ssp]) -> WatermarkStep:
+    """The step for a reader of these partitions."""
+    return replace(step, ends={ssp: end for ssp, end in step.ends.items() if ssp in ssps})
+
+
+def event_time_missing(stage: str, streams: Sequence[str]) -> str:
+    """What to tell the author of a stage whose feeders are of source NONE."""
+    return (
+        f"stage {stage} writes {', '.join(streams)} without a watermark or an event-time column: watermarks behind it wait while one of "
+        'its tasks has records to read that are older than watermark_unread_seconds; name the column: task.write(…, event_time="…")'
+    )
+
+
+# --- alignment -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEventTime:
+    """A stage of a task. `event_time`: the newest that it has committed, None before the first batch; `reported`: its current owner has
+    reported; `idle`: it has read everything."""
+
+    event_time: datetime | None
+    reported: bool
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlignmentDecision:
+    """Whether a task must wait, its lead over the slowest task (None if unknown), and the tasks for which it waits."""
+
+    wait: bool
+    lead: timedelta | None
+    waits_for: tuple[TaskName, ...] = ()
+
+
+def decide_alignment(task: TaskName, times: Mapping[TaskName, TaskEventTime], max_skew: timedelta, *, waiting: bool) -> AlignmentDecision:
+    """`times` has every task of the stage. `waiting`: the task already waits, and resumes once its lead is at most half of `max_skew`.
+
+    The slowest task never waits, so that one always makes progress, unless a task that has not reported has something to read.
+    """
+    others = {name: each for name, each in times.items() if name != task and not each.idle}
+    silent = tuple(sorted(name for name, each in others.items() if not each.reported))
+    if silent:
+        return AlignmentDecision(True, None, silent)
+    ours = times[task].event_time
+    if ours is None or not others:
+        return AlignmentDecision(False, None)
+    without_batch = tuple(sorted(name for name, each in others.items() if each.event_time is None))
+    if without_batch:
+        return AlignmentDecision(True, None, without_batch)
+    allowed = max_skew / 2 if waiting else max_skew
+    event_times = {name: each.event_time for name, each in others.items() if each.event_time is not None}
+    lead = ours - min(event_times.values())
+    return AlignmentDecision(lead > allowed, lead, tuple(sorted(name for name, at in event_times.items() if ours - at > allowed)))
