@@ -41,6 +41,7 @@ from coordinator.runs.lag import LagMonitor
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.trim import TrimStreams
+from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.settings import Settings
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
@@ -178,12 +179,21 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         ],
         clock,
     )
+    watermarks = WatermarkCoordinator(
+        store,
+        systems,
+        clock,
+        models.decoded,
+        timedelta(seconds=settings.watermark_unread_seconds),
+        None if settings.idle_feeder_seconds is None else timedelta(seconds=settings.idle_feeder_seconds),
+    )
     parts = Parts(
         deployments=deployments,
         runs=runs,
         tasks=Tasks(store, leases, clock, models.decoded, new_lineage, stage_metrics, task_waiters),
         registrations=Registrations(store, leases, notices, clock, crash_loop, task_waiters),
         alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
+        watermarks=watermarks,
         models=models,
         leases=leases,
         stage_metrics=stage_metrics,
@@ -197,6 +207,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_leases, leases),
                     partial(metrics.of_jobs, lag),
                     partial(metrics.of_versions, lag),
+                    partial(metrics.of_watermarks, watermarks, lag),
                     partial(metrics.of_streams, partition_watch, clock),
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
@@ -249,6 +260,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         watch=partition_watch,
         blob_stores=blob_stores,
         standbys=Standbys(store, models, blob_stores),
+        watermarks=watermarks,
     )
     api.state.draining = Draining(drains, drain_times(settings))
     errors.install(api)

@@ -19,6 +19,7 @@ from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
+from coordinator.runs.watermarks import LateRows, WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
@@ -27,6 +28,7 @@ from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Phase, Step
 from sluice.core.expansion import Verdict
+from sluice.core.ids import StageName
 from sluice.core.lifecycle import RunState
 from sluice.metrics import with_old_names
 
@@ -158,6 +160,45 @@ def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
             refused.add_metric(labels, float(row.verdict is Verdict.REFUSED))
             unseen.add_metric(labels, 0.0 if row.seen is not None else (now - row.since).total_seconds())
     yield from (seen, known, refused, unseen)
+
+
+def of_watermarks(watermarks: WatermarkCoordinator, lag_monitor: LagMonitor) -> Iterable[Metric]:
+    """The watermarks behind intermediate streams, of live runs whose containers have reported since the coordinator started."""
+    labels = ["sluice_job", "stream", "holder"]
+    lag = GaugeMetricFamily(
+        "sluice_watermark_lag_seconds",
+        "By how much event time the readers of an intermediate stream are kept behind the newest of its writers. `holder`: the stage of a "
+        "task that they wait for, empty if there is none.",
+        labels=labels,
+    )
+    held = GaugeMetricFamily(
+        "sluice_watermark_held_seconds",
+        "For how long the progress of that stage of a task has not risen; 0 if there is none.",
+        labels=labels,
+    )
+    late = CounterMetricFamily(
+        "sluice_job_late_rows",
+        "Rows that a stage behind an intermediate stream has dropped as late. cause=given-up: after the coordinator did not wait for a "
+        "task any more (idle_feeder_seconds).",
+        labels=["sluice_job", "stage", "cause"],
+    )
+    live = {each.job for each in lag_monitor.jobs if not each.state.ended}
+    for job, run_id in watermarks.newest_runs().items():
+        if job not in live:
+            continue
+        for each in watermarks.streams(run_id):
+            series = [job, str(each.stream), str(each.held_by[0].feeder) if each.held_by else ""]
+            if each.lag is not None:
+                lag.add_metric(series, each.lag.total_seconds())
+            held.add_metric(series, each.held_for.total_seconds())
+        by_stage: dict[StageName, list[LateRows]] = {}
+        for (_, stage), rows in watermarks.late_rows(run_id).items():
+            by_stage.setdefault(stage, []).append(rows)
+        for late_stage, found in sorted(by_stage.items()):
+            given_up = sum(each.given_up for each in found)
+            late.add_metric([job, late_stage, "late"], sum(each.rows for each in found) - given_up)
+            late.add_metric([job, late_stage, "given-up"], given_up)
+    yield from (lag, held, late)
 
 
 def of_versions(lag: LagMonitor) -> Iterable[Metric]:

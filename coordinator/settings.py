@@ -75,6 +75,20 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
     log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
+    watermark_unread_seconds: float = Field(
+        10,
+        ge=0,
+        le=1e9,
+        description="behind a stage that has neither a watermark nor an event-time column, watermarks wait while it has records to read "
+        "that are older than this",
+    )
+    idle_feeder_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="watermarks wait no longer for a task that has records to read and has made no progress for this long; its rows may "
+        "then be dropped as late. Default: wait without limit",
+    )
     blob_stores: Annotated[dict[str, str], NoDecode] = Field(
         {}, description='blob stores for state, name -> URL; default {"local": "file://HOME/blobs"}'
     )

@@ -278,6 +278,15 @@ class CoordinatorClient:
         path = f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}"
         return await self._read(wire_agents.EventTimeReply, "POST", f"{path}/event-time", body, old_path=f"{path}/pace")
 
+    async def report_watermarks(self, run_id: RunId, body: wire_agents.WatermarksRequest) -> wire_agents.WatermarksReply | None:
+        """None: a coordinator of the release before, which does not know watermarks."""
+        try:
+            return await self._read(wire_agents.WatermarksReply, "POST", f"/runs/{path_segment(run_id)}/watermarks", body)
+        except Refused as refused:
+            if refused.refused_as == "http-404":
+                return None
+            raise
+
     async def report_snapshot(
         self, run_id: RunId, task: TaskName, stage: StageName, body: wire_snapshots.SnapshotRequest
     ) -> wire_snapshots.SnapshotAccepted:

@@ -25,6 +25,8 @@ from containers.agent.queries import Queries
 from containers.agent.slot import Slot
 from containers.agent.stage import RestartPolicy, StageContext
 from containers.agent.task import TaskContext
+from containers.agent.watermarks import INTERVAL as WATERMARKS_INTERVAL
+from containers.agent.watermarks import StageWatermarks, WatermarkReporter
 from containers.engine import Engine, StageStart
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
@@ -84,6 +86,7 @@ class Agent:
             job, coordinator, settings.run, self._backups, self._lifecycle, self._pause_queries, self._after_drain
         )
         self._queries: Queries | None = None
+        self._watermarks: WatermarkReporter | None = None
         self._slot: Slot | None = None
         self._lease: LeaseKeeper | None = None
         self._metrics_server: MetricsServer | None = None
@@ -266,11 +269,21 @@ class Agent:
             reporter=self._reporter,
             new_aligner=self._new_aligner(run),
             new_backup=lambda start: Backup(self._backups, start) if run.restore_from else None,
+            new_watermarks=self._new_watermarks(run),
         )
         queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
+        self._watermarks = WatermarkReporter(
+            self._coordinator,
+            self._settings.run,
+            self._clock,
+            queries.watermarks,
+            queries.engine.limit_watermark,
+            min(WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
+        )
         await self._lifecycle.unless_exiting(queries.open())
         if self._lifecycle.exiting:
             return
+        self._lifecycle.in_background(self._watermarks.run(), "watermarks")
         self._lifecycle.in_background(self._probe_spark(queries), "Spark")
         tasks = TaskContext(
             lifecycle=self._lifecycle,
@@ -315,6 +328,24 @@ class Agent:
             return Aligner(self._coordinator, self._settings.run, start)
 
         return new_aligner
+
+    def _new_watermarks(self, run: wire_runs.RunDetail) -> Callable[[StageStart], StageWatermarks | None]:
+        """For stages that write or read an intermediate stream."""
+        intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
+
+        def report_soon() -> None:
+            if self._watermarks is not None:
+                self._watermarks.changed()
+
+        def new_watermarks(start: StageStart) -> StageWatermarks | None:
+            stage = start.declared.stage
+            reads = not intermediate.isdisjoint(stage.reads)
+            if not reads and intermediate.isdisjoint(stage.writes):
+                return None
+            report_soon()
+            return StageWatermarks(start, reads=reads, on_change=report_soon)
+
+        return new_watermarks
 
     # --- exit ------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from containers.engine import STARTING, Batch, Callbacks, Engine
 from sluice.core.errors import LeaseLost
-from sluice.core.ids import TaskName
+from sluice.core.ids import StreamId, TaskName
+from sluice.core.watermarks import WatermarkStep
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,10 @@ class AsyncEngine:
     def busy_tasks(self) -> Collection[TaskName]:
         """The tasks for which work is running. Callbacks of a future run after it is done, hence the look at the future itself."""
         return {task for doing, task in self._work.items() if not doing.done()}
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        """See `Engine.limit_watermark`, which does not block."""
+        self._engine.limit_watermark(query, steps)
 
     async def check(self) -> None:
         """See `Engine.check`. It has a thread of its own, because all others may wait for Spark."""

@@ -14,6 +14,7 @@ from containers.agent.async_engine import AsyncEngine
 from containers.agent.liveness import LivenessProbe
 from containers.agent.metrics import Meter
 from containers.agent.stage import Stage, StageContext, StageRunner, first_of
+from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, Engine, StageStart
 from sluice.core.ids import TaskName
 
@@ -48,6 +49,10 @@ class Queries:
     def meters(self) -> Sequence[Meter]:
         """Those of the stages that are running. Any thread."""
         return [stage.meter for stage in list(self._stages.values()) if stage.running]
+
+    def watermarks(self) -> Sequence[StageWatermarks]:
+        """Those of the stages that write or read an intermediate stream."""
+        return [stage.watermarks for stage in self._stages.values() if stage.watermarks is not None]
 
     # --- one stage -------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from containers.agent.alignment import Aligner
 from containers.agent.async_engine import AsyncEngine
 from containers.agent.metrics import Meter
 from containers.agent.progress import ProgressReport, ProgressReporter
+from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
 from containers.errors import StateElsewhere
 from containers.state.backup import Backup
@@ -175,7 +176,8 @@ class StageRunner:
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
-    backups; `trigger`: the shortest time from one batch to the next."""
+    backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
+    batch to the next."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -183,6 +185,7 @@ class StageContext:
     reporter: ProgressReporter
     new_aligner: Callable[[StageStart], Aligner | None]
     new_backup: Callable[[StageStart], Backup | None]
+    new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
 
 
 class Stage:
@@ -197,6 +200,7 @@ class Stage:
         self.runner: StageRunner | None = None
         self.backup: Backup | None = None
         self.aligner = context.new_aligner(start)
+        self.watermarks = context.new_watermarks(start)
         self.meter = Meter(start, lambda: self.runner.restarts if self.runner else 0, context.trigger, context.clock)
         self.running = False
         self.started = asyncio.Event()
@@ -276,6 +280,8 @@ class Stage:
     def on_batch(self, batch: Batch) -> None:
         if self.aligner is not None:
             self.aligner.committed(batch.batch, batch.event_time_max)
+        if self.watermarks is not None:
+            self.watermarks.committed(batch)
         if self.backup is not None:
             self.backup.committed(batch.batch)
         metrics = self.meter.committed(batch) if self.running else None

@@ -14,10 +14,13 @@ from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
 from coordinator.fleet.stage_metrics import StageReport
 from coordinator.runs.tasks import StageStart
+from coordinator.runs.watermarks import StageReport as WatermarkReport
+from coordinator.runs.watermarks import StreamCap
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
+from sluice.core.watermarks import FeederProgress, ProgressSource
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -138,6 +141,47 @@ async def report_event_time(
     )
     lead = None if decision.lead is None else decision.lead.total_seconds()
     return wire_agents.EventTimeReply(wait=decision.wait, lead_seconds=lead, waits_for=decision.waits_for)
+
+
+@router.post("/runs/{runId}/watermarks")
+async def report_watermarks(run_id: RunIdPath, body: wire_agents.WatermarksRequest, parts: PartsDep) -> wire_agents.WatermarksReply:
+    """Report how far a container's stages have come that write or read an intermediate stream. The answer says how far the watermarks of
+    those that read one may rise."""
+    reports = {(TaskName(each.task), StageName(each.stage)): _watermark_report(each) for each in body.stages}
+    answer = await parts.watermarks.report(RunId(run_id), reports)
+    return wire_agents.WatermarksReply(
+        stages=tuple(
+            wire_agents.StageCap(task=task, stage=stage, streams=tuple(_stream_cap(each) for each in caps))
+            for (task, stage), caps in answer.caps.items()
+        ),
+        refused=tuple(
+            wire_agents.RefusedStage(task=task, stage=stage, generation=generation) for (task, stage), generation in answer.refused
+        ),
+    )
+
+
+def _watermark_report(body: wire_agents.StageWatermark) -> WatermarkReport:
+    progress = None
+    if body.source is not None:
+        progress = FeederProgress(body.event_time, timedelta(seconds=body.delay_seconds), ProgressSource(body.source), body.pending)
+    return WatermarkReport(Generation(body.generation), progress, body.watermark, body.late_rows)
+
+
+def _stream_cap(cap: StreamCap) -> wire_agents.StreamCap:
+    return wire_agents.StreamCap(
+        system=cap.stream.system,
+        stream=cap.stream.stream,
+        steps=tuple(
+            wire_agents.StepBody(
+                event_time=step.event_time,
+                delay_seconds=step.delay.total_seconds(),
+                ends=wire_body.offsets_body(step.ends),
+                exact=step.exact,
+            )
+            for step in cap.steps
+        ),
+        held_by=tuple(map(str, cap.held_by)),
+    )
 
 
 @router.post("/runs/{runId}/tasks/{task}/release", status_code=204)

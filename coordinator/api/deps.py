@@ -26,6 +26,7 @@ from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
+from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.gc import Collection
@@ -76,6 +77,7 @@ class Parts:
     runs: Runs
     tasks: Tasks
     alignment: AlignmentCoordinator
+    watermarks: WatermarkCoordinator
     registrations: Registrations
     models: JobModels
     leases: Leases
@@ -115,6 +117,7 @@ class Versioning:
     watch: PartitionMonitor
     blob_stores: BlobStores
     standbys: Standbys
+    watermarks: WatermarkCoordinator
 
 
 async def get_versioning(request: Request) -> Versioning:

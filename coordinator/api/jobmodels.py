@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from coordinator.api.agents import stage_snapshot
-from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, PartsDep, RunIdPath
+from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, PartsDep, RunIdPath, Versioning
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.rollout import AdoptionReport, Version
 from coordinator.jobmodels.standby import StandbyPlan
@@ -33,12 +33,16 @@ async def plan_versions(body: wire_jobmodels.PlanRequest, ours: JobModelsDep) ->
     counts = hypothetical(run, body.streams)
     as_it_is = await ours.versions.propose(run.run_id, ModelChange(counts=counts))
     if body.containers is None:
-        return plan_reply(as_it_is, ours.blob_stores)
+        return _with_warnings(plan_reply(as_it_is, ours.blob_stores), ours)
     try:
         wanted = ModelChange(containers=body.containers, counts=counts)
-        return plan_reply(await ours.versions.propose(run.run_id, wanted), ours.blob_stores)
+        return _with_warnings(plan_reply(await ours.versions.propose(run.run_id, wanted), ours.blob_stores), ours)
     except BadPlacement as error:
         return refused_reply(as_it_is, body.containers, str(error), ours.blob_stores)
+
+
+def _with_warnings(reply: wire_jobmodels.PlanReply, ours: Versioning) -> wire_jobmodels.PlanReply:
+    return reply.model_copy(update={"warnings": (*reply.warnings, *ours.watermarks.missing_event_times(RunId(reply.run_id)))})
 
 
 @router.patch("/runs/{runId}")

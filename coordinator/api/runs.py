@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import Proposed
 from coordinator.runs.lag import Lag
 from coordinator.runs.runs import RunDetails
+from coordinator.runs.watermarks import LateRows, StreamWatermark
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
@@ -78,6 +79,9 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
         reports=parts.stage_metrics.of_run(RunId(run_id)),
         lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
+        watermarks=parts.watermarks.streams(RunId(run_id)),
+        late_rows=parts.watermarks.late_rows(RunId(run_id)),
+        missing_event_times=parts.watermarks.missing_event_times(RunId(run_id)),
     )
     return run_detail(described, parts.connections, memory, parts.blob_stores)
 
@@ -220,13 +224,16 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
 @dataclass(frozen=True, slots=True)
 class InMemory:
     """What the coordinator knows about a run without its database: the remaining leases, the event times of aligned stages, the last
-    reports, the lag of stages, and when the newest snapshot of each stage was reported."""
+    reports, the lag of stages, when the newest snapshot of each stage was reported, and how far watermarks may rise."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
     event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
     reports: Stages
     lag: Lag
     backed_up: Mapping[StageKey, datetime]
+    watermarks: Sequence[StreamWatermark] = ()
+    late_rows: Mapping[tuple[TaskName, StageName], LateRows] = field(default_factory=dict)
+    missing_event_times: Sequence[str] = ()
 
 
 def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
@@ -256,6 +263,7 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
             for pid, held in sorted(described.backoffs.items())
         )
     }
+    fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
     fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
     fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
     return wire_runs.RunDetail.model_validate(fields)
@@ -304,6 +312,7 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
 def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
     event_time = memory.event_times.get((row.stage, row.task))
     lag = memory.lag.get((row.task, row.stage))
+    late = memory.late_rows.get((row.task, row.stage), LateRows())
     return wire_runs.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
@@ -314,6 +323,22 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         lag=lag,
         metrics=_metrics(memory.reports.get((row.task, row.stage)), owner, lag),
         snapshot_at=None if row.head is None else memory.backed_up.get(row.key),
+        late_rows=late.rows,
+        late_rows_given_up=late.given_up,
+        late_rows_at=late.last_at,
+    )
+
+
+def _stream_watermark(found: StreamWatermark) -> wire_runs.StreamWatermark:
+    return wire_runs.StreamWatermark(
+        system=found.stream.system,
+        stream=found.stream.stream,
+        event_time=found.event_time,
+        newest=found.newest,
+        lag_seconds=None if found.lag is None else found.lag.total_seconds(),
+        held_by=tuple(wire_runs.WatermarkHolder(task=each.feeder.task, stage=each.feeder.stage, why=each.why) for each in found.held_by),
+        held_seconds=found.held_for.total_seconds(),
+        error=found.error,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
@@ -144,6 +145,73 @@ class EventTimeReply(RenamedReply):
     wait: bool
     lead_seconds: float | None
     waits_for: tuple[str, ...]
+
+
+Seconds = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
+
+
+class StageWatermark(Body):
+    """A stage of a task that writes or reads an intermediate stream. `eventTime`, `delaySeconds`, `source`, `pending`: its progress as a
+    feeder, see `FeederProgress`; `source` is null before that is known. `watermark`: of its last planned batch. `lateRows`: how many rows
+    its query has dropped as late since the container acquired the task."""
+
+    task: Annotated[str, Field(min_length=1, max_length=1000, pattern=NO_NUL)]
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    stage: Name
+    event_time: Utc | None = None
+    delay_seconds: Seconds = 0
+    source: Literal["watermark", "column", "none"] | None = None
+    pending: bool = False
+    watermark: Utc | None = None
+    late_rows: Offset = 0
+
+
+class WatermarksRequest(Body):
+    """The stages of a container that write or read an intermediate stream."""
+
+    stages: Annotated[tuple[StageWatermark, ...], Field(max_length=10_000)]
+
+
+class StepBody(Reply):
+    """See `WatermarkStep`. `eventTime` null: no feeder holds the watermark."""
+
+    event_time: datetime | None
+    delay_seconds: float
+    ends: tuple[SspOffset, ...]
+    exact: bool = False
+
+
+class StreamCap(Reply):
+    """The steps of an intermediate stream, oldest first, with the ends of the partitions that the task reads. `heldBy`: the feeders that
+    hold the watermark, as "<task>/<stage>"."""
+
+    system: str
+    stream: str
+    steps: tuple[StepBody, ...]
+    held_by: tuple[str, ...] = ()
+
+
+class StageCap(Reply):
+    """What limits the watermark of a stage: one entry for each intermediate stream that it reads."""
+
+    task: str
+    stage: str
+    streams: tuple[StreamCap, ...]
+
+
+class RefusedStage(Reply):
+    """A stage that was reported under a generation which is not that of the task's owner."""
+
+    task: str
+    stage: str
+    generation: int
+
+
+class WatermarksReply(Reply):
+    """`stages`: those of the request that read intermediate streams."""
+
+    stages: tuple[StageCap, ...]
+    refused: tuple[RefusedStage, ...] = ()
 
 
 def step_name(step: Step) -> StepName | None:

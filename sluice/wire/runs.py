@@ -135,7 +135,8 @@ class StageProgress(RenamedReply):
     """The last committed batch of a stage of a task, as its container reported it. `lag`: the records between it and the ends of the
     streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
     stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
-    none."""
+    none. `lateRows`: rows that it has dropped as late behind an intermediate stream, as far as the coordinator knows; `lateRowsGivenUp`:
+    those dropped after a writer was not waited for (`idle_feeder_seconds`); `lateRowsAt`: when some were reported last."""
 
     stage: str
     lineage: str
@@ -146,6 +147,33 @@ class StageProgress(RenamedReply):
     lag: int | None = None
     metrics: StageMetricsReply | None = None
     snapshot_at: datetime | None = None
+    late_rows: int = 0
+    late_rows_given_up: int = 0
+    late_rows_at: datetime | None = None
+
+
+class WatermarkHolder(Reply):
+    """A stage of a task that the watermark waits for, and why, as part of a sentence."""
+
+    task: str
+    stage: str
+    why: str
+
+
+class StreamWatermark(Reply):
+    """How far the watermarks behind an intermediate stream may rise, as of the last report of its writers. `eventTime`: as far as the
+    newest step allows, before delays are taken off; `newest`: the newest event time that one of the writers has reached; `lagSeconds`: the
+    difference. `heldBy`: the tasks that the watermark waits for; `heldSeconds`: for how long their progress has not risen. `error`: why
+    there is no further step although nobody holds it."""
+
+    system: str
+    stream: str
+    event_time: datetime | None
+    newest: datetime | None
+    lag_seconds: float | None
+    held_by: tuple[WatermarkHolder, ...]
+    held_seconds: float
+    error: str = ""
 
 
 class TaskReply(Reply):
@@ -257,7 +285,9 @@ class RunDetail(RunReply):
     State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it. `garbageGraceSeconds`: how long a
     blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job that failed after a flush began;
     readers of intermediate streams skip what they wrote. `failedOverSlots`: slots whose tasks a fail-over has reassigned.
-    `crashLoopBackoff`: slots that may not register yet."""
+    `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each intermediate stream whose writers have reported
+    since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
+    """
 
     server_time: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
@@ -270,6 +300,8 @@ class RunDetail(RunReply):
     watched: tuple[WatchedStream, ...] = ()
     failed_over_slots: tuple[str, ...] = ()
     crash_loop_backoff: tuple[CrashLoopingSlot, ...] = ()
+    watermarks: tuple[StreamWatermark, ...] = ()
+    missing_event_times: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 
