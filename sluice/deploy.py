@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import CellType, CodeType, FunctionType, ModuleType
 
 from pydantic import ValidationError
 
@@ -11,8 +13,11 @@ from sluice.client import CoordinatorClient
 from sluice.core.errors import BadJobFile, BadSettings
 from sluice.core.ids import RunId
 from sluice.core.placement import slots
+from sluice.core.watermarks import event_time_missing
 from sluice.job import Job, load_job
 from sluice.wire import runs as wire_runs
+
+log = logging.getLogger(__name__)
 
 
 def job_request(
@@ -21,6 +26,8 @@ def job_request(
     """The request that deploys the job of a file. `config` has KEY=VALUE, `bind` NAME=SYSTEM[:STREAM]. Raises BadJobFile, BadSettings,
     BadPlacement."""
     job = load_job(job_file)
+    for warning in missing_event_times(job):
+        log.warning("%s", warning)
     return checked_request(job, containers, start, system, config_of(config), bound_names(job, bind))
 
 
@@ -88,6 +95,52 @@ def deploy_request(
             "config": config,
         }
     )
+
+
+def missing_event_times(job: Job) -> Sequence[str]:
+    """A sentence for each stage that writes an intermediate stream and tells nobody how far it is in event time: its function, and what it
+    calls in the job's own modules, neither names `withWatermark` nor passes `event_time`."""
+    intermediates = {each.name for each in job.intermediates}
+    return [
+        event_time_missing(declared.stage.name, written)
+        for declared in job.stages
+        if (written := sorted(intermediates.intersection(declared.stage.writes))) and not _names_event_time(declared.function, job)
+    ]
+
+
+def _names_event_time(function: object, job: Job) -> bool:
+    seen: set[int] = set()
+    waiting = [function]
+    while waiting:
+        found = waiting.pop()
+        if not isinstance(found, FunctionType) or id(found) in seen or not _is_of(found, job):
+            continue
+        seen.add(id(found))
+        names = {name for code in _codes(found.__code__) for name in code.co_names}
+        keywords = {name for code in _codes(found.__code__) for const in code.co_consts if isinstance(const, tuple) for name in const}
+        if "withWatermark" in names or "event_time" in keywords:
+            return True
+        named = [found.__globals__[name] for name in names if name in found.__globals__]
+        waiting += named
+        waiting += [getattr(module, name, None) for module in named if isinstance(module, ModuleType) for name in names]
+        waiting += [cell.cell_contents for cell in found.__closure__ or () if cell != _EMPTY_CELL]
+    return False
+
+
+_EMPTY_CELL = CellType()
+
+
+def _codes(code: CodeType) -> Iterable[CodeType]:
+    """The code and that of the functions inside it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _is_of(function: FunctionType, job: Job) -> bool:
+    """Whether the function is of the job file, or of a module beside it."""
+    return job.directory is None or Path(function.__code__.co_filename).is_relative_to(job.directory)
 
 
 async def deploy(url: str, request: wire_runs.RunRequest) -> RunId:

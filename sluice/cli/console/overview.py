@@ -17,6 +17,9 @@ from sluice.wire import runs as wire_runs
 N = TypeVar("N", int, float)
 
 OLD_REPORT = timedelta(minutes=5)
+LATE_ROWS_FOR = timedelta(hours=1)
+"""For how long dropped rows are a problem."""
+
 NAMED = 5
 """How many tasks a problem lists; further ones are counted."""
 
@@ -32,6 +35,7 @@ class StageOverview(wire_body.RenamedReply):
     watermark_lag_seconds: float | None
     report_age_seconds: float | None
     backup_age_seconds: float | None
+    late_rows: int = 0
 
 
 class RunOverview(wire_body.RenamedReply):
@@ -51,6 +55,8 @@ class RunOverview(wire_body.RenamedReply):
     tasks_owned: int
     stages: tuple[StageOverview, ...]
     problems: tuple[str, ...]
+    watermarks: tuple[wire_runs.StreamWatermark, ...] = ()
+    missing_event_times: tuple[str, ...] = ()
 
 
 class UnreadRun(wire_body.Reply):
@@ -103,6 +109,8 @@ def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timede
         tasks_owned=sum(1 for task in run.tasks if task.holder),
         stages=tuple(_stage(stage.name, _progress(run, stage.name), at) for stage in run.stages),
         problems=tuple(_problems(run, at, old_report)),
+        watermarks=run.watermarks,
+        missing_event_times=run.missing_event_times,
     )
 
 
@@ -131,6 +139,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
         backup_age_seconds=_most(backup_age(each, at) for each in progress),
+        late_rows=sum(each.late_rows for each in progress),
     )
 
 
@@ -194,6 +203,7 @@ def _problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> 
         yield f"{live} of {run.containers} containers are live"
     yield from _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _of_its_model(run, at - old_report)
+    yield from _of_watermarks(run, at, old_report)
     for stage in run.stages:
         late = [task.task for task in run.tasks if task.holder and _is_late(task, stage.name, run, at - old_report)]
         yield from _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
@@ -213,6 +223,32 @@ def _of_its_model(run: wire_runs.RunDetail, before: datetime) -> Iterable[str]:
         late = sorted(each.processor_id for each in run.adoption.outdated if each.since < before)
         if late:
             yield f"still not at version {run.adoption.version} of the job model: slot {', '.join(late[:NAMED])}"
+
+
+def _of_watermarks(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> Iterable[str]:
+    """Watermarks that wait for a task for too long, and rows that were dropped as late."""
+    for each in run.watermarks:
+        if each.error:
+            yield f"the watermark behind {each.system}.{each.stream} stays where it is: {each.error}"
+        elif each.held_by and each.held_seconds >= old_report.total_seconds():
+            yield waits(each)
+    for stage in run.stages:
+        late = [(task.task, each) for task in run.tasks for each in task.stages if each.stage == stage.name and each.late_rows]
+        recent = [each.late_rows_at for _, each in late if each.late_rows_at is not None and each.late_rows_at > at - LATE_ROWS_FOR]
+        if recent:
+            rows, given_up = sum(each.late_rows for _, each in late), sum(each.late_rows_given_up for _, each in late)
+            cause = f", {given_up} of them behind a task that was not waited for" if given_up else ""
+            yield from _counted(f"of stage {stage.name} dropped {rows} rows as late{cause}", [task for task, _ in late])
+
+
+def waits(watermark: wire_runs.StreamWatermark) -> str:
+    """Which tasks a watermark waits for, and why the first."""
+    first = watermark.held_by[0]
+    rest = f", and for {len(watermark.held_by) - 1} more" if len(watermark.held_by) > 1 else ""
+    return (
+        f"the watermark behind {watermark.system}.{watermark.stream} has not risen for {watermark.held_seconds:.0f} s: it waits for "
+        f"{first.task}/{first.stage} ({first.why}){rest}"
+    )
 
 
 def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:

@@ -37,7 +37,17 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
     lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
     parts.append(Text(f"  containers  {run.containers_live}/{run.containers} live{lease}"))
     parts.append(Text(f"  tasks       {run.tasks_owned}/{run.tasks} owned"))
+    parts += [Text(f"  watermark   {shown(line)}") for line in _watermarks(run)]
     return Group(*parts, *_problems(run.problems), Text(""), stages_table(run.stages, width))
+
+
+def _watermarks(run: RunOverview) -> Iterable[str]:
+    """A line for each intermediate stream behind which the watermark waits for a task, and for each stage that could tell how far it is."""
+    yield from run.missing_event_times
+    for each in run.watermarks:
+        if each.held_by:
+            lag = "" if each.lag_seconds is None else f", {duration(each.lag_seconds)} behind the newest"
+            yield f"behind {each.system}.{each.stream} waits for {each.held_by[0].task}/{each.held_by[0].stage}{lag}: {each.held_by[0].why}"
 
 
 def status_page(status: StatusReply, at: datetime, width: int | None) -> RenderableType:

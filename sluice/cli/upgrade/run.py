@@ -44,7 +44,7 @@ from sluice.clock import SystemClock
 from sluice.core.drain import Phase
 from sluice.core.errors import ClientError, CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining
 from sluice.core.ids import RunId
-from sluice.deploy import check_job
+from sluice.deploy import check_job, missing_event_times
 from sluice.job import load_job
 from sluice.wire import drains as wire_drains
 from sluice.wire import runs as wire_runs
@@ -322,6 +322,8 @@ class Checks:
         self._options = options
         self._old = load_job(options.local.old) if options.local is not None and options.local.old is not None else None
         self.job = load_job(options.job_file)
+        for warning in missing_event_times(self.job):
+            say(f"! {warning}")
 
     async def look(self) -> tuple[UpgradeStatus, wire_runs.RunRequest]:
         """The state of the job, and the request of the new version."""

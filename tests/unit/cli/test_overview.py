@@ -179,3 +179,34 @@ def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
 def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
     behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
     assert problems(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told
+
+
+def held(**changes: Any) -> dict[str, Any]:
+    holder = {"task": "Partition 1", "stage": "route", "why": "no container owns it"}
+    told = {"system": "log", "stream": "mid", "event_time": NOON, "newest": NOON, "lag_seconds": 0.0, "held_by": (holder,)}
+    return told | {"held_seconds": 301.0} | changes
+
+
+def test_a_watermark_that_has_waited_for_long_is_a_problem_and_names_the_task() -> None:
+    assert problems(watermarks=(held(),)) == [
+        "the watermark behind log.mid has not risen for 301 s: it waits for Partition 1/route (no container owns it)"
+    ]
+    assert problems(watermarks=(held(held_seconds=40.0),)) == []
+    assert problems(watermarks=(held(held_by=(), held_seconds=0.0),)) == []
+
+
+def test_a_watermark_whose_stream_cannot_be_read_is_a_problem() -> None:
+    assert problems(watermarks=(held(held_by=(), error="the ends of log.mid are not known: gone"),)) == [
+        "the watermark behind log.mid stays where it is: the ends of log.mid are not known: gone"
+    ]
+
+
+def test_rows_that_were_dropped_as_late_are_a_problem_for_an_hour() -> None:
+    dropped = only_stage(late_rows=12, late_rows_at=ago(minutes=59))
+    assert problems(**dropped) == ["1 task of stage route dropped 12 rows as late: Partition 0"]
+    assert problems(**only_stage(late_rows=12, late_rows_at=ago(minutes=61))) == []
+    apart = only_stage(late_rows=12, late_rows_given_up=5, late_rows_at=NOON)
+    assert problems(**apart) == [
+        "1 task of stage route dropped 12 rows as late, 5 of them behind a task that was not waited for: Partition 0"
+    ]
+    assert overview(detail(**apart), NOON).stages[0].late_rows == 12
