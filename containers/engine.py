@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from sluice.core.drain import Effect
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId, TaskName
 from sluice.core.snapshot import Snapshot
@@ -60,6 +61,8 @@ class StageStart:
     marked with it. "" while the stage runs."""
     failed_drains: Sequence[str] = ()
     """Readers of intermediate streams skip what was written under these drains."""
+    kept_operators: Sequence[str] | None = None
+    """The stateful operators whose state a drain has kept for this start; None if there is no such drain."""
     snapshot: Snapshot | None = None
     """What its checkpoint is restored from when this disk has none that is as new."""
 
@@ -77,6 +80,15 @@ class StateSize:
     memory_bytes: int
     disk_bytes: int
     dropped_late: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulOperator:
+    """An operator, named as in the DataFrame API, what a flush does to its state, and why it cannot empty it, if it cannot."""
+
+    operator: str
+    effect: Effect
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,8 @@ class Batch:
     """How far the query has come as a feeder of the intermediate streams that it writes; None if it writes none."""
     delays: Mapping[StreamId, timedelta] = field(default_factory=dict)
     """The largest delay of a `withWatermark` above each stream that the query reads."""
+    operators: Sequence[StatefulOperator] | None = None
+    """All stateful operators of the query; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,15 @@ class Emptied:
     operators_left: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A stage that has read the rest of its input and keeps its state: the last batch (-1 for none), and its stateful operators as text,
+    from the sink to the sources."""
+
+    batch: int
+    operators: Sequence[str] = ()
+
+
 class Engine(Protocol):
     def open(self, callbacks: Callbacks) -> None:
         """Start the session; seconds. Called once, first."""
@@ -132,8 +155,8 @@ class Engine(Protocol):
     def start(self, start: StageStart) -> tuple[str, Any]:
         """Call the stage's function and start its query. Returns a token, unique for each start, and the query.
 
-        Raises StateElsewhere (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, and what the user's
-        function raises.
+        Raises StateElsewhere (also for a checkpoint that a drain has flushed), CheckpointUnreadable, LeaseLost, OperatorsDiffer if the
+        query has other operators than `start.kept_operators`, and what the user's function raises.
         """
         ...
 
@@ -171,6 +194,11 @@ class Engine(Protocol):
         those of the call before. Until the first call, and for a stream without a step that the query has passed, the watermark stays at
         that of the last planned batch. None: the coordinator knows no caps, and nothing limits the watermark. Also for a query that has
         not started. Any thread; does not block."""
+        ...
+
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        """Read up to these ends, and leave the state as it is. The query is stopped or paused, and stays so; it may go on afterwards. May
+        be interrupted anywhere and repeated. Raises what `start` raises."""
         ...
 
     def check(self) -> None:

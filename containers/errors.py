@@ -11,6 +11,10 @@ class StateElsewhere(ClientError):
     """The task's state is not on this disk."""
 
 
+class OperatorsDiffer(ClientError):
+    """The version has other stateful operators than the state that a drain has kept."""
+
+
 class PathNotShared(ClientError):
     """A directory that the executors must share with the driver is not the same one for all of them."""
 

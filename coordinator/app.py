@@ -157,7 +157,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id)
     drain_watch = DrainDeadlines(store, drains, clock)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
-    deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores)
+    deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics)
     runs = Runs(store, models, notices, clock, crash_loop)
     versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))

@@ -26,7 +26,7 @@ from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
-from sluice.core.drain import Phase, Step
+from sluice.core.drain import Mode, Phase, Step
 from sluice.core.expansion import Verdict
 from sluice.core.ids import StageName
 from sluice.core.lifecycle import RunState
@@ -224,9 +224,11 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
         "sluice_drain_stages", "Stages of tasks by the last step that they have taken.", labels=["sluice_job", "step"]
     )
     late = GaugeMetricFamily("sluice_drain_late", "1 if a drain is past its soft deadline or its phase's budget.", labels=["sluice_job"])
+    keeps = GaugeMetricFamily("sluice_drain_keeps_state", "1 if a drain keeps the state, 0 if it empties it.", labels=["sluice_job"])
     now = clock.now()
     for each in watch.active:
         job = each.drain.job
+        keeps.add_metric([job], float(each.drain.mode is Mode.KEEP_STATE))
         seconds.add_metric([job, each.drain.phase.value], (now - each.drain.entered_at).total_seconds())
         for step in Step:
             stages.add_metric([job, step.name.lower()], each.steps.get(step, 0))
@@ -234,7 +236,7 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
     ended = CounterMetricFamily("sluice_drains", "Finished drains by outcome.", labels=["phase"])
     for phase in (each for each in Phase if each.over):
         ended.add_metric([phase.value], watch.outcomes.get(phase, 0))
-    yield from (seconds, stages, late, ended)
+    yield from (seconds, stages, late, keeps, ended)
 
 
 def of_snapshots(snapshots: Snapshots, lag: LagMonitor, clock: Clock) -> Iterable[Metric]:

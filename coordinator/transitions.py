@@ -16,7 +16,7 @@ from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
-from sluice.core.errors import Bug, LeaseLost, UnknownRun, UnknownTask
+from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
 from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
 from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
@@ -114,6 +114,9 @@ log = logging.getLogger(__name__)
 KEPT_AFTER_FAILURE = timedelta(days=30)
 """How long the checkpoints to which a failed drain rolled back stay pinned, so that the failure can be investigated."""
 
+KEPT_AFTER_DRAIN = timedelta(days=30)
+"""How long the commits of a drain that kept the state stay pinned. Until then a run can start with them once more (start "drained")."""
+
 _STARTED_AT = {Phase.STOPPING: "stopping_at", Phase.FLUSHING: "flushing_at", Phase.COMMITTING: "committing_at"}
 
 
@@ -177,12 +180,31 @@ async def add_drain_notice(tx: WriteTransaction, drain: DrainRow, now: datetime,
     await tx.runs.add_notice(drain.run_id, "DRAIN", now, detail)
 
 
+async def check_keeps_state(tx: ReadTransaction, run: RunRow) -> None:
+    """Raises OutdatedContainers if a live container of the run would empty its state in any drain."""
+    live = [each for each in await tx.fleet.containers(run.run_id) if each.state is ContainerState.LIVE and not each.can_keep_state]
+    if live:
+        named = ", ".join(each.execution_id for each in live[:5]) + (f" and {len(live) - 5} more" if len(live) > 5 else "")
+        raise OutdatedContainers(
+            f"{named}: of a release that empties the state in every drain; restart the containers of run {run.run_id} with this one first"
+        )
+
+
 async def pin(tx: WriteTransaction, drain: DrainRow, row: DrainStageRow, now: datetime) -> None:
     """Pin the checkpoint that the stage reported, instead of an older one of the same drain."""
     assert row.pinned is not None
     await tx.snapshots.put_pin(
         PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.pinned, "to roll back to if the drain fails", now)
     )
+
+
+async def pin_kept(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
+    """Pin the last commits of a drain that has kept the state: a later run may have to return to them."""
+    await unpin(tx, drain, now)
+    for row in await tx.drains.stages(drain.drain_id):
+        if row.committed is not None:
+            why, until = "state that the drain has kept", now + KEPT_AFTER_DRAIN
+            await tx.snapshots.put_pin(PinRow(pin_id(drain.drain_id), drain.job, row.task, row.stage, row.committed, why, now, until))
 
 
 async def unpin(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
@@ -193,13 +215,13 @@ async def unpin(tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
 
 async def cancel(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
     """The run continues as before the drain. Raises NotCancellable."""
-    return await _undo(tx, run, drain, cancelled(drain.phase), reason, now)
+    return await _undo(tx, run, drain, cancelled(drain.phase, drain.mode), reason, now)
 
 
 async def fail(tx: WriteTransaction, run: RunRow, drain: DrainRow, reason: str, now: datetime) -> tuple[RunRow, DrainRow]:
-    """Before the flush the run continues as before the drain. Afterwards it stops, and the next owners of its tasks restore the pinned
-    checkpoints."""
-    if drain.phase.can_go_back:
+    """Before the flush, and if the drain keeps the state, the run continues as before the drain. Otherwise it stops, and the next owners
+    of its tasks restore the pinned checkpoints."""
+    if drain.phase.can_go_back(drain.mode):
         return await _undo(tx, run, drain, Phase.FAILED, reason, now)
     left = await _roll_back(tx, drain)
     full_reason = f"{reason}; {left} stages have no checkpoint to roll back to" if left else reason
@@ -241,7 +263,7 @@ async def abandon_drain(tx: WriteTransaction, run: RunRow, reason: str, now: dat
     if run.state is not RunState.DRAINING:
         return run
     drain = await drain_of(tx, run)
-    after, _ = await (cancel if drain.phase.can_go_back else fail)(tx, run, drain, reason, now)
+    after, _ = await (cancel if drain.phase.can_go_back(drain.mode) else fail)(tx, run, drain, reason, now)
     return after
 
 

@@ -30,6 +30,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from sluice.core.drain import Mode
 from sluice.core.errors import ClientError, CoordinatorUnreachable, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
@@ -176,9 +177,10 @@ class CoordinatorClient:
         headers = actor_headers() | ({} if replaces is None else {wire_body.REPLACES_HEADER: str(replaces)})
         return await self._read(wire_runs.RunReply, "POST", "/runs", request, headers=headers)
 
-    async def plan_run(self, request: wire_runs.RunRequest) -> wire_runs.RunPlanReply:
-        """What deploying this would create. Changes nothing."""
-        return await self._read(wire_runs.RunPlanReply, "POST", "/runs/plan", request)
+    async def plan_run(self, request: wire_runs.RunRequest, after: Mode = Mode.DEFAULT) -> wire_runs.RunPlanReply:
+        """What deploying this would create, with the start "drained" `after` a drain of that mode. Changes nothing."""
+        query = {} if after is Mode.DEFAULT else {"drainMode": after.value}
+        return await self._read(wire_runs.RunPlanReply, "POST", "/runs/plan", request, params=query)
 
     async def request_of(self, run_id: RunId) -> wire_runs.RunRequest:
         """The request that created a run."""

@@ -35,6 +35,7 @@ from containers.state.standby import Standby
 from sluice.blobs.port import BlobStore
 from sluice.client import CoordinatorClient, Refused
 from sluice.clock import Clock
+from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
 from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
@@ -171,6 +172,7 @@ class Agent:
             execution_container_id=self._settings.id,
             host=self._settings.host,
             metrics_address=self._metrics_server.address if self._metrics_server else None,
+            drain_modes=tuple(Mode),
         )
         sent = self._clock.elapsed()
 

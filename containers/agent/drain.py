@@ -14,12 +14,12 @@ from typing import TypeVar
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.agent.queries import Queries
 from containers.agent.stage import Stage
-from containers.engine import Emptied
+from containers.engine import Emptied, Kept
 from containers.state.checkpoint import inspect, read_offset_log
 from containers.state.context import StateContext
 from containers.state.offsetlog import positions_in
 from sluice.client import CoordinatorClient, Refused
-from sluice.core.drain import Phase
+from sluice.core.drain import Mode, Phase
 from sluice.core.errors import Unavailable
 from sluice.core.ids import RunId, Ssp, StageName
 from sluice.core.snapshot import CommitId
@@ -44,11 +44,13 @@ class DrainEnded(Exception):
 
 
 class Drain:
-    """One drain, as this container knows it. `flushed`: the stages that every task has flushed; None until that is known, in FLUSHING.
-    `catch_up`: offsets up to which stages must read before they flush. Waits raise DrainEnded when the drain ends."""
+    """One drain, as this container knows it. `mode`: whether it empties the state or keeps it. `flushed`: the stages that every task has
+    flushed; None until that is known, in FLUSHING. `catch_up`: offsets up to which stages must read before they flush. Waits raise
+    DrainEnded when the drain ends."""
 
-    def __init__(self, uuid: str, phase: Phase) -> None:
+    def __init__(self, uuid: str, phase: Phase, mode: Mode) -> None:
         self.uuid = uuid
+        self.mode = mode
         self.phase = phase
         self.flushed: frozenset[str] | None = None
         self.catch_up: Mapping[Ssp, int] = {}
@@ -118,8 +120,8 @@ class DrainParticipant:
     def begin(self, drain: wire_runs.DrainOfRun | None) -> None:
         """Take part in the drain that the run is under, if there is one."""
         if drain is not None and not drain.phase.over and self._drain is None:
-            log.info("drain %s: %s", drain.uuid, drain.phase)
-            self._drain = Drain(drain.uuid, drain.phase)
+            log.info("drain %s, mode %s: %s", drain.uuid, drain.mode, drain.phase)
+            self._drain = Drain(drain.uuid, drain.phase, Mode(drain.mode))
             self._on_begin()
 
     def advance(self, notice: wire_drains.DrainNotice) -> None:
@@ -154,7 +156,7 @@ class DrainParticipant:
 
     async def run(self, queries: Queries, stages: Sequence[Stage]) -> bool:
         """Take part with the stages of a task, in the order of the chain, until the drain ends. False if it ended before anything was
-        flushed, so that the task resumes. Raises what the engine and backups raise, and LeaseLost."""
+        emptied, so that the task resumes. Raises what the engine and backups raise, and LeaseLost."""
         drain = self._drain
         if drain is None:
             return False
@@ -167,10 +169,10 @@ class DrainParticipant:
                     await self._reread(drain)
                     await asyncio.sleep(RETRY_STEP.total_seconds())
         except DrainEnded:
-            if drain.phase is Phase.DRAINED or (drain.phase is Phase.FAILED and await self._flushed_anything(drain)):
+            if drain.phase is Phase.DRAINED or (drain.phase is Phase.FAILED and await self._emptied_anything(drain)):
                 return True
         if self._drain is drain:
-            log.info("drain %s ended before anything was flushed: the queries resume", drain.uuid)
+            log.info("drain %s ended before anything was emptied: the queries resume", drain.uuid)
             self._drain = None
             self._on_end()
         return False
@@ -198,9 +200,14 @@ class DrainParticipant:
         feeders = self._feeders[stage.start.declared.stage.name]
         await drain.until(lambda: drain.flushed is not None and drain.flushed.issuperset(feeders))
         await self._report(drain, stage, "flushing")
-        start = replace(stage.start, drain=drain.uuid)
+        start = stage.start if drain.mode is Mode.KEEP_STATE else replace(stage.start, drain=drain.uuid)
         ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start))))
         ends |= {ssp: offset for ssp, offset in drain.catch_up.items() if ssp in start.starts}
+        if drain.mode is Mode.KEEP_STATE:
+            kept: Kept = await queries.engine.run_for(start.task, lambda engine: engine.keep(start, ends))
+            await self._report(drain, stage, "flushed", kept=kept)
+            log.info("%s keeps its state after batch %d", stage.name, kept.batch)
+            return
         emptied: Emptied = await queries.engine.run_for(start.task, lambda engine: engine.empty(start, ends))
         await self._report(drain, stage, "flushed", emptied=emptied)
         left = f", {emptied.rows_left} rows stay: {', '.join(emptied.operators_left)}" if emptied.rows_left else ""
@@ -219,6 +226,7 @@ class DrainParticipant:
         step: wire_agents.StepName,
         checkpoint: CommitId | None = None,
         emptied: Emptied | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """Report a step until the coordinator has answered. Raises Refused, LeaseLost."""
         batch, offsets = await self._state.in_thread(lambda: self._position(stage))
@@ -231,6 +239,7 @@ class DrainParticipant:
             checkpoint_id=checkpoint,
             leftover_rows=None if emptied is None else emptied.rows_left,
             leftover_operators=() if emptied is None else tuple(emptied.operators_left),
+            operators=None if kept is None else tuple(kept.operators),
         )
         name = stage.start.declared.stage.name
         reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body))
@@ -277,8 +286,10 @@ class DrainParticipant:
         if drain.changes == changes:  # otherwise a notice has come meanwhile, which is newer
             drain.set(detail.phase, _flushed_in(detail), wire_body.offsets_of(detail.catch_up))
 
-    async def _flushed_anything(self, drain: Drain) -> bool:
-        """Whether FLUSHING had begun when the drain failed."""
+    async def _emptied_anything(self, drain: Drain) -> bool:
+        """Whether a drain that empties state had begun with that when it failed."""
+        if drain.mode is Mode.KEEP_STATE:
+            return False
         while True:
             try:
                 detail = await self._coordinator.drain(drain.uuid)

@@ -96,8 +96,15 @@ class Meter:
             watermark=last.watermark if last else None,
             event_time_max=self.event_time_max,
             unflushable=tuple(last.unflushable) if last is not None and last.unflushable is not None else None,
+            operators=_operators(last),
             at=self._clock.now(),
         )
+
+
+def _operators(last: Batch | None) -> tuple[wire_agents.StatefulOperator, ...] | None:
+    if last is None or last.operators is None:
+        return None
+    return tuple(wire_agents.StatefulOperator(operator=each.operator, effect=each.effect, why=each.why) for each in last.operators)
 
 
 LABELS = ["task", "stage"]

@@ -18,7 +18,7 @@ from containers.agent.metrics import Meter
 from containers.agent.progress import ProgressReport, ProgressReporter
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
-from containers.errors import StateElsewhere
+from containers.errors import OperatorsDiffer, StateElsewhere
 from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
@@ -104,7 +104,7 @@ class StageRunner:
             self._query = None
             try:
                 self._token, self._query = await self._engine.call(lambda engine: engine.start(self.start))
-            except (LeaseLost, StateElsewhere, BadJobFile, CorruptData):
+            except (LeaseLost, StateElsewhere, OperatorsDiffer, BadJobFile, CorruptData):
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)

@@ -17,13 +17,13 @@ from typing import Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from containers.engine import STARTING, Batch, Callbacks, Emptied, StageStart
-from containers.errors import StateElsewhere
+from containers.engine import STARTING, Batch, Callbacks, Emptied, Kept, StageStart
+from containers.errors import OperatorsDiffer, StateElsewhere
 from containers.settings import ContainerSettings
 from containers.spark.flush import ENDS_WITHIN, Flusher
 from containers.spark.gate import PausedQuery, pause
 from containers.spark.listener import BatchDone, Listener, QueryEnded
-from containers.spark.operators import unflushable
+from containers.spark.operators import Operator, operators_of, stateful, unflushable
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_whole
@@ -33,6 +33,7 @@ from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect
 from containers.state.offsetlog import positions_of
 from sluice.clock import Clock
+from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import WatermarkStep
@@ -50,7 +51,7 @@ class StageQuery:
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
-    unflushable: Sequence[str] | None = None
+    operators: Sequence[Operator] | None = None
     paused: PausedQuery | None = None
     flushed: bool = False
 
@@ -126,7 +127,8 @@ class SparkEngine:
                 behind=sum(max(0, end - offsets.get(ssp, end)) for ssp, end in latest.items()) if latest else None,
                 state=done.state,
                 watermark=done.watermark,
-                unflushable=query.unflushable,
+                unflushable=None if query.operators is None else unflushable(query.operators),
+                operators=None if query.operators is None else stateful(query.operators),
             )
         )
 
@@ -157,7 +159,8 @@ class SparkEngine:
         self._replay(start, directory)
         writer = self._writer(start, task)
         known = self._query(start)
-        known.unflushable = unflushable(writer)
+        known.operators = operators_of(writer)
+        _check_kept(start, known.operators)
         query = start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
         self._names[str(query.runId)] = start.query
         known.task = task
@@ -220,6 +223,21 @@ class SparkEngine:
         known.task.draining = start.drain  # what the running query writes from now on is written under the drain
         try:
             return self._flusher_on(start, self._task(start), self._directory(start), paused).empty(start.drain, ends)
+        except BaseException:
+            known.paused = None
+            paused.end(ENDS_WITHIN, threading.Event())
+            raise
+
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        known = self._query(start)
+        paused = known.paused
+        if paused is None:
+            with self._starting:
+                flusher = self._flusher(start)
+                return _kept(flusher.keep(ends), flusher.operators)
+        assert known.operators is not None
+        try:
+            return _kept(self._flusher_on(start, self._task(start), self._directory(start), paused).keep(ends), known.operators)
         except BaseException:
             known.paused = None
             paused.end(ENDS_WITHIN, threading.Event())
@@ -296,3 +314,19 @@ class SparkEngine:
         )
         replay.run(start.replay)
         replay.add_partitions(self._clock.now())
+
+
+def _kept(batch: int, operators: Sequence[Operator]) -> Kept:
+    return Kept(batch, [each.identity for each in operators])
+
+
+def _check_kept(start: StageStart, operators: Sequence[Operator]) -> None:
+    """Before the first batch on state that a drain has kept. Raises OperatorsDiffer."""
+    if start.kept_operators is None:
+        return
+    differ = operators_differ(start.kept_operators, [each.identity for each in operators])
+    if differ:
+        raise OperatorsDiffer(
+            f"stage {start.declared.stage.name} of task {start.task}: {differ}; deploy the version that was drained, or drain that one "
+            "without keeping the state"
+        )

@@ -113,6 +113,14 @@ class Flusher:
         flushed = self.flush()
         return Emptied(flushed.batch, flushed.rows_left, flushed.operators_left)
 
+    def keep(self, ends: Mapping[Ssp, int]) -> int:
+        """The steps of a drain that keeps the state, in order; the last batch, -1 for none. The checkpoint is not marked, because every
+        batch is one that the query could have run itself. May be run again."""
+        self.finish_interrupted()
+        self.advance(ends)
+        found = inspect(self.directory)
+        return -1 if found is None else found.committed
+
     def finish_interrupted(self) -> bool:
         """Run the batch that is planned and not committed; whether there was one."""
         found = inspect(self.directory)

@@ -5,10 +5,14 @@ runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum, unique
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+from containers.engine import StatefulOperator
+from sluice.core.drain import Effect
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -32,11 +36,18 @@ class Empties(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`kind` is its name in the DataFrame API. `why`: what is missing, if nothing empties it."""
+    """`kind` is its name in the DataFrame API. `why`: what is missing, if nothing empties it. `flushed`: what a flush does to its state, if
+    something empties it. `identity`: what it computes and keeps, as text: operators with equal texts can use each other's state."""
 
     kind: str
     empties: Empties
     why: str = ""
+    flushed: Effect = Effect.EMITS
+    identity: str = ""
+
+    @property
+    def effect(self) -> Effect:
+        return Effect.LEAVES if self.empties is Empties.NOTHING else self.flushed
 
     @property
     def timed(self) -> bool:
@@ -55,12 +66,22 @@ def operators_of(writer: DataStreamWriter) -> tuple[Operator, ...]:
 
 def operators_in(plan: Any, mode: str) -> tuple[Operator, ...]:
     """The stateful operators of a logical plan in the JVM; `mode` is Spark's name of the output mode."""
-    return tuple(found for node in _streaming_nodes(plan) if (found := _operator(node, mode)) is not None)
+    found = []
+    for node in _streaming_nodes(plan):
+        operator = _operator(node, mode)
+        if operator is not None:
+            found.append(replace(operator, identity=_short(f"{operator.kind} {_identity(node, mode)}")))
+    return tuple(found)
 
 
-def unflushable(writer: DataStreamWriter) -> tuple[str, ...]:
-    """The operators of the query that a flush cannot empty, and why."""
-    return tuple(str(each) for each in operators_of(writer) if each.empties is Empties.NOTHING)
+def unflushable(operators: Sequence[Operator]) -> tuple[str, ...]:
+    """Those that a flush cannot empty, and why."""
+    return tuple(str(each) for each in operators if each.empties is Empties.NOTHING)
+
+
+def stateful(operators: Sequence[Operator]) -> tuple[StatefulOperator, ...]:
+    """All, and what a flush does to each."""
+    return tuple(StatefulOperator(each.kind, each.effect, each.why) for each in operators)
 
 
 def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
@@ -107,9 +128,10 @@ def _operator(node: Any, mode: str) -> Operator | None:
         case "Join":
             return _join(node)
         case "Deduplicate":
-            return _by_watermark("dropDuplicates", any(map(_has_watermark, _each(node.keys()))), "no column of its key has a watermark")
+            timed = any(map(_has_watermark, _each(node.keys())))
+            return _by_watermark("dropDuplicates", timed, "no column of its key has a watermark", Effect.FORGETS)
         case "DeduplicateWithinWatermark":
-            return Operator("dropDuplicatesWithinWatermark", Empties.EVENT_TIME)
+            return Operator("dropDuplicatesWithinWatermark", Empties.EVENT_TIME, flushed=Effect.FORGETS)
         case "FlatMapGroupsWithState" | "FlatMapGroupsInPandasWithState":
             return _of_user_code("applyInPandasWithState", str(node.timeout().toString()), "it sets no timeouts")
         case "TransformWithState" | "TransformWithStateInPySpark":
@@ -123,7 +145,9 @@ def _aggregation(node: Any, mode: str) -> Operator:
     kind = "aggregation"
     if mode == "Complete":
         return Operator(kind, Empties.NOTHING, "its output mode is complete")
-    return _by_watermark(kind, any(map(_has_watermark, _each(node.groupingExpressions()))), "no column of its key has a watermark")
+    flushed = Effect.EMITS if mode == "Append" else Effect.DROPS  # in update mode Spark has written each window already
+    timed = any(map(_has_watermark, _each(node.groupingExpressions())))
+    return _by_watermark(kind, timed, "no column of its key has a watermark", flushed)
 
 
 def _join(node: Any) -> Operator | None:
@@ -134,19 +158,110 @@ def _join(node: Any) -> Operator | None:
     columns = list(_each(condition.get().references().toSeq())) if condition.isDefined() else []
     timed = [column for column in columns if _has_watermark(column)]
     both = all(any(side.outputSet().contains(column) for column in timed) for side in (left, right))
-    return _by_watermark("join", both, "its condition does not compare columns with watermarks of both sides")
+    flushed = Effect.UNMATCHED if str(node.joinType().toString()) in _OUTER else Effect.DROPS
+    return _by_watermark("join", both, "its condition does not compare columns with watermarks of both sides", flushed)
 
 
-def _by_watermark(kind: str, has: bool, why: str) -> Operator:
-    return Operator(kind, Empties.EVENT_TIME) if has else Operator(kind, Empties.NOTHING, why)
+_OUTER = ("LeftOuter", "RightOuter", "FullOuter")
+
+
+def _by_watermark(kind: str, has: bool, why: str, flushed: Effect) -> Operator:
+    return Operator(kind, Empties.EVENT_TIME, flushed=flushed) if has else Operator(kind, Empties.NOTHING, why)
 
 
 def _of_user_code(kind: str, time: str, why: str) -> Operator:
     if "EventTime" in time:
-        return Operator(kind, Empties.EVENT_TIME)
-    return Operator(kind, Empties.PROCESSING_TIME) if "ProcessingTime" in time else Operator(kind, Empties.NOTHING, why)
+        return Operator(kind, Empties.EVENT_TIME, flushed=Effect.FIRES)
+    return (
+        Operator(kind, Empties.PROCESSING_TIME, flushed=Effect.FIRES) if "ProcessingTime" in time else Operator(kind, Empties.NOTHING, why)
+    )
 
 
 def _has_watermark(expression: Any) -> bool:
     named = expression.getClass().getSimpleName() in ("AttributeReference", "Alias")
     return named and bool(expression.metadata().contains(WATERMARK))
+
+
+# --- what an operator computes and keeps -----------------------------------------------------------------------------
+
+
+LONGEST = 1500
+"""Longer texts are cut, and end with a hash."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _identity(node: Any, mode: str) -> str:
+    """What must not change if the operator is to go on with its state: that which Spark documents so ("Recovery Semantics after Changes in
+    a Streaming Query"), and the length of windows and what is aggregated, which Spark does not compare. Not the code of user functions,
+    nor projections, filters and watermark delays before it."""
+    match node.getClass().getSimpleName():
+        case "Aggregate":
+            by = [_key(each, node) for each in _each(node.groupingExpressions())]
+            functions = [_sql(found) for each in _each(node.aggregateExpressions()) for found in _aggregates(each)]
+            return f"by {', '.join(by) or 'nothing'} of {', '.join(functions) or 'nothing'}, mode {mode}"
+        case "Distinct":
+            return f"of {_columns(node.output())}"
+        case "Deduplicate" | "DeduplicateWithinWatermark":
+            return f"by {_columns(node.keys())}"
+        case "Join":
+            condition = node.condition()
+            return f"{node.joinType().toString()} on {_sql(condition.get()) if condition.isDefined() else 'nothing'}"
+        case "FlatMapGroupsWithState" | "FlatMapGroupsInPandasWithState":
+            return f"by {_columns(node.groupingAttributes())}, timeout {node.timeout().toString()}, mode {mode}"
+        case "TransformWithState" | "TransformWithStateInPySpark" as kind:
+            keys = node.groupingAttributes() if kind == "TransformWithState" else node.leftAttributes()
+            return f"by {_columns(keys)}, time mode {node.timeMode().toString()}, mode {mode}"
+        case _:
+            return ""
+
+
+def _columns(attributes: Any) -> str:
+    return ", ".join(f"{each.name()} {each.dataType().catalogString()}" for each in _each(attributes))
+
+
+def _key(expression: Any, node: Any) -> str:
+    """A grouping key with its type, and with the definition of a window."""
+    kind = expression.dataType().catalogString()
+    defined = _definition(expression, node) if kind.startswith("struct<start:timestamp") else None
+    if defined is None:
+        return f"{_sql(expression)} {kind}"
+    return f"{_sql(expression)} of {', '.join(sorted({str(each.toString()) for each in _leaves(defined) if _is_literal(each)}))}"
+
+
+def _definition(attribute: Any, node: Any) -> Any:
+    """The expression that the plan below the node computes under the name of this attribute; None if there is none."""
+    if attribute.getClass().getSimpleName() != "AttributeReference":
+        return attribute
+    wanted = attribute.exprId()
+    below = list(_each(node.children()))
+    while below:
+        plan = below.pop(0)
+        if plan.getClass().getSimpleName() == "Project":
+            for each in _each(plan.projectList()):
+                if each.getClass().getSimpleName() == "Alias" and each.exprId().equals(wanted):
+                    return each.child()
+        below.extend(_each(plan.children()))
+    return None
+
+
+def _leaves(expression: Any) -> Iterator[Any]:
+    return _each(expression.collectLeaves())
+
+
+def _is_literal(expression: Any) -> bool:
+    return bool(expression.getClass().getSimpleName() == "Literal")
+
+
+def _aggregates(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        yield expression
+        return
+    for child in _each(expression.children()):
+        yield from _aggregates(child)
+
+
+def _sql(expression: Any) -> str:
+    return str(expression.sql())

@@ -18,6 +18,7 @@ from coordinator.runs.watermarks import StageReport as WatermarkReport
 from coordinator.runs.watermarks import StreamCap
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
+from sluice.core.drain import Mode
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
 from sluice.core.watermarks import FeederProgress, ProgressSource
@@ -50,7 +51,12 @@ async def get_notices(
 async def register_container(run_id: RunIdPath, body: wire_agents.RegisterRequest, parts: PartsDep) -> wire_agents.RegisterReply:
     """Register an incarnation of a slot. An older incarnation of the slot becomes invalid."""
     new = Registration(
-        ProcessorId(body.processor_id), ExecutionContainerId(body.execution_container_id), body.host, body.bare, body.metrics_address
+        ProcessorId(body.processor_id),
+        ExecutionContainerId(body.execution_container_id),
+        body.host,
+        body.bare,
+        body.metrics_address,
+        can_keep_state=Mode.KEEP_STATE in body.drain_modes,
     )
     found = await parts.registrations.register(RunId(run_id), new)
     return wire_agents.RegisterReply(
@@ -210,4 +216,5 @@ def stage_start(start: StageStart) -> wire_agents.StageStart:
         snapshot=snapshot,
         generation=start.store.generation,
         drain_step=wire_agents.step_name(start.step),
+        kept_operators=None if start.kept_operators is None else tuple(start.kept_operators),
     )

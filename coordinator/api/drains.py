@@ -10,13 +10,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, TaskPath
-from coordinator.drains.drains import DrainDetails, DrainRequest, StepReport, stages_at
-from coordinator.drains.inspect import FlushCheck
+from coordinator.drains.drains import DrainDetails, DrainPlan, DrainRequest, StepReport, stages_at
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerState
-from coordinator.store.runs import RunRow
 from coordinator.transitions import shape_of
-from sluice.core.drain import DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
+from sluice.core.drain import EFFECTS, DrainId, Phase, Shape, Step, Times, blockers, remains, waits_for
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, StageName, TaskName
 from sluice.core.snapshot import CommitId
 from sluice.wire import agents as wire_agents
@@ -61,9 +59,8 @@ def _times(body: wire_drains.DrainRequest, defaults: Times) -> Times:
 
 @router.post("/drain/plan")
 async def plan_drain(body: wire_drains.DrainPlanRequest, ours: DrainsDep) -> wire_drains.DrainPlanReply:
-    """Which stages of a run a flush could not empty, by the containers' last reports. Changes nothing."""
-    run, stages = await ours.drains.plan(RunId(body.run_id))
-    return plan_reply(run, stages)
+    """What a drain would do to the state of each stage of a run, by the containers' last reports. Changes nothing."""
+    return plan_reply(await ours.drains.plan(RunId(body.run_id)))
 
 
 @router.get("/drain/{uuid}")
@@ -106,6 +103,7 @@ async def report_drain_step(
         rows_left=body.leftover_rows,
         operators_left=body.leftover_operators,
         note=body.note,
+        operators=body.operators,
     )
     after = await ours.drains.report(RunId(run_id), TaskName(task), StageName(stage), took)
     return wire_drains.DrainStepReply(
@@ -124,7 +122,7 @@ def _summary_fields(row: DrainRow) -> dict[str, object]:
         "uuid": row.drain_id,
         "run_id": row.run_id,
         "job": row.job,
-        "drain_mode": row.mode,
+        "drain_mode": row.mode.value,
         "phase": row.phase,
         "seq": row.seq,
         "reason": row.reason,
@@ -224,11 +222,17 @@ def _stage(row: DrainStageRow, waiting: tuple[str, ...]) -> wire_drains.DrainSta
             "note": row.note,
             "generation": row.generation,
             "reported_at": row.reported_at,
+            "kept_operators": None if row.operators is None else tuple(row.operators),
         }
     )
 
 
-def plan_reply(run: RunRow, stages: Sequence[FlushCheck]) -> wire_drains.DrainPlanReply:
+def _stateful(each: wire_agents.StatefulOperator) -> wire_drains.StatefulOperatorReply:
+    return wire_drains.StatefulOperatorReply(operator=each.operator, effect=each.effect, why=each.why, does=EFFECTS[each.effect])
+
+
+def plan_reply(plan: DrainPlan) -> wire_drains.DrainPlanReply:
+    run, stages = plan.run, plan.stages
     leaves, unknown = any(each.operators for each in stages), any(each.unknown_tasks for each in stages)
     replies = tuple(
         wire_drains.StagePlanReply(
@@ -237,9 +241,14 @@ def plan_reply(run: RunRow, stages: Sequence[FlushCheck]) -> wire_drains.DrainPl
             operators=tuple(each.operators),
             state_rows=each.rows,
             unknown_tasks=tuple(each.unknown_tasks),
+            stateful=None if each.stateful is None else tuple(map(_stateful, each.stateful)),
         )
         for each in stages
     )
     return wire_drains.DrainPlanReply(
-        run_id=run.run_id, job=run.job, empties=False if leaves else None if unknown else True, stages=replies
+        run_id=run.run_id,
+        job=run.job,
+        empties=False if leaves else None if unknown else True,
+        keep_state_refused=plan.cannot_keep,
+        stages=replies,
     )

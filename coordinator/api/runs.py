@@ -23,6 +23,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
+from sluice.core.drain import Mode, Phase
 from sluice.core.graph import Stage
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.ownership import TaskOwner
@@ -50,10 +51,14 @@ async def deploy_run(body: wire_runs.RunRequest, parts: PartsDep, actor: Actor, 
 
 
 @router.post("/runs/plan")
-async def plan_run(body: wire_runs.RunRequest, parts: PartsDep) -> wire_runs.RunPlanReply:
+async def plan_run(
+    body: wire_runs.RunRequest,
+    parts: PartsDep,
+    drain_mode: Annotated[Mode, Query(alias="drainMode", description='for the start "drained": the mode of that drain')] = Mode.DEFAULT,
+) -> wire_runs.RunPlanReply:
     """What deploying this would create, or why it would be refused. Changes nothing. With the start "drained" the answer assumes that the
     present run has been drained."""
-    return plan_of_run(body.job, await parts.deployments.plan(spec_of(body)))
+    return plan_of_run(body.job, await parts.deployments.plan(spec_of(body), drain_mode))
 
 
 @router.get("/runs")
@@ -303,10 +308,10 @@ def _watched(row: MonitoredStreamRow) -> wire_runs.WatchedStream:
 
 def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
     """None if the drain ended without an effect on the run."""
-    if row is None or (row.phase.over and row.flushing_at is None):
+    if row is None or (row.phase.over and row.phase is not Phase.DRAINED and not row.emptied):
         return None
     pinned, catch_up = wire_body.offsets_body(row.pinned), wire_body.offsets_body(row.catch_up)
-    return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode, pinned=pinned, catch_up=catch_up)
+    return wire_runs.DrainOfRun(uuid=row.drain_id, phase=row.phase, mode=row.mode.value, pinned=pinned, catch_up=catch_up)
 
 
 def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:

@@ -18,20 +18,36 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import (
     add_drain_notice,
     cancel,
+    check_keeps_state,
     check_owner,
     enter,
     fail,
     get_run,
     pin,
+    pin_kept,
     stages_of,
     unpin,
 )
 from sluice.clock import Clock
-from sluice.core.drain import DrainId, Phase, StageAt, Step, Times, advanced, begins, counts, drained_offsets, to_catch_up
+from sluice.core.drain import (
+    DrainId,
+    Mode,
+    Phase,
+    StageAt,
+    Step,
+    Times,
+    advanced,
+    begins,
+    check_mode,
+    counts,
+    drained_offsets,
+    to_catch_up,
+)
 from sluice.core.errors import (
     CheckpointNeeded,
     ForeignDrain,
     NotEmptied,
+    OutdatedContainers,
     StaleRun,
     StreamUnavailable,
     UnknownDrain,
@@ -51,11 +67,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
-    """`mode`: so far only one value; `require_empty`: refuse the drain if a flush cannot empty all state. `soft`,
-    `hard`: the deadlines that the request itself names."""
+    """`require_empty`: refuse a drain that empties state if it cannot empty all. `soft`, `hard`: the deadlines that the request itself
+    names."""
 
     run_id: RunId
-    mode: str
+    mode: Mode
     times: Times
     require_empty: bool = False
     soft: timedelta | None = None
@@ -64,7 +80,8 @@ class DrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step that a stage of a task took; see `DrainStageRow`."""
+    """A step that a stage of a task took; see `DrainStageRow`. `operators`: the stateful operators whose state the stage keeps; None if the
+    step does not say so."""
 
     generation: Generation
     drain_id: DrainId
@@ -75,6 +92,7 @@ class StepReport:
     rows_left: int | None = None
     operators_left: Sequence[str] = ()
     note: str = ""
+    operators: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,16 @@ class DrainDetails:
     stages: Sequence[DrainStageRow]
     containers: Sequence[ContainerRow]
     holds: Sequence[TaskOwnershipRow]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainPlan:
+    """The stages of a run, in the order of the request. `cannot_keep`: why a drain that keeps state would be refused; "" if it would
+    not."""
+
+    run: RunRow
+    stages: Sequence[FlushCheck]
+    cannot_keep: str = ""
 
 
 class Drains:
@@ -130,21 +158,24 @@ class Drains:
         """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
         Later deadlines in the request extend an active drain.
 
-        Raises UnknownRun, StaleRun, NotEmptied, UnknownSystem and StreamUnavailable for the ends of intermediate streams.
+        Raises UnknownRun, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, UnknownSystem and StreamUnavailable for the ends of
+        intermediate streams.
         """
         async with self._store.read() as tx:
             run = await get_run(tx, request.run_id)
-            present = await self._present(tx, run)
+            present = await self._present(tx, run, request.mode)
         if present is not None:
             return (await self._extended(present.drain_id, request) if _extends(present, request) else present), False
         pinned = await self._ends(run.spec.intermediates)
         async with self._store.begin() as tx:
             run = await get_run(tx, request.run_id)
-            present = await self._present(tx, run)
+            present = await self._present(tx, run, request.mode)
             if present is not None:
                 return await _extend(tx, present, request), False
             model = await self._model_of(tx, run)
-            if request.require_empty:
+            if request.mode is Mode.KEEP_STATE:
+                await check_keeps_state(tx, run)
+            elif request.require_empty:
                 _check_emptied(check_flush(run, model, self._stage_metrics))
             drain = await self._begin(tx, run, model, request, pinned)
         self._notices.notify(run.run_id)
@@ -154,12 +185,14 @@ class Drains:
         async with self._store.begin() as tx:
             return await _extend(tx, await get_drain(tx, drain_id), request)
 
-    async def _present(self, tx: ReadTransaction, run: RunRow) -> DrainRow | None:
-        """The drain that answers a request; None if a new one must begin. Raises StaleRun."""
+    async def _present(self, tx: ReadTransaction, run: RunRow, mode: Mode) -> DrainRow | None:
+        """The drain that answers a request for one of that mode; None if a new one must begin. Raises StaleRun, OtherDrainMode."""
         newest = await tx.drains.newest(run.run_id)
-        flushed = newest is not None and newest.flushing_at is not None
         stopping = run.stop_requested_at is not None
-        if not begins(run.state, stopping=stopping, newest=newest.phase if newest else None, flushed=flushed):
+        emptied = newest is not None and newest.emptied
+        if not begins(run.state, stopping=stopping, newest=newest.phase if newest else None, flushed=emptied):
+            assert newest is not None
+            check_mode(newest.mode, newest.phase, mode)
             return newest
         current = await tx.runs.current(run.job)
         if current is None or current.run_id != run.run_id:
@@ -189,7 +222,7 @@ class Drains:
         await tx.drains.put_stages(DrainStageRow(drain.drain_id, each.task, each.stage) for each in stages_of(run, model))
         await tx.runs.put(replace(run, state=moved(run.state, RunState.DRAINING)))
         await add_drain_notice(tx, drain, now)
-        log.info("drain %s of run %s is requested", drain.drain_id, run.run_id)
+        log.info("drain %s of run %s is requested, mode %s", drain.drain_id, run.run_id, drain.mode)
         return drain if run.started_at is None else await enter(tx, drain, Phase.STOPPING, now)
 
     async def _ends(self, streams: frozenset[StreamId]) -> Mapping[Ssp, int]:
@@ -264,6 +297,10 @@ class Drains:
             await self._check_durable(tx, run, row, report)
         row = replace(row, step=report.step, generation=report.generation, batch_id=report.batch, offsets=report.offsets)
         row = replace(row, note=report.note, reported_at=now)
+        state = await tx.fleet.stage_state(StageKey(run.job, row.task, row.stage))
+        row = replace(row, lineage=None if state is None else state.lineage)
+        if report.operators is not None:
+            row = replace(row, operators=tuple(report.operators))
         if report.rows_left is not None:  # else what the flush left over stays recorded
             row = replace(row, rows_left=report.rows_left, operators_left=tuple(report.operators_left))
         match report.step:
@@ -311,13 +348,30 @@ class Drains:
                 drain.drain_id,
                 ", ".join(map(str, sorted(read_twice))),
             )
-        await unpin(tx, drain, now)
+        await self._settle_pins(tx, drain, now)
         offsets = drained_offsets(await tx.runs.start_offsets(run.run_id), positions, ends)
         drained = await enter(tx, replace(drain, drained=offsets), Phase.DRAINED, now)
-        ended = replace(run, state=moved(run.state, RunState.DRAINED), ended_at=now, reason=f"drained: {drain.drain_id}")
+        how = "drained with its state" if drain.mode is Mode.KEEP_STATE else "drained"
+        ended = replace(run, state=moved(run.state, RunState.DRAINED), ended_at=now, reason=f"{how}: {drain.drain_id}")
         await tx.runs.put(ended)
         await tx.runs.add_notice(run.run_id, "ENDED", now, {"state": ended.state.value, "reason": ended.reason})
         return drained
+
+    async def _settle_pins(self, tx: WriteTransaction, drain: DrainRow, now: datetime) -> None:
+        """Of a drain that is about to be DRAINED, and of the one before, whose state no run can return to any more. If the state was kept,
+        also record the last batch of each stage, so that no older checkpoint is taken for it."""
+        before = await tx.drains.last_drained(drain.job)
+        if before is not None:
+            await unpin(tx, before, now)
+        if drain.mode is Mode.DEFAULT:
+            await unpin(tx, drain, now)
+            return
+        await pin_kept(tx, drain, now)
+        for row in await tx.drains.stages(drain.drain_id):
+            state = await tx.fleet.stage_state(StageKey(drain.job, row.task, row.stage))
+            if state is not None and row.batch_id is not None and state.lineage == row.lineage and (state.batch_id or -1) < row.batch_id:
+                kept = replace(state, batch_id=row.batch_id, offsets=row.offsets, generation=row.generation, reported_at=now)
+                await tx.fleet.put_stage_state(kept)
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
         """The offsets of each stage of each task: those that it reported, else those at which the run started."""
@@ -362,13 +416,18 @@ class Drains:
                 raise UnknownJob(f"there is no job {job!r}")
             return await tx.drains.page(job, before, limit)
 
-    async def plan(self, run_id: RunId) -> tuple[RunRow, Sequence[FlushCheck]]:
-        """What a flush of the run could not empty, as its containers last reported. Raises UnknownRun, StaleRun."""
+    async def plan(self, run_id: RunId) -> DrainPlan:
+        """What a drain would do to the state of the run, as its containers last reported. Raises UnknownRun, StaleRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             if run.state.ended:
                 raise StaleRun(f"run {run_id} has ended as {run.state}: there is nothing to drain")
-            return run, check_flush(run, await self._model_of(tx, run), self._stage_metrics)
+            stages = check_flush(run, await self._model_of(tx, run), self._stage_metrics)
+            try:
+                await check_keeps_state(tx, run)
+            except OutdatedContainers as refused:
+                return DrainPlan(run, stages, str(refused))
+            return DrainPlan(run, stages)
 
 
 def _extends(drain: DrainRow, request: DrainRequest) -> bool:

@@ -1,4 +1,5 @@
-"""What a flush cannot empty: stateful operators whose rows no watermark can complete, as containers last reported them."""
+"""What a drain does to state: the stateful operators of each stage, and those whose rows no watermark can complete, as containers last
+reported them."""
 
 from __future__ import annotations
 
@@ -11,18 +12,21 @@ from coordinator.store.runs import RunRow
 from coordinator.transitions import stages_of
 from sluice.core.ids import StageName, TaskName
 from sluice.core.model import JobModel
+from sluice.wire import agents as wire_agents
 
 
 @dataclass(frozen=True, slots=True)
 class FlushCheck:
     """A stage, over its `tasks`. `operators`: those that a flush cannot empty; `rows`: how many rows its state has now; `unknown_tasks`:
-    those that have not reported yet."""
+    those that have not reported yet. `stateful`: all its stateful operators and what a flush does to each, from the sink to the sources;
+    None if no task has reported them."""
 
     stage: StageName
     tasks: int
     operators: Sequence[str]
     rows: int
     unknown_tasks: Sequence[TaskName]
+    stateful: Sequence[wire_agents.StatefulOperator] | None = None
 
 
 def check_flush(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Sequence[FlushCheck]:
@@ -42,6 +46,7 @@ def check_flush(run: RunRow, model: JobModel, stage_metrics: StageMetrics) -> Se
                 operators=sorted({name for each in known.values() for name in each.unflushable or ()}),
                 rows=sum(each.state_rows or 0 for each in measured.values() if each is not None),
                 unknown_tasks=[task for task in tasks[stage] if task not in known],
+                stateful=next((each.operators for each in known.values() if each.operators is not None), None),
             )
         )
     return found

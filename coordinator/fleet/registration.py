@@ -15,8 +15,18 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import backoff_of, drain_of, end_container, enter, get_run, settle_run
 from sluice.clock import Clock
-from sluice.core.drain import Phase
-from sluice.core.errors import ClientError, CrashLoopBackoff, IdInUse, LeaseLost, SluiceError, StaleRun, UnknownContainer, UnknownSlot
+from sluice.core.drain import Mode, Phase
+from sluice.core.errors import (
+    ClientError,
+    CrashLoopBackoff,
+    IdInUse,
+    LeaseLost,
+    OutdatedContainers,
+    SluiceError,
+    StaleRun,
+    UnknownContainer,
+    UnknownSlot,
+)
 from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
 from sluice.core.lifecycle import RunState, moved
@@ -26,13 +36,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port"."""
+    """The request of an incarnation of a slot. `bare`: a client that sends no epoch. `metrics_address`: "host:port". `can_keep_state`: see
+    `ContainerRow`."""
 
     processor_id: ProcessorId
     execution_id: ExecutionContainerId
     host: str
     bare: bool
     metrics_address: str | None
+    can_keep_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +97,8 @@ class Registrations:
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
-        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, CrashLoopBackoff, and LeaseLost for a superseded
-        incarnation."""
+        was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, CrashLoopBackoff, OutdatedContainers, and
+        LeaseLost for a superseded incarnation."""
         return await self._registrations.submit((run_id, new))
 
     async def _register_all(self, requests: Sequence[tuple[RunId, Registration]]) -> Sequence[Registered | SluiceError]:
@@ -108,6 +120,8 @@ class Registrations:
                 return _Stored(known, (), run.model_version, await runs.newest_notice(run_id))
             former = await tx.fleet.containers(run_id, new.processor_id)
             self._check_backoff(former)
+            if run.state is RunState.DRAINING and not new.can_keep_state:
+                await _check_drain_known(tx, run)
         except (ClientError, LeaseLost, CrashLoopBackoff) as refusal:
             return refusal
         container = await self._insert(tx, run, new, former)
@@ -155,6 +169,7 @@ class Registrations:
             metrics_address=new.metrics_address,
             model_version=run.model_version,
             adopted_at=now,
+            can_keep_state=new.can_keep_state,
         )
         await tx.fleet.put_container(container)
         return container
@@ -254,6 +269,16 @@ class _Runs:
         if run_id not in self._notices:
             self._notices[run_id] = await self._tx.runs.last_notice(run_id)
         return self._notices[run_id]
+
+
+async def _check_drain_known(tx: ReadTransaction, run: RunRow) -> None:
+    """Raises OutdatedContainers for a container that would empty the state under a drain that keeps it."""
+    drain = await drain_of(tx, run)
+    if drain.mode is Mode.KEEP_STATE:
+        raise OutdatedContainers(
+            f"run {run.run_id} is under drain {drain.drain_id}, which keeps the state, and this container is of a release that would empty "
+            "it: start one of this release, or cancel the drain"
+        )
 
 
 def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from coordinator.blobpool import BlobStores
+from coordinator.drains.kept import KeptState, live_stages, read_kept, return_to_kept
 from coordinator.fleet.notices import Notices
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.streams import JobStreams
@@ -18,10 +20,11 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import get_run, request_stop
 from sluice.clock import Clock
+from sluice.core.drain import Mode, check_continued
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
 from sluice.core.failover import FailOver
 from sluice.core.grouping import Grouper, Previous
-from sluice.core.ids import JobName, RunId, Ssp, StreamId
+from sluice.core.ids import JobName, RunId, Ssp, StageName, StreamId
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, PlannedModel, plan_model
 from sluice.core.placement import replicas_of, slots
@@ -33,7 +36,8 @@ from sluice.wire import samza as wire_samza
 @dataclass(frozen=True, slots=True)
 class _Before:
     """What a new run follows. `continued`: the run whose history it continues; `starts`: where it begins to read, from that run or from
-    the drain that ended it; `unknown`: the database has nothing about the job."""
+    the drain that ended it; `unknown`: the database has nothing about the job. `kept`: the state with which the new run begins a history;
+    None if it begins with empty state, or continues one."""
 
     run: RunRow | None
     continued: RunRow | None
@@ -41,6 +45,14 @@ class _Before:
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
     unknown: bool
+    kept: KeptState | None = None
+
+    @property
+    def identified(self) -> RunSpec | None:
+        """The spec whose streams the new run reads on from."""
+        if self.kept is not None:
+            return self.kept.spec
+        return self.continued.spec if self.continued else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class Deployments:
         new_run_id: Callable[[JobName, datetime], RunId],
         groupers: Groupers,
         blob_stores: BlobStores,
+        stage_metrics: StageMetrics | None = None,
     ) -> None:
         self._store = store
         self._streams = JobStreams(systems)
@@ -75,6 +88,7 @@ class Deployments:
         self._new_run_id = new_run_id
         self._groupers = groupers
         self._blob_stores = blob_stores
+        self._stage_metrics = stage_metrics or StageMetrics()
         self._deploying = asyncio.Lock()
 
     async def deploy(self, spec: RunSpec, replaces: RunId | None = None, who: str = "") -> RunRow:
@@ -83,7 +97,7 @@ class Deployments:
         uses. A live run of the job is requested to stop.
 
         Raises the errors of graph, streams, grouping and placement; NotTheCurrentRun; RunIsDraining; BlobStoreUnusable; BadConfig;
-        StateUnregistered.
+        StateUnregistered; IncompatibleState.
         """
         self._check(spec)
         async with self._deploying:
@@ -106,26 +120,32 @@ class Deployments:
         for each in spec.streams:
             if each.id in missing:
                 await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
+        fresh = check_continued(before.kept.stages, spec, plan.model) if before.kept is not None else ()
         starts = await self._streams.starts(spec, plan, before.starts)
-        spec = await self._streams.identified(spec, before.continued.spec if before.continued else None)
-        return await self._save(spec, before, plan, starts, who)
+        spec = await self._streams.identified(spec, before.identified)
+        return await self._save(spec, before, plan, starts, who, fresh)
 
-    async def plan(self, spec: RunSpec) -> Proposed:
-        """What `deploy` would make. Changes nothing. The start "drained" is planned as if the job had been drained already.
+    async def plan(self, spec: RunSpec, mode: Mode = Mode.DEFAULT) -> Proposed:
+        """What `deploy` would make. Changes nothing. The start "drained" is planned as if the job had been drained already, in that mode.
 
         Raises what `deploy` raises, for that start without NeverDrained and RunIsDraining.
         """
         self._check(spec)
         drain_first = spec.start == "drained"
+        keeps_state = drain_first and mode is Mode.KEEP_STATE
         spec, missing = await self._streams.counted(spec)
         async with self._store.read() as tx:
-            before = await self._before(tx, spec.job, "latest" if drain_first else spec.start)
+            before = await self._before(tx, spec.job, "checkpoint" if keeps_state else "latest" if drain_first else spec.start)
         if before.run is not None and not drain_first:
             _check_not_draining(before.run)
         if before.unknown and spec.start == "checkpoint":
             await self._check_no_snapshots(spec.job)
         plan = await self._plan(spec, before.previous, before.model)
-        spec = await self._streams.identified(spec, before.continued.spec if before.continued else None)
+        if before.kept is not None:
+            check_continued(before.kept.stages, spec, plan.model)
+        elif keeps_state and before.run is not None and before.model is not None:
+            check_continued(live_stages(before.run, before.model, self._stage_metrics), spec, plan.model)
+        spec = await self._streams.identified(spec, before.identified)
         return Proposed(before.run, plan.model, spec, missing)
 
     def _check(self, spec: RunSpec) -> None:
@@ -136,18 +156,20 @@ class Deployments:
         replicas_of(spec.config)
 
     async def _before(self, tx: ReadTransaction, job: JobName, start: Start) -> _Before:
-        """Raises NeverDrained."""
+        """Raises NeverDrained, IncompatibleState."""
         former = await tx.runs.current(job)
         drain = await _last_drain(tx, job, former, start)
+        kept = await read_kept(tx, drain, former) if drain is not None and former is not None and drain.mode is Mode.KEEP_STATE else None
         continued = former if start == "checkpoint" and drain is None else None
         starts = await tx.runs.start_offsets(continued.run_id) if continued else None
         return _Before(
             run=former,
             continued=continued,
-            previous=await tx.jobmodels.assignment(job) if continued else Previous(),
+            previous=await tx.jobmodels.assignment(job) if continued or kept else Previous(),
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
             unknown=former is None and not await tx.snapshots.page(job, None, None, None, 1),
+            kept=kept,
         )
 
     async def _check_no_snapshots(self, job: JobName) -> None:
@@ -165,7 +187,9 @@ class Deployments:
 
         return await self._groupers.apply(spec.grouper, spec.max_tasks, planned)
 
-    async def _save(self, spec: RunSpec, before: _Before, plan: PlannedModel, starts: Mapping[Ssp, int], who: str) -> RunRow | None:
+    async def _save(
+        self, spec: RunSpec, before: _Before, plan: PlannedModel, starts: Mapping[Ssp, int], who: str, fresh: Collection[StageName]
+    ) -> RunRow | None:
         job, now, former, continued = spec.job, self._clock.now(), before.run, before.continued
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
@@ -186,7 +210,10 @@ class Deployments:
             await tx.runs.put(run)
             await tx.jobmodels.put_assignment(job, plan.assignment)
             await tx.runs.put_start_offsets(run_id, starts)
-            if (former is not None and continued is None) or spec.start != "checkpoint":  # else the stages continue, as after a rebuild
+            if before.kept is not None and former is not None:
+                now_run = await get_run(tx, former.run_id)
+                await return_to_kept(tx, await read_kept(tx, before.kept.drain, now_run), fresh)
+            elif (former is not None and continued is None) or spec.start != "checkpoint":  # else the stages continue, as after a rebuild
                 await tx.fleet.drop_stage_states(job)
             if former is not None:  # read again: it may have changed since
                 await request_stop(tx, _check_undrained(await get_run(tx, former.run_id), former), now, f"replaced by run {run_id}")

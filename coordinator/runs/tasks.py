@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from coordinator.drains.kept import kept_operators
 from coordinator.fleet import notices
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
@@ -18,7 +19,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
-from sluice.core.errors import Bug, LeaseLost, StaleRun, TaskNotYours, UnknownTask
+from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, TaskModel
@@ -28,12 +29,14 @@ from sluice.core.ownership import TaskOwner, Wait, acquire
 @dataclass(frozen=True, slots=True)
 class StageStart:
     """Where a stage resumes: after `store.batch_id`, or at the offsets `starts` if there is no batch. `snapshot`: the one to restore, None
-    without any. `step`: the last that it has reported in the current drain."""
+    without any. `step`: the last that it has reported in the current drain. `kept_operators`: those whose state a drain has kept for this
+    start; None if there is no such drain, or a batch has run since."""
 
     store: StageStateRow
     starts: Mapping[Ssp, int]
     snapshot: SnapshotRow | None
     step: Step = Step.NONE
+    kept_operators: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class Tasks:
         Waits up to `wait` for the former owner to release it. The owner itself gets the same generation again, with the partitions of the
         current model.
 
-        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, and LeaseLost for an incarnation that is no longer valid.
+        Raises UnknownRun, UnknownTask, TaskNotYours, StaleRun, OutdatedContainers, and LeaseLost for an incarnation that is no longer
+        valid.
         """
         found = await self._acquire(run_id, task, execution_id, epoch)
         if not isinstance(found, Wait) or not wait:
@@ -99,6 +103,7 @@ class Tasks:
             await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             stages = await self._starts(tx, run, task_model)
+            await _check_compares(tx, execution_id, stages)
             if drain is not None:
                 stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
             return Acquired(decision.generation, stages, drain)
@@ -123,6 +128,7 @@ class Tasks:
         """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage."""
         known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
         starts = await tx.runs.start_offsets(run.run_id)
+        kept = await kept_operators(tx, run.job, list(known.values()))
         found = []
         for name, ssps in run.spec.by_stage(task.ssps).items():
             if name not in known:
@@ -132,7 +138,8 @@ class Tasks:
             snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} continues from snapshot {head}, which does not exist")
-            found.append(StageStart(known[name], {ssp: starts[ssp] for ssp in sorted(ssps)}, snapshot))
+            offsets = {ssp: starts[ssp] for ssp in sorted(ssps)}
+            found.append(StageStart(known[name], offsets, snapshot, kept_operators=kept.get(name)))
         return found
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
@@ -174,6 +181,17 @@ class Tasks:
             row = await check_owner(tx, run, task, generation)
             await tx.fleet.put_owner(replace(row, owner=replace(row.owner, released=True)))
         self._task_waiters.notify_released([row])
+
+
+async def _check_compares(tx: ReadTransaction, execution_id: ExecutionContainerId, stages: Sequence[StageStart]) -> None:
+    """Raises OutdatedContainers for a container that would run other stateful operators on state that a drain has kept."""
+    kept = [each.store.stage for each in stages if each.kept_operators]
+    container = await tx.fleet.container(execution_id)
+    if kept and container is not None and not container.can_keep_state:
+        raise OutdatedContainers(
+            f"{execution_id} is of a release that does not compare stateful operators, and the state of stage {', '.join(kept)} was kept "
+            "by a drain: start a container of this release"
+        )
 
 
 async def _step(tx: ReadTransaction, drain: DrainRow, store: StageStateRow) -> Step:

@@ -11,8 +11,8 @@ from sqlalchemy import Row, func, select
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
-from sluice.core.drain import DrainId, Phase, Step, Times, is_late
-from sluice.core.ids import Generation, JobName, RunId, Ssp, StageName, TaskName
+from sluice.core.drain import DrainId, Mode, Phase, Step, Times, is_late
+from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.core.snapshot import CommitId
 
 
@@ -26,7 +26,7 @@ class DrainRow:
     run_id: RunId
     job: JobName
     seq: int
-    mode: str
+    mode: Mode
     phase: Phase
     model_version: int
     requested_at: datetime
@@ -41,6 +41,11 @@ class DrainRow:
     committing_at: datetime | None = None
     ended_at: datetime | None = None
     reason: str = ""
+
+    @property
+    def emptied(self) -> bool:
+        """Whether it may have emptied the state of a stage."""
+        return self.flushing_at is not None and self.mode is Mode.DEFAULT
 
     @property
     def times(self) -> Times:
@@ -68,7 +73,8 @@ class DrainRow:
 class DrainStageRow:
     """The progress of a stage of a task of the pinned job model. `pinned` is the commit to go back to if the drain fails, `committed` the
     last; `began_empty`: it had run no batch when it stopped, so without a commit it goes back to empty state. `batch_id` and `offsets` are
-    of the newest step; `rows_left`, `operators_left`: state that the flush could not empty."""
+    of the newest step; `rows_left`, `operators_left`: state that the flush could not empty. `lineage`: of its checkpoint at the newest
+    step; `operators`: the stateful operators whose state the drain kept, None if it did not report them."""
 
     drain_id: DrainId
     task: TaskName
@@ -84,6 +90,8 @@ class DrainStageRow:
     operators_left: Sequence[str] = ()
     note: str = ""
     reported_at: datetime | None = None
+    lineage: Lineage | None = None
+    operators: Sequence[str] | None = None
 
 
 class DrainReads(Reads):
@@ -120,10 +128,11 @@ class DrainReads(Reads):
         return [drain_row(found) for found in await self._connection.execute(query)]
 
     async def failed_flushes(self, job: JobName) -> Sequence[DrainId]:
-        """The job's drains that failed after FLUSHING had begun, oldest first."""
+        """The job's drains that failed after they had begun to empty state, oldest first."""
         table = tables.drains
-        failed = table.c.job == job, table.c.phase == Phase.FAILED.value, table.c.flushing_at.is_not(None)
-        query = select(table.c.drain_id).where(*failed).order_by(table.c.seq)
+        failed = table.c.job == job, table.c.phase == Phase.FAILED.value
+        emptied = table.c.flushing_at.is_not(None), table.c.mode == Mode.DEFAULT.value
+        query = select(table.c.drain_id).where(*failed, *emptied).order_by(table.c.seq)
         return [DrainId(found) for found in await self._connection.scalars(query)]
 
     async def outcomes(self) -> Mapping[Phase, int]:
@@ -172,6 +181,7 @@ class DrainWrites(DrainReads, Writes):
 def drain_columns(row: DrainRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
     return columns | {
+        "mode": row.mode.value,
         "phase": row.phase.value,
         "soft": row.soft.total_seconds(),
         "hard": row.hard.total_seconds(),
@@ -186,6 +196,7 @@ def drain_row(found: Row[Any]) -> DrainRow:
     columns = found._asdict()
     columns |= {
         "drain_id": DrainId(found.drain_id),
+        "mode": Mode(found.mode),
         "phase": Phase(found.phase),
         "soft": timedelta(seconds=found.soft),
         "hard": timedelta(seconds=found.hard),
@@ -199,10 +210,21 @@ def drain_row(found: Row[Any]) -> DrainRow:
 
 def drain_stage_columns(row: DrainStageRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
-    return columns | {"step": int(row.step), "offsets": offset_list(row.offsets), "operators_left": list(row.operators_left)}
+    operators = None if row.operators is None else list(row.operators)
+    return columns | {
+        "step": int(row.step),
+        "offsets": offset_list(row.offsets),
+        "operators_left": list(row.operators_left),
+        "operators": operators,
+    }
 
 
 def drain_stage_row(found: Row[Any]) -> DrainStageRow:
     columns = found._asdict()
-    columns |= {"step": Step(found.step), "offsets": offsets_of(found.offsets), "operators_left": tuple(found.operators_left)}
+    columns |= {
+        "step": Step(found.step),
+        "offsets": offsets_of(found.offsets),
+        "operators_left": tuple(found.operators_left),
+        "operators": None if found.operators is None else tuple(found.operators),
+    }
     return DrainStageRow(**columns)

@@ -39,7 +39,7 @@ class ContainerState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ContainerRow:
     """One incarnation of a slot. `model_version` is the version of the job model that it runs: the one that it registered with, or the one
-    that it reported at `adopted_at`."""
+    that it reported at `adopted_at`; `can_keep_state`: whether its agent knows drains of the mode KEEP_STATE."""
 
     execution_id: ExecutionContainerId
     run_id: RunId
@@ -57,6 +57,7 @@ class ContainerRow:
     metrics_address: str | None = None
     model_version: int = 0
     adopted_at: datetime | None = None
+    can_keep_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ containers = Table(
     Column("metrics_address", String(300)),
     Column("model_version", Integer, nullable=False, server_default=text("0")),
     Column("adopted_at", Utc),
+    Column("can_keep_state", Boolean, nullable=False, server_default=text("false")),
     Index("uq_containers_slot_epoch", "run_id", "processor_id", "epoch", unique=True),
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )
@@ -314,6 +315,8 @@ drain_stages = Table(
     Column("operators_left", JSON, nullable=False),
     Column("note", Text, nullable=False),
     Column("reported_at", Utc),
+    Column("lineage", String(100)),
+    Column("operators", JSON),
     Index("ix_drain_stages_step", "drain_id", "step"),
 )
 

@@ -1,7 +1,7 @@
-"""`sluice drain`: finish what a job has read, empty its state, and end its run.
+"""`sluice drain`: finish what a job has read, empty or keep its state, and end its run.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or refuses; 2 when the drain was cancelled or failed, and for `--dry-run` when a
-flush would leave rows in state, or when that is not known.
+flush would leave rows in state, or when that is not known (with `--keep-state`: when the drain would be refused).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluice.cli.client import OperatorClient
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import Column, count, duration, shown, table
 from sluice.cli.runner import LOCAL, Json, OptionalJob, Url, call, find_job, print_reply
-from sluice.core.drain import Phase
+from sluice.core.drain import EFFECTS, LOSES, Effect, Mode, Phase
 from sluice.core.errors import BadSettings, CoordinatorUnreachable, UnknownDrain
 from sluice.core.ids import RunId
 from sluice.wire import drains as wire_drains
@@ -35,9 +35,14 @@ RETRY = timedelta(seconds=0.2)
 def drain(
     job: OptionalJob = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until the drain has ended.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report which state a flush cannot empty.")] = False,
+    keep_state: Annotated[
+        bool, typer.Option("--keep-state", help="Keep the state for the next run, which must have the same stateful operators.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what a drain would do to the state of each stage.")] = False,
     require_empty: Annotated[bool, typer.Option("--require-empty", help="Refuse if a flush would leave rows in state.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the current drain. Possible until its flush begins.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel the current drain. Possible until its flush begins; with --keep-state until its end.")
+    ] = False,
     soft_seconds: Annotated[
         float | None, typer.Option(min=0.001, max=1e9, metavar="SECONDS", help="Report which tasks hold up the drain after this long.")
     ] = None,
@@ -49,16 +54,21 @@ def drain(
 ) -> None:
     """Drain a job: stop reading, flush all state, commit, and end the run.
 
-    Every window is closed and every timer fires, so the next run starts at the drained offsets with empty state.
+    Every window is closed, every timer fires, and keys seen for deduplication are forgotten, so the next run starts at the drained offsets
+    with empty state. With --keep-state the streams between stages are read to their ends, no window is closed, and the next run starts
+    with the state as it is.
     """
     if dry_run and (wait or cancel):
         raise BadSettings("--dry-run changes nothing: leave out --wait and --cancel")
-    if cancel and (wait or require_empty):
-        raise BadSettings("--cancel ends a drain: leave out --wait and --require-empty")
+    if cancel and (wait or require_empty or keep_state):
+        raise BadSettings("--cancel ends a drain: leave out --wait, --require-empty and --keep-state")
+    if keep_state and require_empty:
+        raise BadSettings("--keep-state empties nothing: leave out --require-empty")
     if dry_run:
         plan = call(coordinator, lambda client: _plan(client, job))
-        print_reply(plan, lambda width: _plan_page(plan, width), as_json=as_json)
-        raise typer.Exit(0 if plan.empties else NOT_DRAINED)
+        print_reply(plan, lambda width: _keeping_page(plan, width) if keep_state else _plan_page(plan, width), as_json=as_json)
+        accepted = not plan.keep_state_refused if keep_state else plan.empties
+        raise typer.Exit(0 if accepted else NOT_DRAINED)
     if cancel:
         cancelled = call(coordinator, lambda client: _cancel(client, job))
         print_reply(cancelled, lambda _: _page(cancelled), as_json=as_json)
@@ -71,6 +81,7 @@ def drain(
                 soft_deadline_seconds=soft_seconds,
                 hard_deadline_seconds=hard_seconds,
                 require_empty=require_empty,
+                drain_mode=Mode.KEEP_STATE if keep_state else Mode.DEFAULT,
             )
         )
         return await follow(client, requested, quiet=as_json) if wait else requested
@@ -174,7 +185,8 @@ def _last_line(reply: wire_drains.DrainSummary) -> str:
     took = "" if reply.ended_at is None else f" in {duration((reply.ended_at - reply.requested_at).total_seconds())}"
     match reply.phase:
         case Phase.DRAINED:
-            return f"drained {of}{took}: the next run starts at the recorded offsets of {len(reply.drained)} partitions, with empty state"
+            state = "with its state" if reply.drain_mode == Mode.KEEP_STATE else "with empty state"
+            return f"drained {of}{took}: the next run starts at the recorded offsets of {len(reply.drained)} partitions, {state}"
         case Phase.FAILED:
             return f"the drain of {of} failed{took}: {shown(reply.reason)}"
         case Phase.CANCELLED:
@@ -184,20 +196,49 @@ def _last_line(reply: wire_drains.DrainSummary) -> str:
 
 
 def _plan_page(reply: wire_drains.DrainPlanReply, width: int | None) -> RenderableType:
-    columns = [
-        *(Column("STAGE"), Column("TASKS", right=True, rank=1), Column("ROWS NOW", right=True, rank=2)),
-        *(Column("CANNOT BE FLUSHED", folds=True),),
-    ]
-    rows = [(each.stage, count(each.tasks), count(each.state_rows), _not_flushed(each)) for each in reply.stages]
+    rows = [(each.stage, count(each.tasks), count(each.state_rows), _flushed(each)) for each in reply.stages]
     verdict = {
         True: "a drain would empty all state",
         False: "a drain would leave rows in some state, and report how many",
         None: "it is not known yet whether a drain would empty all state: some tasks have not reported",
     }[reply.empties]
-    return Group(table(columns, rows, width), Text(verdict))
+    lines = [Text(verdict)]
+    if losing := _losing(reply):
+        lines.append(Text(f"what came before the drain is then unknown to {losing}: use --keep-state if the operators stay the same"))
+    return Group(table(_PLAN_COLUMNS, rows, width), *lines)
 
 
-def _not_flushed(stage: wire_drains.StagePlanReply) -> str:
-    operators: Sequence[str] = [shown(each) for each in stage.operators]
+_PLAN_COLUMNS = (
+    *(Column("STAGE"), Column("TASKS", right=True, rank=1), Column("ROWS NOW", right=True, rank=2)),
+    *(Column("WHAT A DRAIN DOES TO THE STATE", folds=True),),
+)
+
+
+def _flushed(stage: wire_drains.StagePlanReply) -> str:
+    """What a flush does to each stateful operator. A container of the release before reports only those that it cannot empty."""
+    if stage.stateful is None:
+        does: Sequence[str] = [f"{each}: {EFFECTS[Effect.LEAVES]}" for each in stage.operators]
+    else:
+        does = [f"{each.operator}{f' ({each.why})' if each.why else ''}: {each.does}" for each in stage.stateful]
     unknown = [f"{len(stage.unknown_tasks)} tasks have not reported"] if stage.unknown_tasks else []
-    return ", ".join([*operators, *unknown]) or "-"
+    return "; ".join(map(shown, [*does, *unknown])) or "no state"
+
+
+def _losing(reply: wire_drains.DrainPlanReply) -> str:
+    """The operators that lose what later input needs, with their stages."""
+    named = [f"{each.operator} of stage {stage.stage}" for stage in reply.stages for each in stage.stateful or () if each.effect in LOSES]
+    return ", ".join(dict.fromkeys(map(shown, named)))
+
+
+def _keeping_page(reply: wire_drains.DrainPlanReply, width: int | None) -> RenderableType:
+    columns = [*_PLAN_COLUMNS[:-1], Column("KEPT", folds=True)]
+    rows = [(each.stage, count(each.tasks), count(each.state_rows), _kept(each)) for each in reply.stages]
+    refused = f"a drain that keeps the state would be refused: {shown(reply.keep_state_refused)}"
+    accepted = "a drain would keep all state for a next run with these operators, and write nothing that is still open"
+    return Group(table(columns, rows, width), Text(refused if reply.keep_state_refused else accepted))
+
+
+def _kept(stage: wire_drains.StagePlanReply) -> str:
+    if stage.stateful is None:
+        return "unknown: no task has reported its operators"
+    return ", ".join(shown(each.operator) for each in stage.stateful) or "no state"

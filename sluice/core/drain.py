@@ -2,13 +2,16 @@
 
     REQUESTED --> STOPPING --> FLUSHING --> COMMITTING --> DRAINED
         |            |            |             |
-        +------------+--> CANCELLED             |
+        +------------+--> CANCELLED <- - - - - -+  - - with KEEP_STATE only
         +------------+------------+-------------+--> FAILED
 
 REQUESTED waits for the run's first container. In STOPPING every stage of every task stops between batches and pins a snapshot, in FLUSHING
-it empties its state, in COMMITTING it makes a last backup. A phase ends when every stage of the pinned job model has reached the step that
-the phase waits for; only the coordinator changes the phase. A drain that fails before FLUSHING, or is cancelled, leaves the run as it was.
-One that fails later stops the run, and its tasks return to the pinned snapshots.
+it reads the rest of its input and empties its state, in COMMITTING it makes a last backup. A phase ends when every stage of the pinned job
+model has reached the step that the phase waits for; only the coordinator changes the phase. A drain that fails before FLUSHING, or is
+cancelled, leaves the run as it was. One that fails later stops the run, and its tasks return to the pinned snapshots.
+
+A drain of the mode KEEP_STATE goes through the same phases, but in FLUSHING a stage reads the rest of its input and its state stays as it
+is. So until it is DRAINED it can be cancelled in every phase, and leaves the run as it was when it fails.
 
 The response to `POST /drain`, by the state of the run:
 
@@ -35,12 +38,21 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NewType
 
-from sluice.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
-from sluice.core.ids import ProcessorId, Ssp, StageName, TaskName
+from sluice.core.errors import DrainTooEarly, IllegalTransition, IncompatibleState, NotCancellable, OtherDrainMode, StaleRun
+from sluice.core.ids import ProcessorId, Ssp, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel
+from sluice.core.spec import RunSpec
 
 DrainId = NewType("DrainId", str)
 """The notification's uuid."""
+
+
+class Mode(StrEnum):
+    """What a drain does to state: DEFAULT empties it, KEEP_STATE leaves it for a next run with the same operators."""
+
+    DEFAULT = "DEFAULT"
+    KEEP_STATE = "KEEP_STATE"
 
 
 class Phase(StrEnum):
@@ -56,17 +68,16 @@ class Phase(StrEnum):
     def over(self) -> bool:
         return not _MOVES[self]
 
-    @property
-    def can_go_back(self) -> bool:
-        """Whether the run can continue as if there had been no drain, because nothing was flushed."""
-        return self in (Phase.REQUESTED, Phase.STOPPING)
+    def can_go_back(self, mode: Mode) -> bool:
+        """Whether the run can continue as if there had been no drain, because no state was emptied."""
+        return not self.over and (mode is Mode.KEEP_STATE or self in (Phase.REQUESTED, Phase.STOPPING))
 
 
 _MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.REQUESTED: frozenset({Phase.STOPPING, Phase.CANCELLED, Phase.FAILED}),
     Phase.STOPPING: frozenset({Phase.FLUSHING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.FLUSHING: frozenset({Phase.COMMITTING, Phase.FAILED}),
-    Phase.COMMITTING: frozenset({Phase.DRAINED, Phase.FAILED}),
+    Phase.FLUSHING: frozenset({Phase.COMMITTING, Phase.CANCELLED, Phase.FAILED}),
+    Phase.COMMITTING: frozenset({Phase.DRAINED, Phase.CANCELLED, Phase.FAILED}),
     Phase.DRAINED: frozenset(),
     Phase.CANCELLED: frozenset(),
     Phase.FAILED: frozenset(),
@@ -107,7 +118,7 @@ TIMED = (Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING)
 
 def begins(state: RunState, *, stopping: bool, newest: Phase | None, flushed: bool) -> bool:
     """Whether a request starts a new drain; False if it gets the newest one of the run, whose phase is `newest` and which had begun to
-    flush if `flushed`. `stopping`: a stop of the run was requested. Raises StaleRun for a run that cannot be drained."""
+    empty state if `flushed`. `stopping`: a stop of the run was requested. Raises StaleRun for a run that cannot be drained."""
     ended_by_drain = newest is Phase.DRAINED or (newest is Phase.FAILED and flushed)
     if newest is not None and (not newest.over or ended_by_drain):
         return False
@@ -118,11 +129,21 @@ def begins(state: RunState, *, stopping: bool, newest: Phase | None, flushed: bo
     return True
 
 
-def cancelled(phase: Phase) -> Phase:
-    """CANCELLED. Raises NotCancellable once anything may have been flushed, and for a drain that is over."""
+def check_mode(present: Mode, phase: Phase, requested: Mode) -> None:
+    """A request is answered with a drain of the same mode only. Raises OtherDrainMode."""
+    if present is requested:
+        return
+    does = {Mode.DEFAULT: "empties the state", Mode.KEEP_STATE: "keeps the state"}[present]
+    if phase.over:
+        raise OtherDrainMode(f"the drain of this run is {phase} and {does} (drainMode {present}): it cannot be changed afterwards")
+    raise OtherDrainMode(f"the run is under a drain that {does} (drainMode {present}): cancel it, or request the same mode")
+
+
+def cancelled(phase: Phase, mode: Mode = Mode.DEFAULT) -> Phase:
+    """CANCELLED. Raises NotCancellable once state may have been emptied, and for a drain that is over."""
     if phase is Phase.CANCELLED:
         return phase
-    if not phase.can_go_back:
+    if not phase.can_go_back(mode):
         when = f"is over: {phase}" if phase.over else f"is {phase}: open windows may have been written already"
         raise NotCancellable(f"the drain {when}")
     return Phase.CANCELLED
@@ -234,6 +255,97 @@ def blockers(phase: Phase, stages: Sequence[StageAt], shape: Shape) -> Sequence[
         elif not waiting[each.stage]:
             found[Blocker(slot, Why.AT_WORK, each.task, each.stage)] = None
     return sorted(found, key=lambda each: (each.processor_id, each.task or "", each.stage or ""))
+
+
+# --- what a drain does to state --------------------------------------------------------------------------------------
+
+
+class Effect(StrEnum):
+    """What a drain of the mode DEFAULT does to the state of a stateful operator."""
+
+    EMITS = "emits"
+    FORGETS = "forgets"
+    DROPS = "drops"
+    UNMATCHED = "unmatched"
+    FIRES = "fires"
+    LEAVES = "leaves"
+
+
+EFFECTS: Mapping[Effect, str] = {
+    Effect.EMITS: "writes its open windows with what they have so far; later records of a window make another row",
+    Effect.FORGETS: "forgets the keys that it has seen: a record that is sent again after the drain passes once more",
+    Effect.DROPS: "drops its rows without output: what they waited for finds nothing after the drain",
+    Effect.UNMATCHED: "writes the rows that wait for a match as unmatched: a match that comes later is lost",
+    Effect.FIRES: "fires all its timers now",
+    Effect.LEAVES: "is not emptied, and the next run does not get its rows",
+}
+
+LOSES = frozenset({Effect.FORGETS, Effect.DROPS, Effect.UNMATCHED})
+"""The effects after which later input gives another result than without the drain, though no row is left in state."""
+
+
+# --- the next run, after a drain that kept the state ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStage:
+    """A stage of the drained run. `stateful`: whether it has state; `operators`: its stateful operators, in words; `tasks`: the partitions
+    that it reads in each task."""
+
+    stage: StageName
+    reads: frozenset[StreamId]
+    stateful: bool
+    operators: Sequence[str]
+    tasks: Mapping[TaskName, frozenset[Ssp]]
+
+
+def check_continued(kept: Sequence[KeptStage], spec: RunSpec, model: JobModel) -> Collection[StageName]:
+    """The stages without state that begin anew at the drained offsets, because they read other streams now. Raises IncompatibleState if the
+    run that `spec` and `model` describe has no place for the state of a stage: it is gone or renamed, reads other streams, or other tasks
+    read its partitions."""
+    anew = set()
+    for each in kept:
+        if each.stage in spec.stage_names and spec.reads(each.stage) == each.reads:
+            if each.stateful:
+                _check_tasks(each, spec, model)
+            continue
+        if each.stateful:
+            raise IncompatibleState(f"stage {each.stage} has state ({', '.join(each.operators) or 'unknown'}), and {_why_not(each, spec)}")
+        anew.add(each.stage)
+    return anew
+
+
+def _why_not(kept: KeptStage, spec: RunSpec) -> str:
+    instead = "or drain without keeping the state"
+    if kept.stage not in spec.stage_names:
+        return f"the new version has no stage of that name ({', '.join(spec.stage_names)}): keep the name, {instead}"
+    return f"reads {_listed(spec.reads(kept.stage))} in the new version instead of {_listed(kept.reads)}: read the same streams, {instead}"
+
+
+def _listed(streams: Iterable[StreamId]) -> str:
+    return ", ".join(sorted(map(str, streams)))
+
+
+def _check_tasks(kept: KeptStage, spec: RunSpec, model: JobModel) -> None:
+    for task, ssps in kept.tasks.items():
+        found = model.task(task)
+        reads = spec.by_stage(found[1].ssps).get(kept.stage, frozenset()) if found is not None else frozenset()
+        if not ssps <= reads:
+            raise IncompatibleState(
+                f"stage {kept.stage} of task {task} has state of {', '.join(map(str, sorted(ssps - reads)))}, which that task does not "
+                "read in the new version: keep the grouper and max_tasks, or drain without keeping the state"
+            )
+
+
+def operators_differ(kept: Sequence[str], now: Sequence[str]) -> str:
+    """How the stateful operators of a stage differ from those whose state was kept; "" if they do not."""
+    if list(kept) == list(now):
+        return ""
+    return f"the kept state is of {_in_words(kept)}, and this version has {_in_words(now)}"
+
+
+def _in_words(operators: Sequence[str]) -> str:
+    return "; ".join(operators) or "no stateful operator"
 
 
 # --- time ------------------------------------------------------------------------------------------------------------

@@ -181,6 +181,18 @@ class NotEmptied(Conflict):
     """A flush would not empty the run's state."""
 
 
+class OtherDrainMode(Conflict):
+    """The run has a drain of the other mode."""
+
+
+class OutdatedContainers(Conflict):
+    """A container of the run is of a release that does not know this."""
+
+
+class IncompatibleState(Conflict):
+    """The new version cannot continue with the state that the drain kept."""
+
+
 class NeverDrained(ClientError):
     """The job was never drained."""
 

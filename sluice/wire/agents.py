@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, ClassVar, Literal, assert_never
 
 from pydantic import Field
 
-from sluice.core.drain import Step
+from sluice.core.drain import Effect, Mode, Step
 from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
 from sluice.wire.runs import DrainOfRun
 
 Millis = Annotated[int, Field(ge=0, le=10**12)]
 OperatorText = Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
 BatchPart = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+IdentityText = Annotated[str, Field(min_length=1, max_length=2000, pattern=NO_NUL)]
+"""What an operator computes, as text that another version of the job is compared with."""
 StepName = Literal["stopped", "flushing", "flushed", "committed"]
 """Steps of a stage in a drain, see `sluice.core.drain.Step`."""
 
 
-class RegisterRequest(Body):
+class RegisterRequest(RenamedBody):
     """One incarnation of a slot. `bare`: a foreign client, whose heartbeats have no epoch. `metricsAddress`: host and port of the
-    container's metrics."""
+    container's metrics. `drainModes`: the modes of drains that it knows; under another one it is refused."""
+
+    added_fields: ClassVar[frozenset[str]] = frozenset({"drainModes"})
 
     processor_id: Annotated[str, Field(min_length=1, max_length=100)]
     execution_container_id: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
     host: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
     bare: bool = False
     metrics_address: Annotated[str, Field(max_length=300, pattern=HOST_AND_PORT)] | None = None
+    drain_modes: Annotated[tuple[Mode, ...], Field(max_length=10)] = (Mode.DEFAULT,)
 
 
 class RegisterReply(Reply):
@@ -63,7 +68,8 @@ class StageSnapshot(Reply):
 
 class StageStart(Reply):
     """Where a stage of an acquired task resumes. Without a batch its state is empty and it starts at `starts`. `generation`: that of the
-    last progress report."""
+    last progress report. `keptOperators`: the stateful operators whose state a drain has kept for this start: a query with others must not
+    run on it; null if no drain has kept the state, or a batch has run since."""
 
     stage: str
     lineage: str
@@ -72,6 +78,7 @@ class StageStart(Reply):
     snapshot: StageSnapshot | None = None
     generation: int | None = None
     drain_step: StepName | None = None
+    kept_operators: tuple[str, ...] | None = None
 
 
 class AcquireReply(Reply):
@@ -94,6 +101,15 @@ class ReleaseRequest(Body):
     generation: Annotated[int, Field(ge=1, lt=2**31)]
 
 
+class StatefulOperator(Body):
+    """A stateful operator of a query, named as in the DataFrame API, and what a drain of the mode DEFAULT does to its state. `why`: what is
+    missing, if it leaves the state."""
+
+    operator: OperatorText
+    effect: Effect
+    why: Annotated[str, Field(max_length=300, pattern=NO_NUL)] = ""
+
+
 class StageMetricsBody(RenamedBody):
     """Metrics of a stage of a task, measured `at` that time.
 
@@ -101,8 +117,11 @@ class StageMetricsBody(RenamedBody):
     it took longer. `batchMillis`: duration of the last batch; `batchMillisByPart`: by Spark's names of its parts (`addBatch`, `walCommit`,
     …). `lag`: records that the sources had beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores,
     the bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
-    `unflushable`: the query's operators whose state a flush cannot empty; null if unknown.
+    `unflushable`: the query's operators whose state a flush cannot empty; null if unknown. `operators`: all stateful operators of the
+    query, and what a drain does to each; null if unknown.
     """
+
+    added_fields: ClassVar[frozenset[str]] = frozenset({"operators"})
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -116,6 +135,7 @@ class StageMetricsBody(RenamedBody):
     watermark: Utc | None = None
     event_time_max: Utc | None = None
     unflushable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] | None = None
+    operators: Annotated[tuple[StatefulOperator, ...], Field(max_length=100)] | None = None
     at: Utc
 
 

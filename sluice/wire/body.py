@@ -6,6 +6,9 @@
 * A request may use either (`RenamedBody`). If it has both, the old one is ignored.
 * Requests are sent with the new names. A coordinator of the release before refuses those, so the client then repeats the request with the
   old names: see `sluice.client.CoordinatorClient`.
+
+**Added fields.** That repeated request is also without the fields that this release has added to it (`RenamedBody.added_fields`): what they
+say is then unknown to the coordinator.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -104,7 +107,10 @@ OLD_NAMES: Final = {"names": "old"}
 
 
 class RenamedBody(Body):
-    """A request with renamed fields."""
+    """A request with renamed or added fields."""
+
+    added_fields: ClassVar[frozenset[str]] = frozenset()
+    """Names on the wire of the fields that the release before does not know."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,6 +123,7 @@ class RenamedBody(Body):
         if info.context == OLD_NAMES:
             for old, entry in renamed_fields(type(self)).items():
                 written[old] = written.pop(str(entry.new))
+            written = {name: value for name, value in written.items() if name not in self.added_fields}
         return written
 
     @classmethod

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from sluice.core.drain import Phase
-from sluice.wire.agents import OperatorText, StepName
+from sluice.core.drain import Mode, Phase
+from sluice.wire.agents import IdentityText, OperatorText, StepName
 from sluice.wire.body import NO_NUL, Body, RenamedBody, RenamedReply, Reply, SspOffset
 from sluice.wire.snapshots import CheckpointText, GenerationNumber, Reason
 
@@ -29,12 +29,14 @@ class DrainBudgets(Body):
 
 
 class DrainRequest(Body):
-    """Drain a run: process what was read, close windows, fire timers, commit, end. Both deadlines count from the run's first container:
-    after `softDeadlineSeconds` the drain is reported as late, after `hardDeadlineSeconds` it fails. Fields left out have the values of the
-    coordinator's settings. `requireEmpty`: refuse if a flush would leave rows in the state of some stage."""
+    """Drain a run: process what was read, close windows, fire timers, commit, end. With the `drainMode` KEEP_STATE no window is closed and
+    no timer fires: the state stays for the job's next run, which must have the same stateful operators. Both deadlines count from the run's
+    first container: after `softDeadlineSeconds` the drain is reported as late, after `hardDeadlineSeconds` it fails. Fields left out have
+    the values of the coordinator's settings. `requireEmpty`: refuse if a flush would leave rows in the state of some stage; without meaning
+    for KEEP_STATE."""
 
     run_id: RunText
-    drain_mode: Literal["DEFAULT"] = "DEFAULT"
+    drain_mode: Mode = Mode.DEFAULT
     soft_deadline_seconds: Seconds | None = None
     hard_deadline_seconds: Seconds | None = None
     budget_seconds: DrainBudgets = DrainBudgets()
@@ -48,7 +50,10 @@ class DrainPlanRequest(Body):
 class DrainStepRequest(RenamedBody):
     """A stage of a task has taken a step of a drain. "stopped" and "committed" carry the checkpoint that they made durable; null only if
     the run is not backed up or no batch ever ran. `batchId` and `offsets`: the last batch, and the next offsets after it. `leftoverRows`,
-    `leftoverOperators`: what the flush could not empty."""
+    `leftoverOperators`: what the flush could not empty. `operators`: the stateful operators whose state the stage keeps, with "flushed" in
+    a drain that keeps state."""
+
+    added_fields: ClassVar[frozenset[str]] = frozenset({"operators"})
 
     generation: GenerationNumber
     uuid: DrainText
@@ -59,6 +64,7 @@ class DrainStepRequest(RenamedBody):
     leftover_rows: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     leftover_operators: Annotated[tuple[OperatorText, ...], Field(max_length=100)] = ()
     note: Reason = ""
+    operators: Annotated[tuple[IdentityText, ...], Field(max_length=100)] | None = None
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -121,7 +127,8 @@ class DrainPhaseReply(Reply):
 
 
 class DrainStageReply(RenamedReply):
-    """The progress of a stage. `waitsFor`: upstream stages that some task has not flushed. See `DrainStepRequest`."""
+    """The progress of a stage. `waitsFor`: upstream stages that some task has not flushed. `keptOperators`: the stateful operators whose
+    state the drain keeps. See `DrainStepRequest`."""
 
     stage: str
     step: StepName | None
@@ -135,6 +142,7 @@ class DrainStageReply(RenamedReply):
     note: str
     generation: int | None
     reported_at: datetime | None
+    kept_operators: tuple[str, ...] | None = None
 
 
 class DrainTaskReply(Reply):
@@ -180,20 +188,33 @@ class DrainDetail(RenamedReply, DrainSummary):
     catch_up: tuple[SspOffset, ...]
 
 
+class StatefulOperatorReply(Reply):
+    """See `StatefulOperator`. `does`: the effect in words."""
+
+    operator: str
+    effect: str
+    why: str
+    does: str
+
+
 class StagePlanReply(RenamedReply):
-    """What a flush of a stage could not empty. `stateRows`: rows in its state now; `unknownTasks`: tasks that have not reported yet."""
+    """What a drain would do to the state of a stage. `operators`: those that a flush could not empty; `stateful`: all stateful operators,
+    and what a flush does to each; null if unknown. `stateRows`: rows in its state now; `unknownTasks`: tasks that have not reported yet."""
 
     stage: str
     tasks: int
     operators: tuple[str, ...]
     state_rows: int
     unknown_tasks: tuple[str, ...]
+    stateful: tuple[StatefulOperatorReply, ...] | None = None
 
 
 class DrainPlanReply(Reply):
-    """`empties`: whether a drain would leave no row in any state; null until every task has reported."""
+    """`empties`: whether a drain of the mode DEFAULT would leave no row in any state; null until every task has reported.
+    `keepStateRefused`: why a drain of the mode KEEP_STATE would be refused; "" if it would not."""
 
     run_id: str
     job: str
     empties: bool | None
+    keep_state_refused: str = ""
     stages: tuple[StagePlanReply, ...]

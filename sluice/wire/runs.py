@@ -49,8 +49,9 @@ class StageBody(Body):
 
 class RunRequest(Body):
     """`grouper`: GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTask, or `module:Class`, which the coordinator's operator
-    must allow. `start`: "checkpoint" goes on where the job was left, which after a drain is at the drained offsets with empty state;
-    "drained", "earliest", "latest" or a time begin a history with empty state, the first where the job's last drain ended."""
+    must allow. `start`: "checkpoint" goes on where the job was left, which after a drain is as with "drained"; "drained" begins a history
+    where the job's last drain ended, with the state that the drain kept, or with empty state if it kept none; "earliest", "latest" or a
+    time begin a history with empty state."""
 
     job: Name
     containers: Annotated[int, Field(le=100_000)]

@@ -12,7 +12,7 @@ from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow,
 from coordinator.store.jobmodels import ModelRow, MonitoredStreamRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, PinRow, SnapshotRow
-from sluice.core.drain import DrainId, Phase
+from sluice.core.drain import DrainId, Mode, Phase
 from sluice.core.expansion import Verdict
 from sluice.core.graph import Stage
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, TaskName
@@ -126,7 +126,7 @@ def drain_row(seq: int = 1, run_id: str = "r1", job: JobName = JOB, **changes: o
         run_id=RunId(run_id),
         job=job,
         seq=seq,
-        mode="DEFAULT",
+        mode=Mode.DEFAULT,
         phase=Phase.REQUESTED,
         model_version=1,
         requested_at=NOON,

@@ -75,6 +75,8 @@ class History:
         self.happened: Counter[str] = Counter()
         self.failed: set[str] = set()
         self.version = 0
+        """Of the state. Another build of it uses the same."""
+        self.build = 0
         self.run_id = RunId("")
         self.containers: dict[str, Incarnation] = {}
         self.disks: Counter[str] = Counter()
@@ -91,7 +93,7 @@ class History:
 
     def job(self) -> Job:
         job = two_stages(streams=self.streams)
-        job.code = f"version {self.version}"
+        job.code = f"version {self.version}, build {self.build}"
         return job
 
     def produce(self) -> None:
@@ -115,7 +117,8 @@ class History:
 
     def start(self, slot: str) -> None:
         root = self.there.home.parent / f"disk {slot} {self.disks[slot]}"
-        engine = CountingEngine(root=root, ledger=self.ledger, version=self.job().code, holds=self.chance.random() < 0.7)
+        version, holds = f"version {self.version}", self.chance.random() < 0.7
+        engine = CountingEngine(root=root, ledger=self.ledger, version=version, holds=holds, operators=(f"sums of {version}",))
         wire = TrappedWire(self.there.app)
         name = f"c{len(self.there.incarnations)}"
         self.containers[slot] = self.there.start(
@@ -208,11 +211,11 @@ class History:
         if (trap := self.engine(slot).trap) is not None:
             trap.release()
 
-    async def drain(self, troubles: int) -> None:
+    async def drain(self, troubles: int, mode: str = "DEFAULT") -> None:
         """With so much trouble at random steps of its; then what people do after it."""
         slot, what, trap = self.next_trouble() if troubles else ("", "", None)
         reading = [asyncio.create_task(self.batches_meanwhile(each)) for each in self.containers]
-        answer = await self.ask("POST", "/drain", runId=self.run_id, drainMode="DEFAULT", hardDeadlineSeconds=DEADLINE)
+        answer = await self.ask("POST", "/drain", runId=self.run_id, drainMode=mode, hardDeadlineSeconds=DEADLINE)
         assert answer.status_code == 202, answer.text
         uuid = answer.json()["uuid"]
         over = asyncio.create_task(self.over(uuid))
@@ -281,8 +284,9 @@ class History:
     async def after(self, uuid: str) -> None:
         """What people do then: deploy another version, or again the one that could not be drained, or nothing."""
         told = (await self.ask("GET", f"/drain/{uuid}")).json()
-        flushed = any(each["phase"] == "FLUSHING" for each in told["phases"])
-        self.happened[f"{told['phase']}{' after FLUSHING' if flushed else ''}"] += 1
+        keeps = told["drainMode"] == "KEEP_STATE"
+        flushed = any(each["phase"] == "FLUSHING" for each in told["phases"]) and not keeps
+        self.happened[f"{told['phase']}{' after FLUSHING' if flushed else ' with its state' if keeps else ''}"] += 1
         if told["phase"] == "FAILED" and flushed:
             self.failed.add(uuid)
         run = await self.there.run(self.run_id)
@@ -293,8 +297,12 @@ class History:
             ending = await each.ending()
             assert ending.exit_code == EXIT_OK, ending
         assert await self.there.state(self.run_id) == ("DRAINED" if told["phase"] == "DRAINED" else "STOPPED")
-        if told["phase"] == "DRAINED":
-            self.check({(each["stream"], each["partition"]): each["offset"] for each in told["drained"]})
+        drained = {(each["stream"], each["partition"]): each["offset"] for each in told["drained"]}
+        if told["phase"] == "DRAINED" and keeps:
+            assert {partition: drained[self.streams[1], partition] for partition in (0, 1)} == self.there.log.latest(self.streams[1])
+            self.build += 1
+        elif told["phase"] == "DRAINED":
+            self.check(drained)
             self.version += 1
         await self.deploy()
 
@@ -333,7 +341,7 @@ class History:
     async def goes_on(self) -> None:
         self.produce()
         await self.all_acting()
-        match self.chance.choices(["batches", "batch and kill", "kill", "stop", "deploy", "drain"], [3, 2, 1, 1, 1, 5])[0]:
+        match self.chance.choices(["batches", "batch and kill", "kill", "stop", "deploy", "drain", "keep"], [3, 2, 1, 1, 1, 3, 2])[0]:
             case "batches":
                 await self.batches(self.chance.randrange(1, 8))
             case "batch and kill":
@@ -346,6 +354,8 @@ class History:
                 await self.deploy()
             case "drain":
                 await self.drain(self.chance.choice([1, 1, 2]))
+            case "keep":
+                await self.drain(self.chance.choice([0, 1, 2]), "KEEP_STATE")
         assert not self.ledger.faults, self.ledger.faults
 
     async def ends(self) -> None:

@@ -30,7 +30,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store
-from sluice.core.drain import DrainId, Phase, Step, Times
+from sluice.core.drain import DrainId, Mode, Phase, Step, Times
 from sluice.core.errors import Bug, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.lease import LeasePolicy
@@ -52,7 +52,8 @@ TIMES = Times(timedelta(seconds=10), timedelta(seconds=25), {})
 class World:
     """The services around one database; `restart` makes them anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: Mode = Mode.DEFAULT) -> None:
+        self.mode = mode
         self.clock = FakeClock()
         self.store = temporary_store(Store)
         self.numbers = count(1)
@@ -91,7 +92,7 @@ class World:
         if self.holder:
             await self.registrations.exited(ExecutionContainerId(self.holder), 1, "")
         self.holder = f"c{next(self.numbers)}"
-        new = Registration(ProcessorId("0"), ExecutionContainerId(self.holder), "h", False, None)
+        new = Registration(ProcessorId("0"), ExecutionContainerId(self.holder), "h", False, None, can_keep_state=True)
         epoch = (await self.registrations.register(self.run_id, new)).container.epoch
         for task in TASKS:
             found = await self.tasks.acquire(self.run_id, task, ExecutionContainerId(self.holder), Epoch(epoch))
@@ -102,7 +103,7 @@ class World:
         await self.registrations.recover()
 
     async def request(self) -> None:
-        await self.drains.request(DrainRequest(self.run_id, "DEFAULT", TIMES))
+        await self.drains.request(DrainRequest(self.run_id, self.mode, TIMES))
 
     async def cancel(self) -> None:
         await self.drains.cancel((await self.newest()).drain_id)
@@ -140,7 +141,9 @@ class World:
     async def newest(self) -> DrainRow:
         async with self.store.read() as tx:
             found = await tx.drains.newest(self.run_id)
-        return found or DrainRow(DrainId("none"), self.run_id, JOB, 0, "", Phase.CANCELLED, 1, self.clock.now(), TIMES.soft, TIMES.hard)
+        return found or DrainRow(
+            DrainId("none"), self.run_id, JOB, 0, self.mode, Phase.CANCELLED, 1, self.clock.now(), TIMES.soft, TIMES.hard
+        )
 
     async def run(self) -> RunRow:
         async with self.store.read() as tx:
@@ -160,7 +163,7 @@ class World:
             assert {key for key, row in rows.items() if row.step is Step.COMMITTED and row.committed} == set(KEYS)
             assert set(drain.drained) == {ssp for ssp in drain.drained if ssp.stream in ("flights", "by-carrier")}
             assert len(drain.drained) == 4
-        if drain.phase is Phase.FAILED and drain.flushing_at is not None:
+        if drain.phase is Phase.FAILED and drain.emptied:
             assert run.stop_requested_at is not None
             assert {key: (row.head, row.chosen) for key, row in stores.items()} == {key: (rows[key].pinned, True) for key in KEYS}
         elif drain.phase.over:
@@ -192,8 +195,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-async def history(events: list[Event]) -> None:
-    world = World()
+async def history(events: list[Event], mode: Mode) -> None:
+    world = World(mode)
     await world.deploy()
     await world.replace()
     await world.request()
@@ -220,9 +223,9 @@ async def happens(world: World, event: Event) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(histories())
-def test_a_run_is_drained_by_all_its_stages_or_not_at_all(events: list[Event]) -> None:
-    asyncio.run(history(events))
+@given(histories(), st.sampled_from(Mode))
+def test_a_run_is_drained_by_all_its_stages_or_not_at_all(events: list[Event], mode: Mode) -> None:
+    asyncio.run(history(events, mode))
 
 
 def test_a_history_without_trouble_ends_drained() -> None:

@@ -43,7 +43,8 @@ class Stage(Cluster):
         super().__init__(root, root / "job.py")
         self.job_file.write_text(job_text)
         self.log = Log(self.home / "log")
-        self._fed = 0
+        self.fed = 0
+        """How many numbers were fed."""
 
     def incarnation(self, execution_id: str) -> wire_runs.ContainerReply:
         return next(each for each in self.detail().incarnations if each.execution_container_id == execution_id)
@@ -54,10 +55,10 @@ class Stage(Cluster):
 
     def feed(self, count: int) -> None:
         partitions = self.log.partitions("numbers")
-        values = [Record(str(n).encode(), partition=n % partitions) for n in range(self._fed, self._fed + count)]
+        values = [Record(str(n).encode(), partition=n % partitions) for n in range(self.fed, self.fed + count)]
         writer = Writer(Lineage("feeder"), "feeder", Generation(1))
-        assert self.log.append("numbers", values, writer=writer, batch=self._fed, now_micros=1)
-        self._fed += count
+        assert self.log.append("numbers", values, writer=writer, batch=self.fed, now_micros=1)
+        self.fed += count
 
     def feed_again(self, first: int, end: int) -> None:
         """Numbers that were fed before."""
@@ -70,8 +71,8 @@ class Stage(Cluster):
 
     def await_all_written(self, seconds: float = 180) -> None:
         """Until as many records are out as were fed, and then that they are the same ones, each once."""
-        wait_for(f"{self._fed} records in the output", lambda: self.written() >= self._fed, seconds)
-        assert self.values() == list(range(self._fed))
+        wait_for(f"{self.fed} records in the output", lambda: self.written() >= self.fed, seconds)
+        assert self.values() == list(range(self.fed))
 
     def values(self) -> list[int]:
         """What is in the output, sorted."""

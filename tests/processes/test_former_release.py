@@ -131,6 +131,8 @@ def test_a_job_of_the_former_release_lives_on_when_its_coordinator_is_upgraded_i
         container = scene.start_container_of(former)
         scene.feed_and_await(200)
         scene.upgrade_coordinator(TODAY)
+        refused = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": "KEEP_STATE"})
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:sluice:outdated-containers")
         scene.grow(4)
         scene.feed_and_await(200)
         scene.kill_and_lose_disk(container)

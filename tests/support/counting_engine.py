@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from containers.engine import Batch, Emptied, StageStart
+from containers.engine import Batch, Emptied, Kept, StageStart
 from containers.errors import StateElsewhere
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
 from containers.state.offsetlog import advance
@@ -177,6 +177,8 @@ class CountingEngine(DiskEngine):
     def start(self, start: StageStart) -> tuple[str, Any]:
         with self._at_work():
             check_not_emptied(self._prepared(start))
+            if start.kept_operators is not None and tuple(start.kept_operators) != self.operators:
+                raise self.ledger.fault(f"{start.query} has {self.operators}, and the kept state is of {start.kept_operators}")
             appended = self._fence(start)
             found = inspect(self.directory(start))
             assert found is not None
@@ -240,6 +242,19 @@ class CountingEngine(DiskEngine):
                 batch += 1
                 self._run(start, batch, plan(read, stream, f"{start.drain} flush"))
             return Emptied(batch)
+
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        with self._at_work():
+            if not self._is_held(start):
+                self._made_ready(start)
+            self._finish(start)
+            batch, (_, read) = self._last(start)
+            (stream,) = start.declared.stage.reads
+            upto = read | {ssp.partition: end for ssp, end in ends.items() if end > read[ssp.partition]}
+            while read != upto:
+                batch, read = batch + 1, advance(read, upto, AT_ONCE)
+                self._run(start, batch, plan(read, stream))
+            return Kept(batch, self.operators)
 
     # --- batches ---------------------------------------------------------------------------------------------------
 

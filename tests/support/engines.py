@@ -12,8 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from containers.engine import Batch, Callbacks, Emptied, StageStart
+from containers.engine import Batch, Callbacks, Emptied, Kept, StageStart
+from containers.errors import OperatorsDiffer
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect, mark_emptied, read_offset_log, write_offset_log
+from sluice.core.drain import operators_differ
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import WatermarkStep
@@ -118,6 +120,9 @@ class FakeEngine:
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
         self.limits[query] = steps
 
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        return Kept(-1)
+
     def check(self) -> None:
         self.on_check()
 
@@ -149,13 +154,15 @@ def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
 @dataclass
 class DiskEngine(FakeEngine):
     """`outputs` are what batches wrote, by query, in order: (batch, plan). `on_empty` runs on the engine's threads before a store is
-    emptied, `on_emptying` after each batch of that. A directory's state is the plans of all its batches."""
+    emptied or kept, `on_emptying` after each batch of that. A directory's state is the plans of all its batches. `operators`: the stateful
+    ones of each of its queries, as text."""
 
     root: Path = Path()
     job: str = "delays"
     outputs: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     on_empty: Callable[[StageStart], None] = lambda start: None
     on_emptying: Callable[[], None] = lambda: None
+    operators: tuple[str, ...] = ()
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         directory = self.directory(start)
@@ -163,6 +170,8 @@ class DiskEngine(FakeEngine):
             start.task, start.declared.stage.name, start.lineage, None if start.restored else start.reported
         )
         check_not_emptied(directory)
+        if start.kept_operators is not None and (differ := operators_differ(start.kept_operators, self.operators)):
+            raise OperatorsDiffer(differ)
         for batch, text in sorted(start.replay.items()):
             found = inspect(directory)
             assert found is not None
@@ -205,6 +214,27 @@ class DiskEngine(FakeEngine):
             self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {}))
             self.on_emptying()
         return Emptied(batch)
+
+    def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
+        """A batch up to the ends, if they are further than the last."""
+        self.on_empty(start)
+        directory = self.directory(start)
+        self.finish(start)
+        found = inspect(directory)
+        assert found is not None
+        if found.committed < 0:
+            return Kept(-1, self.operators)
+        batch, last = found.committed, read_offset_log(directory, found.committed)
+        (stream,) = start.declared.stage.reads
+        read = {int(p): offset for p, offset in json.loads(last.splitlines()[2])[stream].items()}
+        rest = read | {ssp.partition: end for ssp, end in ends.items() if end > read.get(ssp.partition, end)}
+        if rest != read:
+            batch += 1
+            self._run(start, batch, plan(rest, stream, f"{start.drain} rest"))
+            assert self._callbacks is not None
+            self._callbacks.on_batch(Batch(start.query, batch, 1, 1, {}))
+            self.on_emptying()
+        return Kept(batch, self.operators)
 
     async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
         """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,9 +127,10 @@ class World:
 
     # --- containers ------------------------------------------------------------------------------------------------
 
-    def come(self, run_id: str, container: str) -> None:
-        """A container takes slot 0 and both tasks."""
-        epoch = self.post(f"/runs/{run_id}/containers", {"processorId": "0", "executionContainerId": container})["epoch"]
+    def come(self, run_id: str, container: str, modes: Sequence[str] = ("DEFAULT",)) -> None:
+        """A container, which knows drains of these modes, takes slot 0 and both tasks."""
+        body = {"processorId": "0", "executionContainerId": container, "drainModes": modes}
+        epoch = self.post(f"/runs/{run_id}/containers", body)["epoch"]
         for task in (0, 1):
             found = self.post(f"/runs/{run_id}/tasks/Partition {task}/acquire", {"executionContainerId": container, "epoch": epoch})
             self.generations[task] = found["generation"]

@@ -19,6 +19,7 @@ from sluice.cli.console import overview
 from sluice.cli.upgrade import decide
 from sluice.client import CoordinatorClient, Refused
 from sluice.core.deprecations import DEPRECATIONS, Deprecation, Kind, in_request, of_kind
+from sluice.core.drain import Effect
 from sluice.core.ids import Generation, RunId, TaskName
 from sluice.metrics import with_old_names
 from sluice.wire import agents, body, drains, jobmodels, runs, snapshots
@@ -93,6 +94,24 @@ def test_a_request_with_the_new_names_uses_no_old_one(used: list[Deprecation]) -
     assert (written["metrics"]["lag"], "measures" in written) == (7, False)
     assert agents.ProgressRequest.model_validate(written) == PROGRESS
     assert used == []
+
+
+@pytest.mark.parametrize("model", [each for each in BODIES.values() if issubclass(each, RenamedBody)])
+def test_an_added_field_is_one_of_its_body_and_is_not_sent_to_a_coordinator_of_the_release_before(model: type[RenamedBody]) -> None:
+    assert model.added_fields <= aliases(model)
+    written = model.model_construct().model_dump(by_alias=True, context=OLD_NAMES, warnings=False)
+    assert model.added_fields.isdisjoint(written)
+
+
+def test_metrics_without_what_was_added_are_those_of_the_release_before() -> None:
+    named = agents.StatefulOperator(operator="dropDuplicates", effect=Effect.FORGETS)
+    written = json.loads(
+        PROGRESS.model_copy(update={"metrics": METRICS.model_copy(update={"operators": (named,)})}).model_dump_json(
+            by_alias=True, context=OLD_NAMES
+        )
+    )
+    assert "operators" not in written["measures"]
+    assert "operators" in json.loads(PROGRESS.model_dump_json(by_alias=True))["metrics"]
 
 
 def test_of_a_request_with_both_names_the_old_one_is_ignored(used: list[Deprecation]) -> None:

@@ -41,6 +41,10 @@ def upgrade(
         bool,
         typer.Option("--allow-leftover-state", help="Upgrade although the flush leaves rows in state. The new version does not get them."),
     ] = False,
+    keep_state: Annotated[
+        bool,
+        typer.Option("--keep-state", help="Continue with the state, which the new version must be able to: the same stateful operators."),
+    ] = False,
     no_rollback: Annotated[bool, typer.Option("--no-rollback", help="Do not roll back if the new version fails.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Upgrade even if the job file has not changed.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Run all checks, and print the steps. Changes nothing.")] = False,
@@ -55,7 +59,8 @@ def upgrade(
     """Replace a job by a new version, and roll back if it fails.
 
     The job is drained, the new version starts at the drained offsets with empty state, and its first batches are watched. If they fail, the
-    old version is deployed again at the same offsets. After an interruption, run the same command again: it continues.
+    old version is deployed again at the same offsets. After an interruption, run the same command again: it continues. With --keep-state
+    the new version continues with the state of the old one, and so does the old one after a rollback.
 
     Exit codes: 0 upgraded. 1 refused, or the coordinator cannot be reached. 2 not drained, or rows are left in state (or would be, for
     --dry-run). 3 the new version is not healthy and was left running. 4 rolled back.
@@ -64,6 +69,8 @@ def upgrade(
         raise BadSettings("--old is for --local: elsewhere the deployment platform starts the old version's containers")
     if local and as_json:
         raise BadSettings("--local stays in the foreground and shows the run: leave out --json")
+    if keep_state and allow_leftover_state:
+        raise BadSettings("--keep-state leaves nothing behind: leave out --allow-leftover-state")
     logconfig.configure(logconfig.read_log_settings())
     options = UpgradeOptions(
         job_file=job_file,
@@ -72,6 +79,7 @@ def upgrade(
         watch=timedelta(seconds=watch),
         batches=batches,
         allow_leftover_state=allow_leftover_state,
+        keep_state=keep_state,
         rollback=not no_rollback,
         force=force,
         dry_run=dry_run,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sluice.cli.console.tables import shown
-from sluice.core.drain import Phase
+from sluice.core.drain import Mode, Phase
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
@@ -53,10 +53,15 @@ class UpgradeOptions:
     watch: timedelta = timedelta(seconds=180)
     batches: int = 2
     allow_leftover_state: bool = False
+    keep_state: bool = False
     rollback: bool = True
     force: bool = False
     dry_run: bool = False
     local: LocalOptions | None = None
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.KEEP_STATE if self.keep_state else Mode.DEFAULT
 
 
 class UpgradeReply(wire_body.RenamedReply):
@@ -177,14 +182,14 @@ class Refuse:
 Step = Drain | Deploy | Watch | RollBack | AwaitEnd | Refuse
 
 
-def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False) -> Step:
-    """`rollback`: a failed upgrade is rolled back. `force`: a run of the same version is upgraded like any other."""
+def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False, mode: Mode = Mode.DEFAULT) -> Step:
+    """`rollback`: a failed upgrade is rolled back. `force`: a run of the same version is upgraded like any other. `mode`: of the drain."""
     run = seen.run
     former = run.config.get(FORMER)
     if run.state is RunState.DRAINED:
-        return Deploy(seen.run_id)
+        return _deploy_after(seen, seen.run_id, mode)
     if former is not None and run.reason.startswith(GIVEN_UP):
-        return _after_a_failure(seen, RunId(former), rollback=rollback and seen.ours)
+        return _after_a_failure(seen, RunId(former), mode, rollback=rollback and seen.ours)
     if run.state.ended:
         return Refuse(_why_ended(seen))
     if run.state is RunState.DRAINING:
@@ -201,12 +206,22 @@ def next_step(seen: UpgradeStatus, *, rollback: bool, force: bool = False) -> St
 _ONCE_MORE = "deploy the old version again, which continues where it stopped, and upgrade that run"
 
 
-def _after_a_failure(seen: UpgradeStatus, former: RunId, *, rollback: bool) -> Step:
+def _deploy_after(seen: UpgradeStatus, former: RunId, mode: Mode) -> Step:
+    """Deploy after the drain of the former run, if that was one of this mode."""
+    drain = next((each for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED), None)
+    if drain is None or drain.drain_mode == mode:
+        return Deploy(former)
+    if mode is Mode.KEEP_STATE:
+        return Refuse(f"run {former} was drained without --keep-state, and its state is empty: leave out --keep-state")
+    return Refuse(f"run {former} was drained with its state kept: use --keep-state; or deploy the old version again, and upgrade that run")
+
+
+def _after_a_failure(seen: UpgradeStatus, former: RunId, mode: Mode, *, rollback: bool) -> Step:
     if seen.drained != former:
         return Refuse(f"run {seen.run_id} failed as an upgrade of run {former}, but the job's last drain is now that of run {seen.drained}")
     if rollback:
         return RollBack(seen.run_id, former)
-    return Deploy(former) if seen.run.state.ended else AwaitEnd(seen.run_id)
+    return _deploy_after(seen, former, mode) if seen.run.state.ended else AwaitEnd(seen.run_id)
 
 
 def _why_ended(seen: UpgradeStatus) -> str:
@@ -225,7 +240,7 @@ def _why_ended(seen: UpgradeStatus) -> str:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The options that the plan mentions. `local`: the new version's containers are started here; `old_here`: after a rollback also those
-    of the old version."""
+    of the old version. `mode`: of the drain."""
 
     allow_leftover_state: bool
     rollback: bool
@@ -233,6 +248,7 @@ class Terms:
     watch: timedelta
     local: bool
     old_here: bool
+    mode: Mode = Mode.DEFAULT
 
 
 def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, containers: int) -> Sequence[str]:
@@ -248,11 +264,16 @@ def plan_lines(step: Step, terms: Terms, plan: wire_runs.RunPlanReply, container
             if terms.allow_leftover_state
             else "refused if a flush would leave rows in state"
         )
-        lines.append(f"drain run {step.run_id}: {left}")
-        lines.append("check that state is empty" if not terms.allow_leftover_state else "report how many rows are left in state")
+        if terms.mode is Mode.KEEP_STATE:
+            lines.append(f"drain run {step.run_id}: the streams between stages are read to their ends, and all state is kept")
+        else:
+            lines.append(f"drain run {step.run_id}: {left}")
+            lines.append("check that state is empty" if not terms.allow_leftover_state else "report how many rows are left in state")
     if not isinstance(step, Watch):
         made = f", creating {', '.join(plan.creates)}" if plan.creates else ""
         lines.append(f"deploy the new version at the drained offsets: {len(plan.tasks)} tasks in {containers} containers{made}")
+        if terms.mode is Mode.KEEP_STATE:
+            lines.append("before its first batch, compare its stateful operators with those whose state was kept: if they differ, it fails")
     lines.append("start its containers here" if terms.local else "wait for its containers, which the deployment platform starts")
     lines.append(
         f"watch until each stage has committed {terms.batches} batches or has nothing to read, at most {terms.watch.total_seconds():g} s"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ from sluice.cli.upgrade.decide import (
 from sluice.cli.upgrade.watch import HealthState, HealthWatch, show_progress
 from sluice.client import Refused
 from sluice.clock import SystemClock
-from sluice.core.drain import Phase
+from sluice.core.drain import Mode, Phase
 from sluice.core.errors import ClientError, CoordinatorUnreachable, NotEmptied, NotTheCurrentRun, RunIsDraining
 from sluice.core.ids import RunId
 from sluice.deploy import check_job, missing_event_times
@@ -159,12 +159,15 @@ class Upgrade:
 
     async def _drain(self, run_id: RunId) -> UpgradeReply | None:
         asked = wire_drains.DrainRequest(
-            run_id=run_id, hard_deadline_seconds=self._options.timeout, require_empty=not self._options.allow_leftover_state
+            run_id=run_id,
+            hard_deadline_seconds=self._options.timeout,
+            require_empty=not self._options.allow_leftover_state and not self._options.keep_state,
+            drain_mode=self._options.mode,
         )
         drain = await retrying(lambda: self._client.request_drain(asked))
         self.standing = (
             f"the drain of run {run_id} continues in the background; run the same command again to continue the upgrade, or "
-            f"`sluice drain {self._job.name} --cancel` to cancel it before its flush begins"
+            f"`sluice drain {self._job.name} --cancel` to cancel it{'' if self._options.keep_state else ' before its flush begins'}"
         )
         say(f"run {run_id} is being drained: {drain.uuid}")
         over = await follow(self._client, drain, quiet=self._quiet)
@@ -223,7 +226,9 @@ class Upgrade:
         self._announce_run(step.run_id, seen.run.containers, "the new version")
         if self._local is not None:
             self._local.take(self._options.job_file, step.run_id, seen.run.containers)
-        trial = HealthWatch(self._options.batches, self._options.watch)
+        trial = HealthWatch(
+            self._options.batches, self._options.watch, await retrying(lambda: self._checks.batches_before(seen, step.former))
+        )
         verdict = await self._judge(step.run_id, trial)
         if verdict is None:
             self._stays = self._local is not None
@@ -336,7 +341,8 @@ class Checks:
 
     def next(self, seen: UpgradeStatus, *, acted: bool) -> Step:
         """`acted`: this command has already taken a step."""
-        return next_step(seen, rollback=self._options.rollback, force=self._options.force and not acted)
+        force = self._options.force and not acted
+        return next_step(seen, rollback=self._options.rollback, force=force, mode=self._options.mode)
 
     async def check(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> None:
         """Check everything that can be checked before a change. Raises ClientError."""
@@ -347,10 +353,11 @@ class Checks:
             case Drain():
                 await self._check_drain(seen)
                 await self._check_requests(seen.run_id, request)
+                self._check_can_return(seen)
             case Deploy():
                 await self._check_requests(step.former, request)
             case AwaitEnd():
-                await self._client.plan_run(request)
+                await self._client.plan_run(request, self._options.mode)
             case Watch():
                 live = [each.execution_container_id for each in seen.run.incarnations if each.state == "LIVE"]
                 if self._options.local is not None and live:
@@ -365,18 +372,32 @@ class Checks:
                 assert_never(step)
 
     async def _check_drain(self, seen: UpgradeStatus) -> None:
-        if (seen.run.drain is not None and not seen.run.drain.phase.over) or self._options.allow_leftover_state or self._options.dry_run:
+        if seen.run.drain is not None and not seen.run.drain.phase.over:
+            return
+        if self._options.keep_state:
+            if refused := (await self._client.plan_drain(seen.run_id)).keep_state_refused:
+                raise ClientError(f"the state cannot be kept: {refused}")
+            return
+        if self._options.allow_leftover_state or self._options.dry_run:
             return
         left = _left(await self._client.plan_drain(seen.run_id))
         if left:
             raise NotEmptied(f"{left}: use --allow-leftover-state to upgrade anyway; the new version does not get these rows")
 
+    def _check_can_return(self, seen: UpgradeStatus) -> None:
+        """To state that was kept a version returns by the snapshots of the drain."""
+        if self._options.keep_state and self._options.rollback and not seen.run.backup_to:
+            raise ClientError(
+                f"run {seen.run_id} is not backed up, and after the first batches of the new version the old one could not return to its "
+                "state: use --no-rollback to upgrade without the possibility to roll back"
+            )
+
     async def _check_requests(self, former: RunId, request: wire_runs.RunRequest) -> None:
-        await self._client.plan_run(request)
+        await self._client.plan_run(request, self._options.mode)
         await self._check_old(former)
         if self._options.rollback:
             try:
-                await self._client.plan_run(rollback_request(await self._client.request_of(former), None))
+                await self._client.plan_run(rollback_request(await self._client.request_of(former), None), self._options.mode)
             except Refused as refused:
                 raise ClientError(
                     f"a rollback would be refused ({refused}): use --no-rollback to upgrade without the possibility to roll back"
@@ -389,15 +410,24 @@ class Checks:
     async def plan(self, seen: UpgradeStatus, request: wire_runs.RunRequest) -> UpgradeReply:
         options, step = self._options, self.next(seen, acted=False)
         here, old_here = self._options.local is not None, self._old is not None
-        terms = Terms(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here)
-        steps = plan_lines(step, terms, await self._client.plan_run(request), request.containers)
+        terms = Terms(options.allow_leftover_state, options.rollback, options.batches, options.watch, here, old_here, options.mode)
+        steps = plan_lines(step, terms, await self._client.plan_run(request, options.mode), request.containers)
         summary = f"job {self.job.name}, run {seen.run_id} ({seen.run.state}): an upgrade to {options.job_file} would"
         outcome = Outcome.PLANNED
-        if isinstance(step, Drain) and not seen.run.state.ended:
+        if isinstance(step, Drain) and not seen.run.state.ended and not options.keep_state:
             left = _left(await self._client.plan_drain(seen.run_id))
             if left and not options.allow_leftover_state:
                 outcome, summary = Outcome.ROWS_LEFT, f"{left}; {summary} be refused without --allow-leftover-state; with it, it would"
         return UpgradeReply(job=self.job.name, outcome=outcome, summary=summary, former_run=seen.run_id, steps=tuple(steps))
+
+    async def batches_before(self, seen: UpgradeStatus, former: RunId) -> Mapping[tuple[str, str], int]:
+        """The last batch of each stage of a task when the former run was drained, if its state was kept: the new version counts on."""
+        drain = next((each for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED), None)
+        if drain is None or drain.drain_mode != Mode.KEEP_STATE:
+            return {}
+        detail = await self._client.drain(drain.uuid)
+        stages = [(task.task, each) for slot in detail.containers for task in slot.tasks for each in task.stages]
+        return {(task, each.stage): each.batch_id for task, each in stages if each.batch_id is not None}
 
     async def rows_left(self, seen: UpgradeStatus, former: RunId) -> str:
         uuid = next(each.uuid for each in seen.drains if each.run_id == former and each.phase is Phase.DRAINED)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from types import MappingProxyType
 
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.overview import lag_of, live_containers
@@ -41,12 +42,17 @@ class VersionHealth:
     total: int
 
 
-def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHealth:
+NONE_BEFORE: Mapping[tuple[str, str], int] = MappingProxyType({})
+
+
+def look(run: wire_runs.RunDetail, batches: int, crashed: str = "", before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> VersionHealth:
     """A stage is healthy after `batches` batches, or after its first if it has nothing to read: Spark runs that one also without rows.
-    `crashed`: how a container that this command started has ended, if one has."""
+    `crashed`: how a container that this command started has ended, if one has. `before`: the last batches by task and stage of the state
+    with which the version began; on that Spark runs no batch without rows, and a report with nothing to read is enough."""
     stages = [each for task in run.tasks for each in task.stages]
-    enough = [each for each in stages if each.batch_id is not None and each.batch_id + 1 >= batches]
-    idle = [each for each in stages if each not in enough and each.batch_id is not None and lag_of(each) == 0]
+    made = {id(each): _made(each, before.get((task.task, each.stage))) for task in run.tasks for each in task.stages}
+    enough = [each for each in stages if made[id(each)] >= batches]
+    idle = [each for each in stages if each not in enough and lag_of(each) == 0 and (made[id(each)] or each.metrics is not None)]
     total = sum(len(task.stages) or len(run.stages) for task in run.tasks)
 
     def found(how: HealthState, reason: str) -> VersionHealth:
@@ -58,6 +64,11 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "") -> VersionHe
     if waits:
         return found(HealthState.PENDING, "; ".join(waits))
     return found(HealthState.SETTLING if idle else HealthState.HEALTHY, "")
+
+
+def _made(stage: wire_runs.StageProgress, before: int | None) -> int:
+    """How many batches the version has committed."""
+    return 0 if stage.batch_id is None else max(0, stage.batch_id - (-1 if before is None else before))
 
 
 def _wrong(run: wire_runs.RunDetail, crashed: str) -> tuple[HealthState, str] | None:
@@ -94,8 +105,10 @@ class HealthWatch:
     """Judges a new version repeatedly until `within` after its deployment, by the coordinator's clock. A command that starts later still
     gets a verdict, but `too_late` tells it not to roll back: there may be much output that would be written again."""
 
-    def __init__(self, batches: int, within: timedelta) -> None:
+    def __init__(self, batches: int, within: timedelta, before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> None:
+        """`before`: see `look`."""
         self._batches = batches
+        self._before = before
         self._within = within
         self._began: datetime | None = None
         self._well_since: datetime | None = None
@@ -108,7 +121,7 @@ class HealthWatch:
         if self._began is None:
             self._began = now
             self.too_late = now > run.created_at + self._within
-        found = look(run, self._batches, crashed)
+        found = look(run, self._batches, crashed, self._before)
         ends = (self._began if self.too_late else run.created_at) + (2 * SETTLED if self.too_late else self._within)
         match found.how:
             case HealthState.SETTLING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from coordinator.store.sql import Store
-from sluice.core.drain import DrainId, Phase, Step
-from sluice.core.ids import Generation, RunId, StageName, TaskName
+from sluice.core.drain import DrainId, Mode, Phase, Step
+from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -39,6 +39,7 @@ class DrainsContract:
         times = {name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))}
         full = drain_row(
             2**30,
+            mode=Mode.KEEP_STATE,
             phase=Phase.DRAINED,
             soft=timedelta(seconds=1.5),
             budgets={Phase.STOPPING: timedelta(seconds=0.25)},
@@ -67,6 +68,8 @@ class DrainsContract:
             began_empty=True,
             rows_left=2**40,
             operators_left=("a", "é"),
+            lineage=Lineage("l1"),
+            operators=("dropDuplicates by é string",),
             note="n",
             reported_at=NOON,
         )
@@ -104,6 +107,11 @@ class DrainsContract:
             assert last is not None
             assert (last.seq, await tx.drains.last_drained(OTHER)) == (2, None)
             assert list(await tx.drains.failed_flushes(JOB)) == [drain_row(3).drain_id]
+        async with store.begin() as tx:
+            await tx.drains.put(drain_row(3, phase=Phase.FAILED, flushing_at=NOON, mode=Mode.KEEP_STATE, **ended))
+            assert list(await tx.drains.failed_flushes(JOB)) == []
+            await tx.drains.put(drain_row(3, phase=Phase.FAILED, flushing_at=NOON, **ended))
+        async with store.read() as tx:
             assert [(row.job, row.seq) for row in await tx.drains.active()] == [(JOB, 5), (OTHER, 1)]
             counts = {Phase.DRAINED: 2, Phase.FAILED: 2, Phase.FLUSHING: 1, Phase.REQUESTED: 1}
             assert dict(await tx.drains.outcomes()) == counts

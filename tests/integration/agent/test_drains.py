@@ -41,7 +41,7 @@ async def ask(there: Place, method: str, path: str, **body: Any) -> dict[str, An
 
 
 async def drained(there: Place, run_id: RunId, **more: Any) -> dict[str, Any]:
-    return await ask(there, "POST", "/drain", runId=run_id, drainMode="DEFAULT", **more)
+    return await ask(there, "POST", "/drain", **{"runId": run_id, "drainMode": "DEFAULT", **more})
 
 
 async def until_failed(there: Place, run_id: RunId) -> None:
@@ -385,3 +385,68 @@ async def test_without_backups_a_store_that_a_failed_drain_has_emptied_is_not_st
     assert f"was flushed after batch 0 by the drain {uuid}" in ending.reason
     afresh = await unsaved.deploy(job=one_stage(), start="earliest")
     await began(start(unsaved, afresh, "c3", "disk1"))
+
+
+# --- drains that keep the state ---------------------------------------------------------------------------------------
+
+
+async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_an_empty_disk_goes_on_with_it(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    disk.operators = ("counts by key",)
+    for batch in range(3):
+        await disk.runs(query, batch, {0: batch + 1, 1: 7})
+    uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
+    assert (await container.ending()).exit_code == EXIT_OK
+    assert [batch for batch, _ in disk.outputs[query.start.query]] == [0, 1, 2]
+    detail = await ask(there, "GET", f"/drain/{uuid}")
+    (stage,) = detail["containers"][0]["tasks"][0]["stages"]
+    assert (stage["keptOperators"], stage["batchId"]) == (["counts by key"], 2)
+
+    again = await there.deploy(job=one_stage())
+    other = start(there, again, "c2", "disk2", **NEVER)
+    ending = await other.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert "the kept state is of counts by key, and this version has no stateful operator" in ending.reason
+    assert other.engine.queries == []
+
+    third = start(there, again, "c3", "disk3", **NEVER)
+    disk_of(third).operators = ("counts by key",)
+    disk, after = await began(third)
+    assert (after.start.lineage, after.start.reported) == (query.start.lineage, 2)
+    assert sorted(disk.state(after.start)) == [0, 1, 2]
+    await disk.runs(after, 3, {0: 9, 1: 9})
+    assert sorted(disk.state(after.start)) == [0, 1, 2, 3]
+
+
+async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_its_rest_and_the_query_goes_on(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    keeping, go = threading.Event(), threading.Event()
+    disk.on_empty = lambda start: (keeping.set(), go.wait(20), None)[2]
+    uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
+    await soon(asyncio.to_thread(keeping.wait, 20))
+    assert (await ask(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
+    go.set()
+    assert await disk.released() is query
+    await disk.runs(query, 1, {0: 9, 1: 9})
+    assert await there.state(run_id) == "RUNNING"
+
+
+async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_goes_on(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 5, 1: 5})
+    keeping, go = threading.Event(), threading.Event()
+    disk.on_empty = lambda start: (keeping.set(), go.wait(20), None)[2]
+    await drained(there, run_id, drainMode="KEEP_STATE", hardDeadlineSeconds=5)
+    await soon(asyncio.to_thread(keeping.wait, 20))
+    there.clock.advance(6)
+    await until_failed(there, run_id)
+    go.set()
+    assert await disk.released() is query
+    assert await there.state(run_id) == "RUNNING"

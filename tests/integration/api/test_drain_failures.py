@@ -261,7 +261,7 @@ async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None
     told = await plan(caller, run)
     assert told["empties"] is False
     expected = {"stage": "hourly", "tasks": 2, "operators": ["Aggregate without a watermark"], "stateRows": 80, "unknownTasks": []}
-    assert told["stages"] == [expected | {"untold": []}], "with the deprecated name"
+    assert told["stages"] == [expected | {"untold": [], "stateful": None}], "with the deprecated name"
     assert await run.kinds() == []
 
 

@@ -67,7 +67,7 @@ class Job:
             for task in (0, 1):
                 self.take(step, task, **changes)
 
-    def measured(self, task: int, unflushable: list[str]) -> None:
+    def measured(self, task: int, unflushable: list[str], operators: list[dict[str, str]] | None = None) -> None:
         lineage = self.http.get(f"/runs/{self.run_id}").json()["tasks"][task]["stages"][0]["lineage"]
         measures = {
             "rows": 1,
@@ -75,6 +75,7 @@ class Job:
             "batchMillis": 1,
             "stateRows": 40,
             "unflushable": unflushable,
+            "operators": operators,
             "at": "2026-03-01T12:00:00Z",
         }
         body = {"generation": 1, "stage": "hourly", "lineage": lineage, "batchId": 1, "offsets": [], "metrics": measures}
@@ -168,6 +169,23 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
     job.sluice("--require-empty")
 
 
+def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
+    for task in (0, 1):
+        job.measured(task, [], [{"operator": "dropDuplicatesWithinWatermark", "effect": "forgets"}])
+    told = " ".join(job.sluice("--dry-run").stdout.split())
+    assert "forgets the keys that it has seen" in told
+    assert "unknown to dropDuplicatesWithinWatermark of stage hourly: use --keep-state" in told
+    refused = " ".join(job.sluice("--dry-run", "--keep-state", code=2).stdout.split())
+    assert "a drain that keeps the state would be refused: c1" in refused
+    assert "c1: of a release that empties the state in every drain" in job.refused("--keep-state")
+    known = {"processorId": "0", "executionContainerId": "c2", "drainModes": ["DEFAULT", "KEEP_STATE"]}
+    job.post(f"/runs/{job.run_id}/containers", known)
+    assert "a drain would keep all state" in " ".join(job.sluice("--dry-run", "--keep-state").stdout.split())
+    assert "is STOPPING" in job.sluice("--keep-state").stdout
+    assert "keeps the state" in job.refused()
+    assert "was cancelled" in job.sluice("--cancel").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -175,6 +193,8 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
         (["--cancel"], "job flight-delays was never drained"),
         (["--cancel", "--wait"], "leave out --wait"),
         (["--dry-run", "--cancel"], "leave out --wait and --cancel"),
+        (["--keep-state", "--cancel"], "leave out --wait, --require-empty and --keep-state"),
+        (["--keep-state", "--require-empty"], "leave out --require-empty"),
     ],
 )
 def test_what_cannot_be_done_is_told(job: Job, words: list[str], told: str) -> None:

@@ -65,6 +65,34 @@ def test_a_job_is_drained_and_its_new_version_goes_on_at_the_drained_offsets(the
     assert there.run()["state"] == "DRAINED"
 
 
+def test_a_new_version_goes_on_with_the_state_that_was_kept(there: World, new: Path) -> None:
+    refused = there.upgrade(new, "--keep-state", "--no-rollback").ends()
+    assert refused[0] == 1
+    assert "the state cannot be kept: c1: of a release that empties the state in every drain" in refused[1]
+    there.exits("c1")
+    there.come(there.run_id, "c2", ("DEFAULT", "KEEP_STATE"))
+    code, told = there.upgrade(new, "--keep-state").ends()
+    assert code == 1
+    assert "is not backed up" in told
+    command = there.upgrade(new, "--keep-state", "--no-rollback")
+    command.until("is being drained")
+    there.step("stopped", there.run_id)
+    there.step("flushed", there.run_id, operators=["dropDuplicates by id string"])
+    there.step("committed", there.run_id)
+    there.exits("c2")
+    run_id = deployed(command)
+    there.come(run_id, "c3", ("DEFAULT", "KEEP_STATE"))
+    assert there.starts == {0: 70, 1: 71}
+    command.until("stages have not committed 2 batches")
+    for batch in (8, 9):
+        for task in (0, 1):
+            there.commit(run_id, batch, task)
+    assert command.ends() == (0, f"run {run_id} of the new version is healthy")
+    other = there.upgrade(new, "--keep-state", "--allow-leftover-state").ends()
+    assert other[0] == 1
+    assert "leave out --allow-leftover-state" in other[1]
+
+
 def test_its_answer_is_one_document_for_scripts(there: World, new: Path) -> None:
     command = there.upgrade(new, "--json", "--containers", "1", "--config", "more=2")
     drained(there, command)

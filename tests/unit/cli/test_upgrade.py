@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,7 @@ from sluice.cli.upgrade.decide import (
     same_version,
     upgrade_request,
 )
+from sluice.core.drain import Mode
 from sluice.core.errors import BadSettings
 from sluice.core.ids import RunId
 from sluice.deploy import deploy_request
@@ -74,6 +76,18 @@ def of_new(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("state", ["CREATED", "RUNNING", "DRAINING"])
 def test_a_run_that_goes_on_is_drained_first(state: str) -> None:
     assert step(run_id=OLD, state=state) == Drain(OLD)
+
+
+def test_a_drain_of_the_other_mode_is_not_continued() -> None:
+    emptied, kept = drain(OLD, "DRAINED"), drain(OLD, "DRAINED").model_copy(update={"drain_mode": "KEEP_STATE"})
+    seen = UpgradeStatus(detail(run_id=OLD, state="DRAINED", ended_at=NOON), False, (kept,))
+    assert next_step(seen, rollback=True, mode=Mode.KEEP_STATE) == Deploy(OLD)
+    refused = next_step(seen, rollback=True)
+    assert isinstance(refused, Refuse)
+    assert "use --keep-state" in refused.why
+    refused = next_step(replace(seen, drains=(emptied,)), rollback=True, mode=Mode.KEEP_STATE)
+    assert isinstance(refused, Refuse)
+    assert "its state is empty" in refused.why
 
 
 def test_a_drained_run_is_followed_by_the_new_version_whoever_drained_it() -> None:

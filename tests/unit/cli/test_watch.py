@@ -44,6 +44,16 @@ def test_what_a_container_measured_counts_where_the_coordinator_sees_no_ends() -
     assert look(of_stages(idle), 2).how is HealthState.SETTLING
 
 
+def test_on_state_that_was_kept_only_batches_of_the_new_version_count() -> None:
+    before = {("Partition 0", "hourly"): 57}
+    assert look(of_stages(at(57)), 2, before=before).how is HealthState.PENDING
+    assert look(of_stages(at(58)), 2, before=before).how is HealthState.PENDING
+    assert look(of_stages(at(59)), 2, before=before).how is HealthState.HEALTHY
+    assert look(of_stages(at(57, 0)), 2, before=before).how is HealthState.PENDING
+    reported = stage("hourly", batch_id=57, lag=0, metrics=measures(lag=0))
+    assert look(of_stages(reported), 2, before=before).how is HealthState.SETTLING
+
+
 def test_empty_slots_and_free_tasks_are_told() -> None:
     bare = wire_runs.TaskReply(task="Partition 9", processor_id="1", generation=None, holder=None, stages=())
     run = detail(state="CREATED", incarnations=(container(0),), tasks=(task(0, execution_id(0)), bare))

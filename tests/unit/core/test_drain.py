@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.drain import (
+    EFFECTS,
+    LOSES,
     Blocker,
+    Effect,
+    Mode,
     Phase,
     Shape,
     StageAt,
@@ -19,16 +23,18 @@ from sluice.core.drain import (
     begins,
     blockers,
     cancelled,
+    check_mode,
     counts,
     done,
     drained_offsets,
     is_late,
     moved,
+    operators_differ,
     remains,
     to_catch_up,
     waits_for,
 )
-from sluice.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, StaleRun
+from sluice.core.errors import DrainTooEarly, IllegalTransition, NotCancellable, OtherDrainMode, StaleRun
 from sluice.core.ids import ProcessorId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
 
@@ -45,8 +51,10 @@ MOVES = {
     ("STOPPING", "CANCELLED"),
     ("STOPPING", "FAILED"),
     ("FLUSHING", "COMMITTING"),
+    ("FLUSHING", "CANCELLED"),
     ("FLUSHING", "FAILED"),
     ("COMMITTING", "DRAINED"),
+    ("COMMITTING", "CANCELLED"),
     ("COMMITTING", "FAILED"),
 }
 
@@ -92,6 +100,27 @@ def test_a_drain_is_cancelled_while_nothing_is_flushed(phase: Phase) -> None:
 def test_a_drain_is_not_cancelled_afterwards(phase: Phase) -> None:
     with pytest.raises(NotCancellable, match=phase):
         cancelled(phase)
+
+
+@pytest.mark.parametrize("phase", [Phase.REQUESTED, Phase.STOPPING, Phase.FLUSHING, Phase.COMMITTING])
+def test_a_drain_that_keeps_the_state_is_cancelled_in_every_phase(phase: Phase) -> None:
+    assert cancelled(phase, Mode.KEEP_STATE) is Phase.CANCELLED
+
+
+@pytest.mark.parametrize("phase", [Phase.DRAINED, Phase.FAILED])
+def test_a_drain_that_is_over_is_not_cancelled_even_if_it_kept_the_state(phase: Phase) -> None:
+    with pytest.raises(NotCancellable, match=phase):
+        cancelled(phase, Mode.KEEP_STATE)
+
+
+@pytest.mark.parametrize("phase", [Phase.STOPPING, Phase.DRAINED])
+def test_a_drain_answers_requests_of_its_own_mode_only(phase: Phase) -> None:
+    for mode in Mode:
+        check_mode(mode, phase, mode)
+    with pytest.raises(OtherDrainMode, match="keeps the state"):
+        check_mode(Mode.KEEP_STATE, phase, Mode.DEFAULT)
+    with pytest.raises(OtherDrainMode, match="empties the state"):
+        check_mode(Mode.DEFAULT, phase, Mode.KEEP_STATE)
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(Phase, Phase)))
@@ -253,3 +282,18 @@ def test_where_nobody_has_to_catch_up_nothing_is_read_twice(positions: list[dict
     for position in positions:
         for ssp, offset in position.items():
             assert found[ssp] == offset or (ssp in twice and found[ssp] <= offset)
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_effect_has_words_and_those_that_lose_what_later_input_needs_are_known() -> None:
+    assert EFFECTS.keys() == set(Effect)
+    assert {Effect.FORGETS, Effect.DROPS, Effect.UNMATCHED} == LOSES
+
+
+def test_operators_differ_by_their_texts_and_their_order() -> None:
+    assert operators_differ(["a", "b"], ("a", "b")) == ""
+    assert operators_differ([], []) == ""
+    assert operators_differ(["a", "b"], ["b", "a"]) == "the kept state is of a; b, and this version has b; a"
+    assert operators_differ(["a"], []) == "the kept state is of a, and this version has no stateful operator"
