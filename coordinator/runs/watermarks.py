@@ -56,6 +56,10 @@ WAIT_FOR_ROUND = timedelta(milliseconds=500)
 FORMER_AGENT_AFTER = timedelta(seconds=15)
 """A feeder that reports its batches, but for so long no watermark, is of the release before, which knows none."""
 
+LOOK_EVERY = timedelta(seconds=0.5)
+"""How often the owners of a run's tasks are read at most, when containers report that they are newer than known. A large run has
+thousands of containers, which start at the same time."""
+
 MOST_STEPS = 64
 
 Key = tuple[TaskName, StageName]
@@ -145,6 +149,7 @@ class _View:
     owners: Mapping[TaskName, Generation]
     positions: Mapping[Key, Mapping[Ssp, int]]
     started: Mapping[Key, Generation | None]
+    at: Instant
 
     def feeders(self, stream: StreamId) -> Sequence[Key]:
         ids = self.run.spec.stream_ids
@@ -159,7 +164,6 @@ class _View:
 
 @dataclass(slots=True)
 class _Run:
-    first_report_at: Instant
     stages: dict[Key, _Stage] = field(default_factory=dict)
     streams: defaultdict[StreamId, _Stream] = field(default_factory=lambda: defaultdict(_Stream))
     ends: defaultdict[StreamId, deque[tuple[Instant, Offsets]]] = field(default_factory=lambda: defaultdict(deque))
@@ -257,9 +261,12 @@ class WatermarkCoordinator:
                 await self._forget_ended(tx)
             if run.state.ended:
                 return Answer({}, [(key, each.generation) for key, each in reports.items()])
-            known = self._runs.setdefault(run_id, _Run(self._clock.elapsed()))
+            known = self._runs.setdefault(run_id, _Run())
         view = known.view
-        if view is None or any(each.generation > view.owners.get(task, 0) for (task, _), each in reports.items()):
+        if view is None or (
+            self._clock.elapsed() - view.at >= LOOK_EVERY.total_seconds()
+            and any(each.generation > view.owners.get(task, 0) for (task, _), each in reports.items())
+        ):
             view = known.view = await self._look(run_id)
         accepted = {key for key, each in reports.items() if key in view.positions and view.owners.get(key[0]) == each.generation}
         for key in accepted:
@@ -324,6 +331,7 @@ class WatermarkCoordinator:
         try:
             run.view = view = await self._look(run_id)
             heard = {key: stage.report for key, stage in run.stages.items()}
+            run.unreported = {(key, owner): at for (key, owner), at in run.unreported.items() if view.owners.get(key[0]) == owner}
             intermediates = {stream for key in view.positions for stream in self._read_by(view, key)}
             feeders = {stream: view.feeders(stream) for stream in sorted(intermediates)}
             inputs = {ssp.stream_id for keys in feeders.values() for key in keys for ssp in view.positions[key]}
@@ -345,6 +353,7 @@ class WatermarkCoordinator:
         run.next_round_at = Instant(now + max(ROUND_EVERY.total_seconds(), ROUND_SHARE * (now - began)))
 
     async def _look(self, run_id: RunId) -> _View:
+        began = self._clock.elapsed()
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
@@ -362,7 +371,7 @@ class WatermarkCoordinator:
                 read = {} if row is None else row.offsets
                 positions[task.name, stage] = {ssp: read.get(ssp, starts.get(ssp, 0)) for ssp in ssps}
         started = {key: row.generation for key, row in rows.items() if row.batch_id is not None}
-        return _View(run, owners, positions, started)
+        return _View(run, owners, positions, started, began)
 
     async def _latest(self, streams: set[StreamId]) -> tuple[Mapping[StreamId, Offsets], Mapping[StreamId, str]]:
         """The ends of the streams, and why those of others are not known."""
