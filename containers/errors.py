@@ -6,6 +6,11 @@ from signal import Signals
 
 from sluice.core.errors import ClientError, CorruptData, Unavailable
 
+EXIT_REPEATED_FAILURE = 4
+"""The exit code of a container in which a batch has failed again and again with the same error, or that an error has ended which every
+start of the same code meets. A launcher that restarts containers should wait, or stop. The other codes are in
+`containers/agent/lifecycle.py`."""
+
 
 class StateElsewhere(ClientError):
     """The task's state is not on this disk."""
@@ -15,8 +20,16 @@ class OperatorsDiffer(ClientError):
     """The version has other stateful operators than the state that a drain has kept."""
 
 
+class StateIncompatible(ClientError):
+    """The stage's operators or the schema of their state have changed, and the job was not drained."""
+
+
 class PathNotShared(ClientError):
     """A directory that the executors must share with the driver is not the same one for all of them."""
+
+
+class JavaMissing(ClientError):
+    """Java was not found."""
 
 
 class JarsUnavailable(Unavailable):

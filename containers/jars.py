@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from containers.errors import JarsUnavailable
+from containers.errors import JarsUnavailable, JavaMissing
 from sluice.core.errors import BadSettings
 
 log = logging.getLogger(__name__)
@@ -132,6 +132,15 @@ def java(environment: Mapping[str, str], program: str = "java") -> str | None:
     """A program of the Java that Spark uses: in JAVA_HOME, else on the path."""
     home = environment.get("JAVA_HOME")
     return shutil.which(f"{home}/bin/{program}") if home else shutil.which(program, path=environment.get("PATH"))
+
+
+def check_java(environment: Mapping[str, str], program: str = "java") -> str:
+    """The path of a program of the Java that Spark uses. Raises JavaMissing."""
+    found = java(environment, program)
+    if found is None:
+        where = f"in JAVA_HOME ({environment['JAVA_HOME']})" if environment.get("JAVA_HOME") else "on the PATH"
+        raise JavaMissing(f"There is no program {program!r} {where}: install Java 17 or 21, or set JAVA_HOME to its directory")
+    return found
 
 
 def ensure_jars(wanted: JarSet, environment: Mapping[str, str], run: Run | None = None) -> Sequence[Path]:

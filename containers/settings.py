@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from stat import S_ISREG
 from uuid import uuid4
 
 from pydantic import Field, ValidationError
@@ -68,6 +70,9 @@ class ContainerSettings(BaseSettings):
     backup_packing: bool = Field(True, description="pack small files into one blob; if off, Samza's own code can restore the snapshots")
     backup_concurrency: int = Field(8, ge=1, le=256, description="how many requests to a blob store run concurrently, for each stage")
     blob_ttl_days: float = Field(30, ge=1, le=3650, description="blobs that never became part of a snapshot expire after this many days")
+    log_file: str = Field(
+        "", max_length=1000, description="where this container's log can be read, as shown with its failures; default: its standard error"
+    )
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
@@ -88,6 +93,11 @@ class ContainerSettings(BaseSettings):
     def log_fields(self) -> dict[str, str]:
         """What every log record of this container carries. The job is added when its file has been read."""
         return {"run": self.run_id, "processor": self.processor_id, "container": self.execution_container_id}
+
+    @property
+    def log_place(self) -> str:
+        """Where to read this container's log: SLUICE_LOG_FILE, else the file that standard error goes to; "" if that is no file."""
+        return self.log_file or _file_of(STANDARD_ERROR)
 
     @property
     def state_directory(self) -> Path:
@@ -122,6 +132,18 @@ class ContainerSettings(BaseSettings):
     @property
     def stop_timeout(self) -> timedelta:
         return timedelta(seconds=self.stop_timeout_seconds)
+
+
+def _file_of(fd: int) -> str:
+    """The path of an open file; "" for a terminal, a pipe, a deleted file, or on a system without /proc."""
+    try:
+        found = Path(f"/proc/self/fd/{fd}").readlink()
+        return str(found) if S_ISREG(os.fstat(fd).st_mode) and found.is_file() else ""
+    except OSError:
+        return ""
+
+
+STANDARD_ERROR = 2
 
 
 def read_container_settings() -> ContainerSettings:

@@ -153,6 +153,7 @@ class Watchdog:
         return False
 
     def _verdict(self, code: int) -> tuple[int, str]:
+        log_place = f"\nlog: {self._settings.log_place}" if self._settings.log_place else ""
         if self._killed_for_lease:
             return EXIT_LEASE_LOST, "killed: its lease expired and it did not stop"
         if self._exit_reason is not None and self._exit_reason[0] == code:
@@ -160,8 +161,9 @@ class Watchdog:
         if code == -signal.SIGTERM and self._stop_requested:
             return EXIT_OK, "stop requested before the driver had started"
         if code < 0:
-            return EXIT_FAILED, f"its driver was killed by {signal_name(-code)}"
-        return EXIT_FAILED, f"its driver exited with code {code} without a reason: user code ended the process, or it could not start"
+            return EXIT_FAILED, f"its driver was killed by {signal_name(-code)}{log_place}"
+        why = f"its driver exited with code {code} without a reason: user code ended the process, or it could not start"
+        return EXIT_FAILED, f"{why}{log_place}"
 
     async def _report_exit(self, exit_code: int, reason: str) -> None:
         """Report the exit, so that the tasks are free without waiting for the end of the lease. The report is repeated for a short time, in

@@ -74,6 +74,9 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
         "Records that a stage has not read yet, over all its tasks, owned or not.",
         labels=["sluice_job", "stage"],
     )
+    failing = GaugeMetricFamily(
+        "sluice_job_tasks_failing", "Tasks in which a stage has failed and not made progress since.", labels=["sluice_job", "stage"]
+    )
     for job in lag.jobs:
         for each in RunState:
             state.add_metric([job.job, each.value], float(job.state is each))
@@ -86,7 +89,9 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
         unheld.add_metric([job.job], job.unowned)
         for stage, count in sorted(job.lag.items()):
             behind.add_metric([job.job, stage], count)
-    yield from (state, slots, containers, held, unheld, behind)
+        for stage, count in sorted(job.failing.items()):
+            failing.add_metric([job.job, stage], count)
+    yield from (state, slots, containers, held, unheld, behind, failing)
 
 
 def of_chores(maintenance: ChoreScheduler) -> Iterable[Metric]:

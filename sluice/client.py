@@ -31,7 +31,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from sluice.core.drain import Mode
-from sluice.core.errors import ClientError, CoordinatorUnreachable, LeaseLost, SluiceError
+from sluice.core.errors import ClientError, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
@@ -103,8 +103,8 @@ class Served:
 
 
 class CoordinatorClient:
-    """One HTTP client. Every method raises CoordinatorUnreachable if there was no answer or a 5xx, LeaseLost for a 409 `lease-lost`, and
-    Refused for any other refusal."""
+    """One HTTP client. Every method raises CoordinatorUnreachable if there was no answer, its subclass CoordinatorUnavailable for a 5xx,
+    LeaseLost for a 409 `lease-lost`, and Refused for any other refusal."""
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.url = url
@@ -273,6 +273,27 @@ class CoordinatorClient:
     async def progress(self, run_id: RunId, task: TaskName, body: wire_agents.ProgressRequest) -> None:
         await self._request("POST", f"/runs/{path_segment(run_id)}/tasks/{path_segment(task)}/progress", body)
 
+    async def stage_failed(
+        self,
+        run_id: RunId,
+        task: TaskName,
+        stage: StageName,
+        generation: Generation,
+        error: str,
+        failures: int,
+        retry_seconds: float | None,
+        log_place: str,
+    ) -> None:
+        """Report a failure of a stage; see `FailureRequest`."""
+        body = wire_agents.FailureRequest(
+            generation=generation,
+            error=_sent(error)[:2_000],
+            failures=failures,
+            retry_seconds=retry_seconds,
+            log=_sent(log_place)[:1_000],
+        )
+        await self._request("POST", f"{_stage(run_id, task, stage)}/failure", body)
+
     async def report_event_time(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
     ) -> wire_agents.EventTimeReply:
@@ -340,7 +361,7 @@ def _may_be_refused_for_names(answer: httpx.Response) -> bool:
 def _error(answer: httpx.Response) -> SluiceError:
     slug, detail = _problem(answer)
     if answer.status_code >= 500:
-        return CoordinatorUnreachable(f"{answer.request.url}: {answer.status_code} {detail}")
+        return CoordinatorUnavailable(f"{answer.request.url}: {answer.status_code} {detail}")
     if slug == LeaseLost.slug:
         return LeaseLost(detail)
     return Refused(slug, detail)

@@ -86,7 +86,9 @@ def deploy_request(
             "inputs": [{**at(each.name), "broadcast": each.broadcast} for each in job.inputs],
             "intermediates": [{**at(each.name), "partitions": each.partitions} for each in job.intermediates],
             "outputs": [{**at(each.name), "partitions": each.partitions} for each in job.outputs],
-            "stages": [{"name": s.stage.name, "reads": s.stage.reads, "writes": s.stage.writes} for s in job.stages],
+            "stages": [
+                {"name": s.stage.name, "reads": s.stage.reads, "writes": s.stage.writes, "stateful": s.stage.stateful} for s in job.stages
+            ],
             "grouper": job.grouper,
             "maxTasks": job.max_tasks,
             "stateful": job.stateful,
@@ -156,8 +158,8 @@ def check_job(job: Job, run: wire_runs.RunReply) -> None:
     """Check that the job file matches the run. Raises BadJobFile, which says what differs."""
     if job.name != run.job:
         raise BadJobFile(f"the file holds job {job.name}, and run {run.run_id} is of job {run.job}")
-    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes) for each in job.stages}
-    there: dict[str, object] = {each.name: (each.reads, each.writes) for each in run.stages}
+    here: dict[str, object] = {each.stage.name: (each.stage.reads, each.stage.writes, each.stage.stateful) for each in job.stages}
+    there: dict[str, object] = {each.name: (each.reads, each.writes, each.stateful) for each in run.stages}
     if here != there:
         differing = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
         raise BadJobFile(f"the file's stages are not those of run {run.run_id} ({', '.join(differing)} differ): deploy the file again")

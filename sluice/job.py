@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -143,8 +143,8 @@ class Job:
         self.stateful = stateful
         self.grouper = grouper
         self.max_tasks = max_tasks
-        if max_event_skew is not None and max_event_skew <= timedelta(0):
-            raise BadJobFile(f"max_event_skew must be greater than 0, not {max_event_skew}")
+        if max_event_skew is not None and not (isinstance(max_event_skew, timedelta) and max_event_skew > timedelta(0)):
+            raise BadJobFile(f"max_event_skew must be a timedelta greater than 0, not {max_event_skew!r}")
         self.max_event_skew = max_event_skew
         self.inputs: list[Input] = []
         self.intermediates: list[Intermediate] = []
@@ -162,26 +162,36 @@ class Job:
 
     def intermediate(self, name: str, *, partitions: int) -> Intermediate:
         """Declare a stream between two stages."""
-        if partitions < 1:
-            raise BadJobFile(f"the intermediate stream {name!r} needs at least one partition, not {partitions}")
+        _check_partitions("intermediate stream", name, partitions)
         self.intermediates.append(Intermediate(checked_name("stream", name), partitions))
         return self.intermediates[-1]
 
     def output(self, name: str, *, partitions: int = 1) -> Output:
         """Declare a stream to write."""
+        _check_partitions("output", name, partitions)
         self.outputs.append(Output(checked_name("stream", name), partitions))
         return self.outputs[-1]
 
     def stage(
-        self, *, reads: Readable | Sequence[Readable], writes: Writable | Sequence[Writable] = (), name: str | None = None
+        self,
+        *,
+        reads: Readable | Sequence[Readable],
+        writes: Writable | Sequence[Writable] = (),
+        name: str | None = None,
+        stateful: bool = True,
     ) -> Callable[[StageFunction], StageFunction]:
         """Declare a stage. The decorated function gets a `Task` and returns a `DataStreamWriter` that is not started; the agent adds
-        checkpoint location, trigger and query name."""
-        read = [reads] if isinstance(reads, Input | Intermediate) else list(reads)
-        written = [writes] if isinstance(writes, Intermediate | Output) else list(writes)
+        checkpoint location, trigger and query name.
+
+        `stateful=False` says that the stage keeps nothing about a key: its query has no aggregation, join of streams, deduplication or
+        other stateful operator, which the container checks. An input that only such stages read may grow to any number of partitions,
+        and not only to multiples of its first one.
+        """
+        read, written = _streams("reads", reads), _streams("writes", writes)
 
         def declare(function: StageFunction) -> StageFunction:
-            stage = Stage(StageName(name or function.__name__), tuple(each.name for each in read), tuple(each.name for each in written))
+            names = tuple(each.name for each in read), tuple(each.name for each in written)
+            stage = Stage(StageName(name or function.__name__), *names, stateful=stateful)
             self.stages.append(DeclaredStage(stage, function))
             return function
 
@@ -200,6 +210,27 @@ class Job:
             outputs=[each.name for each in self.outputs],
             stages=[each.stage for each in self.stages],
         )
+
+
+def _check_partitions(kind: str, name: str, partitions: object) -> None:
+    """Raises BadJobFile."""
+    if not isinstance(partitions, int) or partitions < 1:
+        raise BadJobFile(f"the {kind} {name!r} needs at least one partition, not {partitions!r}")
+
+
+def _streams(argument: str, given: object) -> Sequence[Input | Intermediate | Output]:
+    """The streams that a stage names. Raises BadJobFile."""
+    if isinstance(given, Input | Intermediate | Output):
+        return [given]
+    found = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else [given]
+    streams = [each for each in found if isinstance(each, Input | Intermediate | Output)]
+    for each in found:
+        if each not in streams:
+            method = "input" if argument == "reads" else "output"
+            raise BadJobFile(
+                f"{argument}={each!r} is no stream but a {type(each).__name__}: give what job.{method}(…) or job.intermediate(…) returned"
+            )
+    return streams
 
 
 def load_job(file: Path) -> Job:
@@ -243,13 +274,6 @@ def _add_to_path(directory: Path, earlier: ModuleType | None) -> None:
     if earlier is not None and earlier.__file__ is not None and sys.path[-1] == str(Path(earlier.__file__).parent):
         del sys.path[-1]
     sys.path.append(str(directory))
-
-
-def in_job_file(error: Exception) -> str:
-    """ " (/jobs/delays.py:7)" for an error raised by that line of the loaded job file, or by what it called; else ""."""
-    file = getattr(sys.modules.get("sluice_job"), "__file__", None)
-    line = _line(Path(file), error) if file else ""
-    return f" ({file}{line})" if line else ""
 
 
 def _line(file: Path, error: Exception) -> str:

@@ -17,17 +17,19 @@ from pydantic import ValidationError
 
 from containers.agent.alignment import Aligner
 from containers.agent.drain import DrainParticipant
+from containers.agent.failures import RestartPolicy
 from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
-from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason
+from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason, exit_code_of
 from containers.agent.metrics import ContainerCollector, Meter, MetricsServer, backup_metrics, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
-from containers.agent.stage import RestartPolicy, StageContext
+from containers.agent.stage import StageContext
 from containers.agent.task import TaskContext
 from containers.agent.watermarks import INTERVAL as WATERMARKS_INTERVAL
 from containers.agent.watermarks import StageWatermarks, WatermarkReporter
 from containers.engine import Engine, StageStart
+from containers.errors import EXIT_REPEATED_FAILURE
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
 from containers.state.context import StateContext
@@ -119,7 +121,7 @@ class Agent:
             reason = ExitReason(EXIT_LEASE_LOST, str(lost))
         except SluiceError as error:
             stale = isinstance(error, StaleRun)
-            self._lifecycle.exit(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(EXIT_FAILED, f"{error.title()} {error}"))
+            self._lifecycle.exit(ExitReason(EXIT_OK, str(error)) if stale else ExitReason(exit_code_of(error), f"{error.title()} {error}"))
             reason = self._lifecycle.exit_reason.result()
         except Exception as error:
             log.error("the agent failed", exc_info=error)
@@ -129,6 +131,8 @@ class Agent:
             await self._backups.close()
             if self._metrics_server is not None:
                 self._metrics_server.close()
+        if reason.exit_code in (EXIT_FAILED, EXIT_REPEATED_FAILURE) and self._settings.log_place:
+            reason = ExitReason(reason.exit_code, f"{reason.reason}\nlog: {self._settings.log_place}")
         if report_exit:
             await self._report_exit(reason)
         return reason
@@ -272,6 +276,7 @@ class Agent:
             new_aligner=self._new_aligner(run),
             new_backup=lambda start: Backup(self._backups, start) if run.restore_from else None,
             new_watermarks=self._new_watermarks(run),
+            log_place=self._settings.log_place,
         )
         queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
         self._watermarks = WatermarkReporter(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
+from containers.agent.failures import StageFailure
 from containers.agent.lifecycle import RETRY, ContainerLifecycle
 from containers.agent.queries import Queries
 from containers.agent.stage import Stage
@@ -201,7 +202,7 @@ class DrainParticipant:
         await drain.until(lambda: drain.flushed is not None and drain.flushed.issuperset(feeders))
         await self._report(drain, stage, "flushing")
         start = stage.start if drain.mode is Mode.KEEP_STATE else replace(stage.start, drain=drain.uuid)
-        ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start))))
+        ends = dict(await self._retry(drain, lambda: queries.engine.run_for(start.task, lambda engine: engine.ends(start)), stage))
         ends |= {ssp: offset for ssp, offset in drain.catch_up.items() if ssp in start.starts}
         if drain.mode is Mode.KEEP_STATE:
             kept: Kept = await queries.engine.run_for(start.task, lambda engine: engine.keep(start, ends))
@@ -217,7 +218,7 @@ class DrainParticipant:
         await self._report(drain, stage, "committed", await self._durable(drain, stage))
 
     async def _durable(self, drain: Drain, stage: Stage) -> CommitId | None:
-        return None if stage.backup is None else await self._retry(drain, stage.backup.durable)
+        return None if stage.backup is None else await self._retry(drain, stage.backup.durable, stage)
 
     async def _report(
         self,
@@ -242,7 +243,7 @@ class DrainParticipant:
             operators=None if kept is None else tuple(kept.operators),
         )
         name = stage.start.declared.stage.name
-        reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body))
+        reply = await self._retry(drain, lambda: self._coordinator.drain_step(self._run_id, stage.start.task, name, body), stage)
         drain.advance(reply.phase, reply.flushed, wire_body.offsets_of(reply.catch_up))
 
     def _position(self, stage: Stage) -> tuple[int | None, Mapping[Ssp, int]]:
@@ -254,15 +255,24 @@ class DrainParticipant:
             return None, dict(start.starts)
         return found.committed, positions_in(read_offset_log(directory, found.committed), self._state.reads(start))
 
-    async def _retry(self, drain: Drain, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat the call until it succeeds. Raises DrainEnded when the drain ends first."""
+    async def _retry(self, drain: Drain, call: Callable[[], Awaitable[T]], stage: Stage | None = None) -> T:
+        """Repeat the call until it succeeds. That `stage` waits for it is reported, so that `sluice status` shows why the drain takes long.
+        Raises DrainEnded when the drain ends first."""
+        failures = 0
         while True:
             drain.check()
             try:
-                return await call()
+                found = await call()
             except Unavailable as error:
+                failures += 1
                 log.warning("drain %s waits: %s", drain.uuid, error)
+                if stage is not None:
+                    stage.failed(StageFailure(f"drain {drain.uuid} waits: {error.title()} {error}", failures, RETRY_STEP))
                 await asyncio.sleep(RETRY_STEP.total_seconds())
+            else:
+                if stage is not None and failures:
+                    stage.recovered()
+                return found
 
     # --- reading the drain -----------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Background work of a container, and the first reason for it to exit.
 
 Exit codes: 0 stopped cleanly, or the run has ended; 1 failed (logged and reported to the coordinator); 3 lost its lease: exit immediately
-and touch nothing, since the successor may already be using it.
+and touch nothing, since the successor may already be using it; 4 failed, and the next container would probably fail with the same error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from containers.agent.failures import StageFailed
+from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, StateIncompatible
 from sluice.client import Refused
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
@@ -25,6 +27,11 @@ EXIT_OK, EXIT_FAILED, EXIT_LEASE_LOST = 0, 1, 3
 
 RETRY = timedelta(seconds=1)
 """The pause before a request to the coordinator is repeated."""
+
+
+def exit_code_of(error: SluiceError) -> int:
+    """Of a container that this error ends."""
+    return EXIT_REPEATED_FAILURE if isinstance(error, StateIncompatible | JavaMissing) else EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,10 @@ class ContainerLifecycle:
                 self.lose_lease(str(lost))
             except StaleRun as stale:
                 self.exit(ExitReason(EXIT_OK, str(stale)))
+            except StageFailed as failed:
+                self.exit(ExitReason(EXIT_REPEATED_FAILURE if failed.repeated else EXIT_FAILED, str(failed)))
             except SluiceError as error:
-                self.exit(ExitReason(EXIT_FAILED, f"{name}: {error.title()} {error}"))
+                self.exit(ExitReason(exit_code_of(error), f"{name}: {error.title()} {error}"))
             except Exception as error:
                 log.error("%s failed", name, exc_info=error)
                 self.exit(ExitReason(EXIT_FAILED, f"{name}: {error}"))

@@ -28,6 +28,19 @@ class ProgressReport:
     metrics: wire_agents.StageMetricsBody | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """A failure of a stage, see `StageFailure`; with 0 failures, the end of one. `log`: where the container's log is."""
+
+    task: TaskName
+    stage: StageName
+    generation: Generation
+    error: str
+    failures: int
+    retry_seconds: float | None
+    log: str
+
+
 def _body(report: ProgressReport) -> wire_agents.ProgressRequest:
     return wire_agents.ProgressRequest(
         generation=report.generation,
@@ -48,11 +61,19 @@ class ProgressReporter:
         self._run_id = run_id
         self._interval = interval
         self._unsent: dict[tuple[TaskName, StageName], ProgressReport] = {}
+        self._failures: dict[tuple[TaskName, StageName], FailureReport] = {}
         self._new = asyncio.Event()
         self._sending = asyncio.Lock()
 
     def put(self, report: ProgressReport) -> None:
+        """Progress ends the failures of a stage, also for the coordinator."""
         self._unsent[report.task, report.stage] = report
+        self._failures.pop((report.task, report.stage), None)
+        self._new.set()
+
+    def put_failure(self, report: FailureReport) -> None:
+        """It is sent after the progress that was put before it."""
+        self._failures[report.task, report.stage] = report
         self._new.set()
 
     async def run(self) -> None:
@@ -79,3 +100,16 @@ class ProgressReporter:
                     log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
                 if self._unsent.get(key) is report:
                     del self._unsent[key]
+            for key, failure in list(self._failures.items()):
+                await self._send_failure(failure)
+                if self._failures.get(key) is failure:
+                    del self._failures[key]
+
+    async def _send_failure(self, failure: FailureReport) -> None:
+        task, stage = failure.task, failure.stage
+        try:
+            await self._coordinator.stage_failed(
+                self._run_id, task, stage, failure.generation, failure.error, failure.failures, failure.retry_seconds, failure.log
+            )
+        except ClientError as refused:  # such as a coordinator of 0.1, which does not have the route
+            log.debug("the failure of %s/%s is not reported: %s", task, stage, refused)

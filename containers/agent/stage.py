@@ -5,71 +5,63 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from traceback import format_exception
 from typing import Any
 
 from containers.agent.alignment import Aligner
 from containers.agent.async_engine import AsyncEngine
+from containers.agent.failures import Failures, RestartPolicy, StageFailed, StageFailure, check_state_fits, headline, job_directory
 from containers.agent.metrics import Meter
-from containers.agent.progress import ProgressReport, ProgressReporter
+from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
-from containers.errors import OperatorsDiffer, StateElsewhere
+from containers.errors import OperatorsDiffer, StateElsewhere, StateIncompatible
 from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
-from sluice.core.ids import Instant, Ssp
-from sluice.job import in_job_file
+from sluice.core.ids import Ssp
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 
 log = logging.getLogger(__name__)
 
-WINDOW = timedelta(minutes=10)
-"""Failures are counted over this long: a query that fails once a day is restarted for ever."""
+LOGGED = 20_000
+"""How many characters of an error are logged."""
 
 LAST_PROGRESS_WITHIN = timedelta(seconds=5)
 """How long a stop waits for the query's last progress: Spark reports it, and then the end, a moment after the stop."""
 
-LONGEST_PAUSE = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    limit: int
-    pause: timedelta
-
-    def pause_after(self, failures: int) -> timedelta:
-        """The pause before the restart that follows so many failures: `pause`, doubled with each."""
-        return min(LONGEST_PAUSE, self.pause * float(2 ** (failures - 1)))
-
-
-class StageFailed(Exception):
-    """A stage has failed too often. The message ends with its last error."""
-
 
 class StageRunner:
-    """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit.
+    """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit. A
+    batch that fails again with the same error is tried once more, and not up to the limit.
 
-    `on_started` is called each time the query has started."""
+    `on_started` is called each time the query has started, `on_failure` each time it has failed."""
 
     def __init__(
-        self, engine: AsyncEngine, start: StageStart, policy: RestartPolicy, clock: Clock, on_started: Callable[[], None] = lambda: None
+        self,
+        engine: AsyncEngine,
+        start: StageStart,
+        policy: RestartPolicy,
+        clock: Clock,
+        on_started: Callable[[], None] = lambda: None,
+        on_failure: Callable[[StageFailure], None] = lambda failure: None,
     ) -> None:
         self.start = start
         self.restarts = 0
         self._engine = engine
         self._policy = policy
+        self._failures = Failures(policy)
         self._clock = clock
         self._on_started = on_started
+        self._on_failure = on_failure
         self._query: Any = None
         self._token = ""
         self._changing = asyncio.Lock()
-        self._failures: deque[Instant] = deque()
         self._stopping = asyncio.Event()
         self._paused = asyncio.Event()
 
@@ -77,6 +69,10 @@ class StageRunner:
     def paused(self) -> bool:
         """Whether the query waits between two batches, until `run` resumes it."""
         return self._paused.is_set()
+
+    def committed(self) -> None:
+        """The query has committed a batch."""
+        self._failures.committed()
 
     async def run(self) -> None:
         """Run until `stop` or `pause`. Raises StageFailed, LeaseLost, and every error that a restart cannot mend."""
@@ -108,7 +104,7 @@ class StageRunner:
                 raise
             except Exception as error:
                 log.warning("%s does not start", self.start.query, exc_info=error)
-                return f"{type(error).__name__}: {error}{in_job_file(error)}"
+                return "".join(format_exception(error))
         log.info("%s is running under generation %d", self.start.query, self.start.generation)
         self._on_started()
         return await self._end()
@@ -133,16 +129,21 @@ class StageRunner:
         return end.result() if end.done() else None
 
     def _after_failure(self, error: str) -> timedelta:
-        now = self._clock.elapsed()
-        self._failures.append(now)
-        while self._failures[0] < now - WINDOW.total_seconds():
-            self._failures.popleft()
-        failures = len(self._failures)
-        if failures > self._policy.limit:
-            raise StageFailed(f"{self.start.query} failed {failures} times within {WINDOW}; the last error: {error}")
+        """The pause before the next attempt. Raises StageFailed and StateIncompatible."""
+        line = headline(error, job_directory())
+        try:
+            check_state_fits(error)
+            failure = self._failures.failed(self.start.query, line, self._clock.elapsed())
+        except (StageFailed, StateIncompatible):
+            log.error("%s failed, and is not restarted: %s", self.start.query, error[:LOGGED])
+            self._on_failure(StageFailure(line, max(1, self._failures.recent), None))
+            raise
         self.restarts += 1
-        pause = self._policy.pause_after(failures)
-        log.warning("%s failed (%d of %d), restarting in %s: %s", self.start.query, failures, self._policy.limit, pause, error[:2000])
+        pause = failure.retry_in or timedelta(0)
+        log.warning(
+            "%s failed (%d of %d), restarting in %s: %s", self.start.query, failure.failures, self._policy.limit, pause, error[:LOGGED]
+        )
+        self._on_failure(failure)
         return pause
 
     async def pause(self, within: timedelta, forced: threading.Event) -> bool:
@@ -177,7 +178,7 @@ class StageRunner:
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
     backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next."""
+    batch to the next; `log_place`: where the container's log is, "" if that is not known."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -186,6 +187,7 @@ class StageContext:
     new_aligner: Callable[[StageStart], Aligner | None]
     new_backup: Callable[[StageStart], Backup | None]
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
+    log_place: str = ""
 
 
 class Stage:
@@ -209,6 +211,7 @@ class Stage:
         self._preparing: asyncio.Future[StageStart] | None = None
         self._interruptions = 0
         self._last_report: ProgressReport | None = None
+        self._failing = False
 
     @property
     def name(self) -> str:
@@ -250,7 +253,7 @@ class Stage:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
             start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
-            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self.started.set)
+            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self.started.set, self.failed)
         if self.aligner is not None:
             self.aligner.close()
         self.running = True
@@ -277,7 +280,23 @@ class Stage:
 
     # --- progress --------------------------------------------------------------------------------------------------
 
+    def failed(self, failure: StageFailure) -> None:
+        """Report a failure, so that `sluice status` shows it."""
+        start, self._failing = self.start, failure.failures > 0
+        seconds = None if failure.retry_in is None else failure.retry_in.total_seconds()
+        self._context.reporter.put_failure(
+            FailureReport(
+                start.task, start.declared.stage.name, start.generation, failure.error, failure.failures, seconds, self._context.log_place
+            )
+        )
+
+    def recovered(self) -> None:
+        """What was reported by `failed` is over. A batch that is committed says the same."""
+        self.failed(StageFailure("", 0, None))
+
     def on_batch(self, batch: Batch) -> None:
+        if self.runner is not None:
+            self.runner.committed()
         if self.aligner is not None:
             self.aligner.committed(batch.batch, batch.event_time_max)
         if self.watermarks is not None:
@@ -294,11 +313,13 @@ class Stage:
             self._report(last.batch, last.offsets, metrics)
         elif self.start.reported is not None:
             self._report(self.start.reported, {}, metrics)
+        elif self._failing:
+            self.recovered()
 
     def _report(self, batch: int, offsets: Mapping[Ssp, int], metrics: wire_agents.StageMetricsBody | None) -> None:
         start = self.start
         report = ProgressReport(start.task, start.declared.stage.name, start.generation, start.lineage, batch, offsets, metrics)
-        self._last_report = report
+        self._last_report, self._failing = report, False
         self._context.reporter.put(report)
 
 

@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+from containers.errors import EXIT_REPEATED_FAILURE
 from sluice.cli.console.pages import ProcessRow
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
@@ -31,12 +32,14 @@ RESTARTS = 5
 
 @dataclass
 class Slot:
-    """A process to keep running: the coordinator, or the container of a slot. `codes`: its exit codes so far."""
+    """A process to keep running: the coordinator, or the container of a slot. `codes`: its exit codes so far. `final`: exit codes after
+    which it is not restarted."""
 
     name: str
     command: list[str]
     environment: dict[str, str]
     processor_id: str | None = None
+    final: frozenset[int] = frozenset()
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     crashes: list[float] = field(default_factory=list)
@@ -77,7 +80,7 @@ class Processes:
         self._clock = clock
 
     async def start(self, slot: Slot) -> None:
-        with (self._logs / f"{slot.name}.log").open("ab") as out:
+        with self.log_of(slot).open("ab") as out:
             slot.process = await asyncio.create_subprocess_exec(
                 *slot.command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, env=slot.environment, start_new_session=True
             )
@@ -91,15 +94,18 @@ class Processes:
             if slot.process.returncode is not None:
                 slot.codes.append(slot.process.returncode)
             slot.process = None
-            if len(slot.crashes) > self._restarts:
+            if len(slot.crashes) > self._restarts or (slot.codes and slot.codes[-1] in slot.final):
                 raise EndedTooOften(slot)
             slot.again_at = now + min(30.0, 0.5 * 2 ** (len(slot.crashes) - 1))
         return now >= slot.again_at
 
+    def log_of(self, slot: Slot) -> Path:
+        return self._logs / f"{slot.name}.log"
+
     def last_line(self, slot: Slot) -> str:
         """The last line of its log."""
-        lines = (self._logs / f"{slot.name}.log").read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"it wrote nothing to {self._logs / slot.name}.log"
+        lines = self.log_of(slot).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it wrote nothing to {self.log_of(slot)}"
 
 
 async def ended(slots: Sequence[Slot], within: timedelta) -> None:
@@ -113,6 +119,9 @@ async def ended(slots: Sequence[Slot], within: timedelta) -> None:
             slot.signal(signal.SIGKILL)
         await asyncio.wait(late, timeout=10)
 
+
+FINAL = frozenset({EXIT_REPEATED_FAILURE})
+"""After such an exit of a container, the same code would meet the same error."""
 
 STOP_WITHIN = timedelta(seconds=150)
 
@@ -168,7 +177,7 @@ class LocalContainers:
 
     def _slot(self, slot: str) -> Slot:
         command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]
-        return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot)
+        return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot, FINAL)
 
     @property
     def up(self) -> Sequence[Slot]:
@@ -183,13 +192,13 @@ class LocalContainers:
                 await self._processes.start(slot)
 
     async def cause(self, often: EndedTooOften) -> str:
-        """How a container ended and why: the reason that it reported, or the last line of its log."""
-        last = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID")
+        """Why a container ended, how, and where its log is: first the reason that it reported, or the last line of its log."""
+        last, log = often.slot.environment.get("EXECUTION_ENV_CONTAINER_ID"), f"log: {self._processes.log_of(often.slot)}"
         with suppress(SluiceError):
             for each in (await self._client.run(self._run_id)).incarnations:
                 if each.execution_container_id == last and each.reason:
-                    return f"{often}: {each.reason}"
-        return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
+                    return f"{each.reason}\n{often}" + ("" if log in each.reason else f"\n{log}")
+        return f"{often}: its log ends: {self._processes.last_line(often.slot)}\n{log}"
 
     def failed(self, orderly: Sequence[int]) -> str:
         """How a container ended that had another exit code than these; "" if there is none."""

@@ -141,7 +141,7 @@ class LocalRun:
         screen = Screen(sys.stdout)
         if is_interactive(screen.console):
             return LiveTable(self._client, screen, self._rows, self._clock)
-        return StatusLine(self._client, sys.stdout)
+        return StatusLine(self._client, sys.stdout, self._clock)
 
     def _rows(self) -> Sequence[ProcessRow]:
         now = self._clock.elapsed()
@@ -170,7 +170,10 @@ class LocalRun:
         give_up = self._clock.elapsed() + START_WITHIN.total_seconds()
         while not await self._answers():
             if not self._coordinator.up or self._clock.elapsed() > give_up:
-                raise CoordinatorUnreachable(f"the coordinator did not start: {self._processes.last_line(self._coordinator)}")
+                log_file = self._processes.log_of(self._coordinator)
+                raise CoordinatorUnreachable(
+                    f"the coordinator did not start: {self._processes.last_line(self._coordinator)}\nlog: {log_file}"
+                )
             await self._pause(timedelta(seconds=0.1))
         print(f"coordinator {self._options.url}", flush=True)
 
@@ -231,7 +234,7 @@ class LocalRun:
 
     async def _why(self, often: EndedTooOften) -> str:
         if often.slot is self._coordinator or self._containers is None:
-            return f"{often}: its log ends: {self._processes.last_line(often.slot)}"
+            return f"{often}: its log ends: {self._processes.last_line(often.slot)}\nlog: {self._processes.log_of(often.slot)}"
         return await self._containers.cause(often)
 
     async def _pause(self, duration: timedelta) -> None:

@@ -121,7 +121,7 @@ class LocalUpgrade:
         screen = Screen(sys.stdout)
         if is_interactive(screen.console):
             return LiveTable(self._client, screen, self._rows, self._clock)
-        return StatusLine(self._client, sys.stdout)
+        return StatusLine(self._client, sys.stdout, self._clock)
 
     def _rows(self) -> Sequence[ProcessRow]:
         now = self._clock.elapsed()

@@ -23,7 +23,7 @@ from containers.settings import ContainerSettings
 from containers.spark.flush import ENDS_WITHIN, Flusher
 from containers.spark.gate import PausedQuery, pause
 from containers.spark.listener import BatchDone, Listener, QueryEnded
-from containers.spark.operators import Operator, operators_of, stateful, unflushable
+from containers.spark.operators import Operator, check_stateless, operators_of, stateful, unflushable
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_whole
@@ -160,6 +160,7 @@ class SparkEngine:
         writer = self._writer(start, task)
         known = self._query(start)
         known.operators = operators_of(writer)
+        check_stateless(stage, known.operators)
         _check_kept(start, known.operators)
         query = start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
         self._names[str(query.runId)] = start.query

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from containers.engine import StatefulOperator
 from sluice.core.drain import Effect
+from sluice.core.errors import BadJobFile
+from sluice.core.graph import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -82,6 +84,15 @@ def unflushable(operators: Sequence[Operator]) -> tuple[str, ...]:
 def stateful(operators: Sequence[Operator]) -> tuple[StatefulOperator, ...]:
     """All, and what a flush does to each."""
     return tuple(StatefulOperator(each.kind, each.effect, each.why) for each in operators)
+
+
+def check_stateless(stage: Stage, operators: Sequence[Operator]) -> None:
+    """Raises BadJobFile for a stage with stateful operators that is declared to have none."""
+    if operators and not stage.stateful:
+        kinds = ", ".join(each.kind for each in operators)
+        raise BadJobFile(
+            f"stage {stage.name} is declared with stateful=False, and its query keeps state ({kinds}): leave stateful=False out"
+        )
 
 
 def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:

@@ -27,6 +27,7 @@ from pyspark.sql.streaming import readwriter
 from pyspark.sql.utils import ForeachBatchFunction
 
 from containers.errors import SparkGone, SparkNotStarted, signal_name
+from containers.jars import check_java, java
 from containers.settings import ContainerSettings
 from containers.spark.cds import CLASS_PATH, ClassArchive, find_archive
 from containers.spark.executors import SharedPath, SharedPaths
@@ -52,13 +53,22 @@ class Session:
 
     @classmethod
     def start(cls, job: Job, settings: ContainerSettings, connections: Connections, config: Mapping[str, str]) -> Session:
-        """Raises DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
+        """Raises JavaMissing, DiskUnwritable, BadSettings, JarsUnavailable, SparkNotStarted."""
+        if LAUNCHED_BY_JVM not in os.environ:
+            check_java(os.environ)
         for directory in (settings.state_directory, settings.scratch_directory):
             check_writable(directory)
         archive = find_archive(os.environ) if settings.class_archive else None
         name, conf = f"{job.name} {settings.processor_id}", spark_conf(settings, connections, config)
         spark = start_session(
-            name, settings.master, settings.scratch_directory, conf, settings.sockets_dir, archive, job_directory=job.directory
+            name,
+            settings.master,
+            settings.scratch_directory,
+            conf,
+            settings.sockets_dir,
+            archive,
+            job_directory=job.directory,
+            log_place=settings.log_place,
         )
         return cls(spark)
 
@@ -144,9 +154,11 @@ def start_session(
     sockets: Path | None = None,
     archive: ClassArchive | None = None,
     job_directory: Path | None = None,
+    log_place: str = "",
 ) -> SparkSession:
     """The driver's session; see `session_settings`. `job_directory`: the directory of the job file, from which the Python processes of a
-    local master can import. Blocks for some seconds while the JVM starts, and for a minute if no master answers. Raises SparkNotStarted."""
+    local master can import. `log_place`: where the container's log is, for error messages. Blocks for some seconds while the JVM starts,
+    and for a minute if no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
     local_dir.mkdir(parents=True, exist_ok=True)
@@ -169,7 +181,7 @@ def start_session(
         _write_no_checksums(spark)
     except (Py4JError, PySparkException) as error:
         log.warning("Spark did not start", exc_info=error)
-        why = f"{_why_not(error)}; Spark's messages are in the container's log"
+        why = f"{_why_not(error)}; Spark's messages are in the container's log{f' ({log_place})' if log_place else ''}"
         raise SparkNotStarted(f"there is no session under the master {master}: {why}") from error
     return spark
 
@@ -200,6 +212,8 @@ STOPPED_CONTEXT = "on a stopped SparkContext"
 
 
 def _why_not(error: Exception) -> str:
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return f"{java(os.environ)} has ended before Spark answered: Spark needs Java 17 or 21 (JAVA_HOME)"
     if STOPPED_CONTEXT in str(error):
         return "it did not answer, or has refused the connection (SLUICE_SPARK_MASTER)"
     lines = str(error).splitlines()

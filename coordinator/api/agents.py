@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath, TaskPath
+from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath, StagePath, TaskPath
 from coordinator.api.fastpath import ALIVE
 from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
@@ -134,6 +134,15 @@ async def report_progress(run_id: RunIdPath, task: TaskPath, body: wire_agents.P
         Generation(body.generation), Lineage(body.lineage), body.batch_id, wire_body.offsets_of(body.offsets), body.metrics
     )
     await parts.tasks.progress(RunId(run_id), TaskName(task), StageName(body.stage), report)
+
+
+@router.post("/runs/{runId}/tasks/{task}/stages/{stage}/failure", status_code=204)
+async def report_failure(run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_agents.FailureRequest, parts: PartsDep) -> None:
+    """Report that a stage fails, for `GET /runs/{runId}`. The next progress of the stage ends the failure, as does a report of 0
+    failures."""
+    retry_in = None if body.retry_seconds is None else timedelta(seconds=body.retry_seconds)
+    generation = Generation(body.generation)
+    await parts.tasks.failed(RunId(run_id), TaskName(task), StageName(stage), generation, body.error, body.failures, retry_in, body.log)
 
 
 @router.post("/runs/{runId}/tasks/{task}/event-time")

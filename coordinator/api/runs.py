@@ -11,7 +11,8 @@ from fastapi import APIRouter, Header, Query, Response
 
 from coordinator.api.deps import PROBLEMS, Actor, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
-from coordinator.fleet.stage_metrics import StageReport, Stages
+from coordinator.fleet.leases import Contact
+from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
@@ -80,8 +81,10 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
     response.headers["ETag"] = f'"{described.run.model_version}"'
     memory = InMemory(
         lease_left=parts.leases.left,
+        contact=parts.leases.contact,
         event_times=parts.alignment.of_run(RunId(run_id)),
         reports=parts.stage_metrics.of_run(RunId(run_id)),
+        failures=parts.stage_metrics.failures_of(RunId(run_id)),
         lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
         watermarks=parts.watermarks.streams(RunId(run_id)),
@@ -118,7 +121,7 @@ def spec_of(request: wire_runs.RunRequest) -> RunSpec:
             *(_stream(each, Role.INTERMEDIATE, each.partitions) for each in request.intermediates),
             *(_stream(each, Role.OUTPUT, each.partitions) for each in request.outputs),
         ),
-        stages=tuple(Stage(StageName(each.name), each.reads, each.writes) for each in request.stages),
+        stages=tuple(Stage(StageName(each.name), each.reads, each.writes, each.stateful) for each in request.stages),
         grouper=request.grouper,
         max_tasks=request.max_tasks,
         stateful=request.stateful,
@@ -168,7 +171,7 @@ def request_of(spec: RunSpec) -> wire_runs.RunRequest:
 
 
 def _stage_body(stage: Stage) -> wire_runs.StageBody:
-    return wire_runs.StageBody(name=stage.name, reads=stage.reads, writes=stage.writes)
+    return wire_runs.StageBody(name=stage.name, reads=stage.reads, writes=stage.writes, stateful=stage.stateful)
 
 
 def _stream_reply(stream: StreamSpec) -> wire_runs.StreamReply:
@@ -228,12 +231,15 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What the coordinator knows about a run without its database: the remaining leases, the event times of aligned stages, the last
-    reports, the lag of stages, when the newest snapshot of each stage was reported, and how far watermarks may rise."""
+    """What the coordinator knows about a run without its database: the remaining leases, when containers were heard of, the event times of
+    aligned stages, the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and how far
+    watermarks may rise."""
 
     lease_left: Callable[[ExecutionContainerId], timedelta | None]
+    contact: Callable[[ExecutionContainerId], Contact | None]
     event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
     reports: Stages
+    failures: Failures
     lag: Lag
     backed_up: Mapping[StageKey, datetime]
     watermarks: Sequence[StreamWatermark] = ()
@@ -244,6 +250,7 @@ class InMemory:
 def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
     holds = {row.task: row.owner for row in described.holds}
     tasks = []
+    models = described.model.tasks
     for name, processor_id in sorted(described.model.placement.items()):
         hold = holds.get(name)
         tasks.append(
@@ -253,10 +260,11 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
                 generation=hold.generation if hold else None,
                 holder=hold.holder if hold and not hold.released else None,
                 stages=tuple(_stage_progress(row, hold, memory) for row in described.stores if row.task == name),
+                assigned_stages=tuple(described.run.spec.by_stage(models[name].ssps)),
             )
         )
     fields = _run_fields(described.run, connections)
-    incarnations = tuple(container_reply(row, memory.lease_left(row.execution_id)) for row in described.containers)
+    incarnations = tuple(_incarnation(row, memory, described.at) for row in described.containers)
     fields |= {"server_time": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
@@ -331,6 +339,7 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         late_rows=late.rows,
         late_rows_given_up=late.given_up,
         late_rows_at=late.last_at,
+        failure=_failure(memory.failures.get((row.task, row.stage))),
     )
 
 
@@ -345,6 +354,10 @@ def _stream_watermark(found: StreamWatermark) -> wire_runs.StreamWatermark:
         held_seconds=found.held_for.total_seconds(),
         error=found.error,
     )
+
+
+def _failure(found: StageFailure | None) -> wire_runs.StageFailure | None:
+    return None if found is None else wire_runs.StageFailure.model_validate(asdict(found))
 
 
 def _metrics(report: StageReport | None, owner: TaskOwner | None, lag: int | None) -> wire_runs.StageMetricsReply | None:
@@ -371,6 +384,15 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
     fields["job_model_version"] = fields.pop("model_version")
     fields["state"] = row.state.value
     return wire_runs.ContainerReply.model_validate(fields)
+
+
+def _incarnation(row: ContainerRow, memory: InMemory, now: datetime) -> wire_runs.ContainerReply:
+    """After a restart of the coordinator, the age of the last heartbeat is that of the database, which is up to half a minute older."""
+    reply, contact = container_reply(row, memory.lease_left(row.execution_id)), memory.contact(row.execution_id)
+    if contact is None:
+        return reply
+    age = contact.unheard if contact.heard else max(contact.unheard, now - row.last_seen_at)
+    return reply.model_copy(update={"heartbeat_age_seconds": round(age.total_seconds(), 3), "silent": contact.silent})
 
 
 def job_reply(row: JobRow) -> wire_runs.JobReply:

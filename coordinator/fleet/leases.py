@@ -8,24 +8,37 @@ that. After a restart of the coordinator every container in the database gets a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from math import inf
 
 from sluice.clock import Clock
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.lease import Lease, LeasePolicy, Terms, granted, may_renew
+from sluice.core.lease import Lease, LeasePolicy, Terms, granted, is_silent, may_renew
 
 HeaderList = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """When a valid container was last heard of. `unheard`: the time since its last heartbeat or its registration; with `heard` false,
+    since this coordinator started. `silent`: see `sluice.core.lease.is_silent`."""
+
+    unheard: timedelta
+    heard: bool
+    silent: bool
 
 
 class LeaseEntry:
     """A valid container's lease, with the headers of the answers to its heartbeats. Mutable, so that a renewal allocates only a number."""
 
-    __slots__ = ("bare", "ends_at", "epoch", "headers", "model_version")
+    __slots__ = ("bare", "ends_at", "epoch", "headers", "heard", "heard_at", "model_version")
 
-    def __init__(self, lease: Lease, model_version: int, headers: HeaderList) -> None:
+    def __init__(self, lease: Lease, model_version: int, headers: HeaderList, heard_at: float, *, heard: bool) -> None:
         self.epoch = lease.epoch
+        self.heard_at = heard_at
+        self.heard = heard
         self.ends_at: float = lease.ends_at
         self.bare = lease.bare
         self.model_version = model_version
@@ -62,13 +75,17 @@ class Leases:
         """How many containers are no longer valid but may still act."""
         return len(self._ending)
 
-    def grant(self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False) -> Terms:
-        """Make the container valid, with a full lease from now."""
+    def grant(
+        self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False, heard: bool = True
+    ) -> Terms:
+        """Make the container valid, with a full lease from now. `heard` is false for one that is known from the database."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
-        lease = granted(epoch, self._clock.elapsed(), self.terms, bare=bare)
+        now = self._clock.elapsed()
+        lease = granted(epoch, now, self.terms, bare=bare)
         former = self._valid.get(execution_id)
-        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, _headers(epoch, model_version, self.terms))
+        headers = _headers(epoch, model_version, self.terms)
+        entry = self._valid[execution_id] = LeaseEntry(lease, model_version, headers, now, heard=heard)
         if former is not None:
             entry.ends_at = max(entry.ends_at, former.ends_at)
         self._expect_expiry(entry.ends_at)
@@ -106,6 +123,7 @@ class Leases:
         self.answered_alive += 1
         if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
             entry.ends_at = max(entry.ends_at, now + self._lease_seconds)
+            entry.heard_at, entry.heard = now, True
             self._renewed.add(execution_id)
         return entry
 
@@ -136,6 +154,15 @@ class Leases:
         """The time until the container's lease expires, at least 0; None for a container that is not valid."""
         entry = self._valid.get(execution_id)
         return timedelta(seconds=max(0.0, entry.ends_at - self._clock.elapsed())) if entry else None
+
+    def contact(self, execution_id: ExecutionContainerId) -> Contact | None:
+        """When the container was last heard of; None for one that is not valid. A bare container is never silent: it chooses its own
+        interval."""
+        entry = self._valid.get(execution_id)
+        if entry is None:
+            return None
+        unheard = timedelta(seconds=max(0.0, self._clock.elapsed() - entry.heard_at))
+        return Contact(unheard, entry.heard, silent=not entry.bare and is_silent(unheard, self.terms.interval))
 
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
         """Up to `limit` containers, valid or ending, whose lease and grace period have expired.

@@ -87,7 +87,7 @@ class Registrations:
         for container in standing:
             run = runs.get(container.run_id)
             if run is not None and container.state is ContainerState.LIVE:
-                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare)
+                self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare, heard=False)
             else:
                 superseded.append(container.execution_id)
         self._leases.renew_all()

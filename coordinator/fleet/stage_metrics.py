@@ -1,4 +1,4 @@
-"""The metrics that containers last reported for each stage of a task.
+"""The metrics that containers last reported for each stage of a task, and the last failure of each.
 
 Kept in memory, because no lease and no fencing decision depends on them. After a restart of the coordinator a stage is missing here until
 its container reports again: with its next batch, or within about ten seconds while it has nothing to read.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
@@ -29,6 +30,22 @@ class StageReport:
         return (self.generation, self.lineage, self.batch) == (other.generation, other.lineage, other.batch)
 
 
+@dataclass(frozen=True, slots=True)
+class StageFailure:
+    """The last failure of a stage. `error`: one line. `failures`: how often it failed within ten minutes. `retry_at`: when its container
+    tries again; None if it does not. `log`: where the log of that container is. `over`: the stage has made progress since."""
+
+    generation: Generation
+    error: str
+    failures: int
+    at: datetime
+    retry_at: datetime | None
+    log: str
+    over: bool = False
+
+
+Failures = Mapping[tuple[TaskName, StageName], StageFailure]
+
 Stages = Mapping[tuple[TaskName, StageName], StageReport]
 
 
@@ -37,12 +54,27 @@ class StageMetrics:
 
     def __init__(self) -> None:
         self._reports: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
+        self._failures: defaultdict[RunId, dict[tuple[TaskName, StageName], StageFailure]] = defaultdict(dict)
 
     def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Keep a report that was accepted from the task's owner. It replaces the one before, but not one of a later owner."""
         known = self._reports[run_id].get((task, stage))
         if known is None or known.generation <= report.generation:
             self._reports[run_id][task, stage] = report
+            self.recovered(run_id, task, stage, report.generation)
+
+    def failed(self, run_id: RunId, task: TaskName, stage: StageName, failure: StageFailure) -> None:
+        """Keep a failure that was accepted from the task's owner. It outlives its container, until the stage makes progress."""
+        self._failures[run_id][task, stage] = failure
+
+    def recovered(self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation) -> None:
+        """The stage has made progress under this generation."""
+        failure = self._failures.get(run_id, {}).get((task, stage))
+        if failure is not None and failure.generation <= generation:
+            self._failures[run_id][task, stage] = replace(failure, over=True)
+
+    def failures_of(self, run_id: RunId) -> Failures:
+        return self._failures.get(run_id, {})
 
     def latest(self, run_id: RunId, task: TaskName, stage: StageName) -> StageReport | None:
         return self.of_run(run_id).get((task, stage))
@@ -54,3 +86,5 @@ class StageMetrics:
         """Forget all other runs."""
         for ended in self._reports.keys() - set(runs):
             del self._reports[ended]
+        for ended in self._failures.keys() - set(runs):
+            del self._failures[ended]

@@ -36,7 +36,7 @@ Lag = Mapping[tuple[TaskName, StageName], int]
 class JobStatus:
     """A job, by its current run; of a run that has ended only `job` and `state` are set. `slots`: its containers. `unowned`: how many tasks
     have no owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: slots without tasks since a
-    fail-over."""
+    fail-over. `failing`: by stage, in how many tasks it fails."""
 
     job: JobName
     state: RunState
@@ -46,6 +46,7 @@ class JobStatus:
     lag: Mapping[StageName, int] = field(default_factory=dict)
     version: int = 0
     reassigned_slots: int = 0
+    failing: Mapping[StageName, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,18 @@ class LagMonitor:
             tally, slots = tallies[run.run_id], run.spec.containers
             unowned = models[run.run_id].task_count - tally.owned if run.stop_requested_at is None else 0
             away = max(0, slots - len(models[run.run_id].containers))
+            failures = self._stage_metrics.failures_of(run.run_id)
+            failing = Counter(stage for (_, stage), failure in failures.items() if not failure.over)
             return JobStatus(
-                job.job, job.state, slots, max(0, unowned), tally, _by_stage(lag[run.run_id]), run.model_version, reassigned_slots=away
+                job.job,
+                job.state,
+                slots,
+                max(0, unowned),
+                tally,
+                _by_stage(lag[run.run_id]),
+                run.model_version,
+                reassigned_slots=away,
+                failing={stage: failing[stage] for stage in run.spec.stage_names},
             )
 
         self._jobs, self._lag, self._made_at = [status(job) for job in jobs], lag, self._clock.elapsed()

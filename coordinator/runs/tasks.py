@@ -10,7 +10,7 @@ from coordinator.drains.kept import kept_operators
 from coordinator.fleet import notices
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
-from coordinator.fleet.stage_metrics import StageMetrics, StageReport
+from coordinator.fleet.stage_metrics import StageFailure, StageMetrics, StageReport
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerState, StageStateRow, TaskOwnershipRow
 from coordinator.store.runs import RunRow
@@ -169,6 +169,30 @@ class Tasks:
                 row = replace(row, batch_id=report.batch, offsets=dict(report.offsets), generation=report.generation)
                 await tx.fleet.put_stage_state(replace(row, reported_at=self._clock.now()))
             return row
+
+    async def failed(
+        self,
+        run_id: RunId,
+        task: TaskName,
+        stage: StageName,
+        generation: Generation,
+        error: str,
+        failures: int,
+        retry_in: timedelta | None,
+        log: str,
+    ) -> None:
+        """Note that a stage fails; with 0 failures, that it does not any more. Raises UnknownRun, UnknownTask, LeaseLost."""
+        async with self._store.read() as tx:
+            run = await get_run(tx, run_id)
+            await check_owner(tx, run, task, generation)
+        if stage not in run.spec.stage_names:
+            raise UnknownTask(f"run {run_id} has no stage {stage!r}")
+        if failures:
+            now = self._clock.now()
+            retry_at = None if retry_in is None else now + retry_in
+            self._stage_metrics.failed(run_id, task, stage, StageFailure(generation, error, failures, now, retry_at, log))
+        else:
+            self._stage_metrics.recovered(run_id, task, stage, generation)
 
     async def release(self, run_id: RunId, task: TaskName, generation: Generation) -> None:
         """Release the task, so that its next owner need not wait for the lease to expire. Idempotent. Raises UnknownRun, UnknownTask,

@@ -22,7 +22,7 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
         "job": spec.job,
         "containers": spec.containers,
         **{key: [_requested(each) for each in spec.streams if each.role is role] for role, key in _LISTS.items()},
-        "stages": [{"name": stage.name, "reads": list(stage.reads), "writes": list(stage.writes)} for stage in spec.stages],
+        "stages": [_declared(each) for each in spec.stages],
         "grouper": spec.grouper,
         "maxTasks": spec.max_tasks,
         "stateful": spec.stateful,
@@ -30,6 +30,12 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
         "maxEventSkewSeconds": spec.max_event_skew_seconds,
         "config": dict(spec.config),
     }
+
+
+def _declared(stage: Stage) -> dict[str, Any]:
+    """Without `stateful` unless it is false, so that a coordinator of 0.1 can read the database of a job that does not use it."""
+    found: dict[str, Any] = {"name": stage.name, "reads": list(stage.reads), "writes": list(stage.writes)}
+    return found if stage.stateful else found | {"stateful": False}
 
 
 def _requested(stream: StreamSpec) -> dict[str, Any]:
@@ -59,7 +65,10 @@ def spec_of(spec: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Ru
         job=JobName(spec["job"]),
         containers=spec["containers"],
         streams=tuple(_stream(each, role, resolved.get(each["name"], {})) for role, key in _LISTS.items() for each in spec.get(key, ())),
-        stages=tuple(Stage(StageName(each["name"]), tuple(each["reads"]), tuple(each.get("writes", ()))) for each in spec["stages"]),
+        stages=tuple(
+            Stage(StageName(each["name"]), tuple(each["reads"]), tuple(each.get("writes", ())), each.get("stateful", True))
+            for each in spec["stages"]
+        ),
         grouper=spec.get("grouper", "GroupByPartition"),
         max_tasks=spec.get("maxTasks"),
         stateful=spec.get("stateful", True),

@@ -130,7 +130,7 @@ async def follow(client: OperatorClient, drain: wire_drains.DrainSummary, *, qui
                 seq = notices[-1].seq if notices else seq
             except CoordinatorUnreachable as error:
                 notices = ()
-                bars.unreachable(str(error))
+                bars.unreachable(error)
             if not notices:
                 await asyncio.sleep(RETRY.total_seconds())
 

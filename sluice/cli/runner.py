@@ -15,7 +15,7 @@ from sluice.cli.client import OperatorClient
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.tables import Screen
 from sluice.client import CoordinatorClient
-from sluice.core.errors import ClientError, CoordinatorUnreachable, UnknownJob, UnknownRun
+from sluice.core.errors import ClientError, CoordinatorUnavailable, UnknownJob, UnknownRun
 from sluice.core.ids import RunId
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
@@ -57,7 +57,7 @@ def call(url: str, request: Callable[[OperatorClient], Awaitable[T]]) -> T:
 def call_operation(
     url: str, title: str, request: Callable[[OperatorClient], Awaitable[wire_snapshots.OperationReply]], *, quiet: bool
 ) -> wire_snapshots.OperationReply:
-    """Start a long-running operation and show its progress until it has ended. Raises CoordinatorUnreachable when the operation failed."""
+    """Start a long-running operation and show its progress until it has ended. Raises CoordinatorUnavailable when the operation failed."""
 
     async def run(client: OperatorClient) -> wire_snapshots.OperationReply:
         started = await request(client)
@@ -66,7 +66,7 @@ def call_operation(
 
     ended = call(url, run)
     if ended.state == "FAILED":
-        raise CoordinatorUnreachable(f"{url}: {ended.error}")
+        raise CoordinatorUnavailable(f"{url}: {ended.error}")
     return ended
 
 

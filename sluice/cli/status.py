@@ -196,7 +196,7 @@ async def _refresh(
             last = await query.run(client)
             last_at = _now()
         except CoordinatorUnreachable as error:
-            unreachable = f"the coordinator does not answer, retrying: {error}"
+            unreachable = f"retrying: {error.title()} {error}"
         await show(_watch_page(last, last_at, unreachable, screen.width))
         await asyncio.sleep(REFRESH.total_seconds())
 

@@ -321,6 +321,10 @@ class CoordinatorUnreachable(Unavailable):
     """The coordinator does not answer."""
 
 
+class CoordinatorUnavailable(CoordinatorUnreachable):
+    """The coordinator answers, but cannot carry out the request now."""
+
+
 # --- stored data -----------------------------------------------------------------------------------------------------
 
 

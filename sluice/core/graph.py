@@ -15,11 +15,13 @@ from sluice.core.ids import StageName, checked_name
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One Structured Streaming query per task: `reads` and `writes` are names of declared streams."""
+    """One Structured Streaming query per task: `reads` and `writes` are names of declared streams. `stateful` is false for a stage of which
+    it is declared that its query keeps no state."""
 
     name: StageName
     reads: tuple[str, ...]
     writes: tuple[str, ...] = ()
+    stateful: bool = True
 
 
 @dataclass(frozen=True, slots=True)

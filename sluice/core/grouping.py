@@ -109,10 +109,12 @@ def assign(
     *,
     grouping: str,
     stateful: bool,
+    stateless: frozenset[StreamId] = frozenset(),
 ) -> Assignment:
     """Group the partitions of `counts` (stream -> partitions) into tasks.
 
-    A stateful job keeps `previous`; a stateless one regroups. Broadcast streams go to every task and never create one.
+    A stateful job keeps `previous`; a stateless one regroups. Of a stateful job, `stateless` are the streams that only stages without state
+    read: they may have any number of partitions. Broadcast streams go to every task and never create one.
     Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task or a stateful job changed its grouper.
     """
     keyed = {stream: n for stream, n in counts.items() if stream not in broadcast}
@@ -126,7 +128,7 @@ def assign(
         )
     baselines = {stream: kept.baselines.get(stream, n) for stream, n in sorted(keyed.items())}
     for stream, n in sorted(keyed.items()):
-        _check_growth(stream, baselines[stream], kept.tasks, n)
+        _check_growth(stream, baselines[stream], kept.tasks, n, keyed=stream not in stateless)
     plain = {ssp: task for task, group in grouper.group(kept, ssps).items() for ssp in group}
     owners = {ssp: _owner(ssp, kept.tasks, baselines[ssp.stream_id], plain) for ssp in sorted(ssps)}
     everywhere = frozenset(Ssp(s.system, s.stream, p) for s in broadcast if s in counts for p in range(counts[s]))
@@ -139,7 +141,7 @@ def _owner(ssp: Ssp, kept: Mapping[Ssp, TaskName], baseline: int, plain: Mapping
     return kept.get(ssp) or kept.get(first) or plain[first]
 
 
-def _check_growth(stream: StreamId, baseline: int, kept: Mapping[Ssp, TaskName], now: int) -> None:
+def _check_growth(stream: StreamId, baseline: int, kept: Mapping[Ssp, TaskName], now: int, *, keyed: bool) -> None:
     last = sum(1 for ssp in kept if ssp.stream_id == stream)
     if last == 0:
         return
@@ -147,10 +149,11 @@ def _check_growth(stream: StreamId, baseline: int, kept: Mapping[Ssp, TaskName],
         raise IncompatibleExpansion(
             f"{stream} had {last} partitions and now has {now}: a stateful job cannot give partitions up; drain it and start afresh"
         )
-    if now % baseline:
+    if keyed and now % baseline:
         raise IncompatibleExpansion(
             f"{stream} began with {baseline} partitions, had {last} and now has {now}, which is no multiple of {baseline}: "
-            f"keys would leave their state; grow it to {-(-now // baseline) * baseline}, or drain the job"
+            f"keys would leave their state; grow it to {-(-now // baseline) * baseline}, or drain the job; if the stages that read it keep "
+            "no state, declare them with stateful=False and deploy the job again"
         )
 
 

@@ -42,8 +42,8 @@ _HASHED = re.compile(r".*-[0-9a-f]{16}")
 
 def checked_name(kind: str, name: str) -> str:
     """Return `name` if it is a valid name of a job, a stage, a system or a stream. Raises BadName."""
-    if not _NAME.fullmatch(name):
-        raise BadName(kind, name)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadName(kind, str(name))
     return name
 
 

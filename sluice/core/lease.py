@@ -124,6 +124,17 @@ class Trust:
         return now >= self.ends_at
 
 
+MISSED = 3
+"""So many heartbeats in a row must be missing before a container counts as silent: one is lost with a connection, and two with a restart of
+the coordinator."""
+
+
+def is_silent(unheard: timedelta, interval: timedelta) -> bool:
+    """Whether a container that nothing was heard of for so long has missed too many heartbeats. It keeps its lease and its tasks until the
+    lease expires; silence is for display."""
+    return unheard > MISSED * interval
+
+
 def next_heartbeat(interval: timedelta, chance: float) -> timedelta:
     """The pause before the next heartbeat; `chance` is uniform in [0, 1)."""
     return interval * (1 - JITTER * chance)

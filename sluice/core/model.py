@@ -114,7 +114,9 @@ def plan_model(
     """
     streams = {each.id: each.partitions for each in spec.streams_read}
     broadcast = frozenset(each.id for each in spec.streams_read if each.broadcast)
-    made: Assignment = assign(grouper, previous, streams, broadcast, grouping=spec.grouping, stateful=spec.stateful)
+    made: Assignment = assign(
+        grouper, previous, streams, broadcast, grouping=spec.grouping, stateful=spec.stateful, stateless=spec.stateless_streams
+    )
     ids = spec.stream_ids
     for stage in spec.stages:
         check_co_partitioned(stage.name, [ids[name] for name in stage.reads], made.baselines, made.owners)

@@ -99,6 +99,12 @@ class RunSpec:
         return [each for each in self.streams if each.name in read]
 
     @property
+    def stateless_streams(self) -> frozenset[StreamId]:
+        """The streams that only stages without state read: their partitions may go to any task."""
+        kept = {name for stage in self.stages if stage.stateful for name in stage.reads}
+        return frozenset(each.id for each in self.streams_read if each.name not in kept)
+
+    @property
     def monitored(self) -> Sequence[StreamSpec]:
         """The inputs that some stage reads: a run grows with these. Intermediate streams are the coordinator's own and do not grow."""
         return [each for each in self.streams_read if each.role is Role.INPUT]

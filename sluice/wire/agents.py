@@ -150,6 +150,18 @@ class ProgressRequest(RenamedBody):
     metrics: StageMetricsBody | None = None
 
 
+class FailureRequest(Body):
+    """A stage has failed, under the task's generation. `error`: one line. `failures`: how often within ten minutes; 0: what was reported
+    before is over. `retrySeconds`: the time until the next attempt, null if there is none. `log`: where the container's log is, "" if
+    unknown."""
+
+    generation: Annotated[int, Field(ge=1, lt=2**31)]
+    error: Annotated[str, Field(max_length=2_000, pattern=NO_NUL)] = ""
+    failures: Annotated[int, Field(ge=0, lt=2**31)]
+    retry_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    log: Annotated[str, Field(max_length=1_000, pattern=NO_NUL)] = ""
+
+
 class EventTimeRequest(Body):
     """The newest event time that a stage of a task has committed; null before its first batch."""
 

@@ -42,9 +42,12 @@ class OutputBody(StreamBody):
 
 
 class StageBody(Body):
+    """`stateful`: false if the stage keeps no state; left out otherwise, because release 0.1 does not know it."""
+
     name: Name
     reads: tuple[Name, ...]
     writes: tuple[Name, ...] = ()
+    stateful: Annotated[bool, Field(exclude_if=bool)] = True
 
 
 class RunRequest(Body):
@@ -132,6 +135,19 @@ class StageMetricsReply(RenamedReply):
     at: datetime
 
 
+class StageFailure(Reply):
+    """The last failure of a stage. `error`: one line, the line of the user's code first. `failures`: how often it had failed within ten
+    minutes. `retryAt`: when its container tries again, null if it does not. `log`: where that container's log is, "" if unknown. `over`:
+    the stage has made progress since. Kept in memory, as metrics are."""
+
+    error: str
+    failures: int
+    at: datetime
+    retry_at: datetime | None
+    log: str
+    over: bool
+
+
 class StageProgress(RenamedReply):
     """The last committed batch of a stage of a task, as its container reported it. `lag`: the records between it and the ends of the
     streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
@@ -151,6 +167,7 @@ class StageProgress(RenamedReply):
     late_rows: int = 0
     late_rows_given_up: int = 0
     late_rows_at: datetime | None = None
+    failure: StageFailure | None = None
 
 
 class WatermarkHolder(Reply):
@@ -178,16 +195,25 @@ class StreamWatermark(Reply):
 
 
 class TaskReply(Reply):
+    """`assignedStages`: the stages of which the task reads partitions. A task that reads none of a stage's streams never runs that stage,
+    and never reports it; null from a coordinator of 0.1."""
+
     task: str
     processor_id: str
     generation: int | None
     holder: str | None
     stages: tuple[StageProgress, ...]
+    assigned_stages: tuple[str, ...] | None = None
+
+    def runs(self, stage: str) -> bool:
+        """Whether the task runs the stage, as far as the coordinator says."""
+        return self.assigned_stages is None or stage in self.assigned_stages
 
 
 class ContainerReply(Reply):
-    """`jobModelVersion`: the version that the container runs, since `adoptedAt`. `leaseSecondsLeft`: only in the details of a run, for
-    valid incarnations."""
+    """`jobModelVersion`: the version that the container runs, since `adoptedAt`. Only in the details of a run, and for valid incarnations:
+    `leaseSecondsLeft`; `heartbeatAgeSeconds`, the time since the last heartbeat; `silent`, whether three heartbeats in a row are
+    missing."""
 
     execution_container_id: str
     processor_id: str
@@ -203,6 +229,8 @@ class ContainerReply(Reply):
     job_model_version: int = 0
     adopted_at: datetime | None = None
     lease_seconds_left: float | None = None
+    heartbeat_age_seconds: float | None = None
+    silent: bool = False
 
 
 class RunSummary(RenamedReply):

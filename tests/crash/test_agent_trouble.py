@@ -7,11 +7,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import StageStart
-from containers.errors import SparkGone, StateElsewhere
+from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, SparkGone, StateElsewhere
+from sluice.cli.console.overview import overview
 from sluice.core.errors import BadJobFile, SluiceError
 from tests.support.agents import Place, place
 from tests.support.engines import FakeEngine, FakeQuery, soon
@@ -114,14 +116,59 @@ async def test_a_query_that_fails_every_time_ends_the_container_and_the_reason_i
 
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_start=explodes), max_restarts=2)
-    assert (await container.ending()).exit_code == EXIT_FAILED
+    assert (await container.ending()).exit_code == EXIT_REPEATED_FAILURE
     assert container.engine.acting == []
     run = await there.run(run_id)
     (incarnation,) = run.incarnations
-    assert (incarnation.state, incarnation.exit_code) == ("EXITED", 1)
-    assert "Partition 1/second failed 3 times within 0:10:00; the last error: ValueError: no such column: carrier" in incarnation.reason
+    assert (incarnation.state, incarnation.exit_code) == ("EXITED", 4)
+    assert incarnation.reason.startswith("ValueError: no such column: carrier")
+    assert "\nPartition 1/second failed 3 times in a row with this error" in incarnation.reason
     assert [task.holder for task in run.tasks] == [None, None]
     assert run.state == "RUNNING"
+
+
+async def test_a_stage_that_fails_is_in_the_status_from_its_first_failure_to_its_next_batch(there: Place) -> None:
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", log_file="/logs/c1.log", restart_delay_seconds=60)
+    queries = await container.engine.all_started(4)
+    error = "Traceback (most recent call last):\n  File \"a.py\", line 7, in f\nKeyError: 'carrier'\n\tat org.Spark"
+    await queries["Partition 0/first"].ends(error)
+    await container.wire.after("failure")
+    (failing,) = overview(await there.run(run_id), there.clock.now()).failing
+    assert (failing.stage, failing.tasks, failing.error) == ("first", ("Partition 0",), "KeyError: 'carrier'")
+    assert (failing.failures, failing.retry_seconds, failing.logs) == (1, 60, ("/logs/c1.log",))
+    (problem,) = overview(await there.run(run_id), there.clock.now()).problems
+    assert problem.startswith("KeyError: 'carrier' (stage first of Partition 0 failed once; next attempt in 60 s; log: /logs/c1.log)")
+    container.agent.stop_requested()
+    await container.ending()
+    again = there.start(run_id, "c2")
+    await (await again.engine.all_started(4))["Partition 0/first"].commits(0)
+    await again.wire.after("progress")
+    status = overview(await there.run(run_id), there.clock.now())
+    assert (status.problems, [each.error for each in status.restarted]) == ((), ["KeyError: 'carrier'"])
+
+
+async def test_a_coordinator_that_does_not_know_reports_of_failures_does_not_disturb_its_containers(there: Place) -> None:
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1")
+    container.wire.foreign["failure"] = [httpx.Response(404, json={"detail": "Not Found"})]
+    queries = await container.engine.all_started(4)
+    await queries["Partition 0/first"].ends("boom")
+    await (await container.engine.started()).commits(0)
+    await container.wire.after("progress")
+    assert container.wire.answered["foreign"] == 1
+    assert not container.life.done()
+
+
+async def test_the_reason_of_a_failed_container_names_its_log(there: Place) -> None:
+    def no_java() -> None:
+        raise JavaMissing("install Java 17 or 21")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_open=no_java), log_file="/logs/c1.log")
+    ending = await container.ending()
+    assert (ending.exit_code, ending.reason) == (EXIT_REPEATED_FAILURE, "Java was not found. install Java 17 or 21\nlog: /logs/c1.log")
+    assert (await there.run(run_id)).incarnations[0].reason == ending.reason
 
 
 @pytest.mark.parametrize("error", [StateElsewhere, BadJobFile])
@@ -156,10 +203,8 @@ async def test_a_stage_function_that_ends_more_than_itself_is_one_that_fails(the
     run_id = await there.deploy()
     container = there.start(run_id, "c1", engine=FakeEngine(on_start=exits), max_restarts=1)
     ending = await container.ending()
-    assert ending.exit_code == EXIT_FAILED
-    assert (
-        f"Partition 1/second failed 2 times within 0:10:00; the last error: UserCodeEnded: user code raised {ends!r:.10}" in ending.reason
-    )
+    assert ending.exit_code == EXIT_REPEATED_FAILURE
+    assert f"UserCodeEnded: user code raised {ends!r:.10}" in ending.reason.splitlines()[0]
     assert (await there.run(run_id)).incarnations[0].reason == ending.reason
 
 

@@ -112,6 +112,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/runs/{runId}/tasks/{task}/progress"),
         ("POST", "/runs/{runId}/tasks/{task}/release"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/drain"),
+        ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/failure"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/lineage"),
         ("POST", "/runs/{runId}/tasks/{task}/stages/{stage}/snapshots"),
         ("POST", "/runs/{runId}/watermarks"),

@@ -68,7 +68,10 @@ def only(task):
     return task.read(numbers).writeStream.foreachBatch(globals()[case])
 """
 
-BEGIN_LINE = JOB.splitlines().index('        raise LookupError("nothing to begin with")') + 1
+
+def line(text: str) -> int:
+    """The number of the line of the job file that has this text."""
+    return [each.strip() for each in JOB.splitlines()].index(text) + 1
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> str:
-    """Start a container on the case, see it end, with nothing left behind and its task free; why, as the API tells."""
+    """Start a container on the case, see it end, with nothing left behind and its task free; why, as the API tells. A stage that fails is
+    tried twice."""
     few = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
     execution_id, watchdog = scene.start_container(CASE=case, **{**few, **settings})
     driver = scene.driver_of(watchdog)
@@ -108,9 +112,9 @@ def test_a_jvm_without_memory_ends_with_its_container_and_the_reason_says_so(sce
 
 
 def test_a_driver_without_memory_is_a_query_that_fails_and_then_a_container_that_does(scene: Stage) -> None:
-    reason = reason_of(scene, "takes_the_memory")
-    assert "only failed 2 times" in reason
-    assert "MemoryError" in reason
+    reason = reason_of(scene, "takes_the_memory", 4)
+    assert reason.startswith(f"{scene.job_file}:{line('bytearray(2_000_000_000)')} in takes_the_memory: MemoryError")
+    assert "only failed 2 times in a row with this error" in reason
 
 
 def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chose(scene: Stage) -> None:
@@ -118,8 +122,9 @@ def test_user_code_that_ends_the_process_is_a_failure_whatever_exit_code_it_chos
 
 
 def test_a_stage_that_does_not_begin_is_told_with_the_line_of_the_job_file(scene: Stage) -> None:
-    reason = reason_of(scene, "does_not_begin")
-    assert reason.endswith(f"the last error: LookupError: nothing to begin with ({scene.job_file}:{BEGIN_LINE})")
+    reason = reason_of(scene, "does_not_begin", 4)
+    begin = line('raise LookupError("nothing to begin with")')
+    assert reason.startswith(f"{scene.job_file}:{begin} in only: LookupError: nothing to begin with\n")
 
 
 def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interrupted_when_a_stop_has_waited_long_enough(
@@ -143,16 +148,16 @@ def test_a_batch_that_blocks_for_longer_than_a_lease_does_no_harm_and_is_interru
     assert (store.planned, store.committed) == (0, -1)
 
 
-def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_whose_batches_called_sys_exit_too_often(
+def test_sluice_run_shows_the_users_line_of_an_error_at_once_and_ends_when_a_batch_has_failed_three_times_with_it(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with stage(tmp_path_factory.mktemp("run"), JOB) as scene:
         scene.log.create("numbers", 1)
         scene.feed(10)
-        command = ["run", str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port), "--restarts", "0"]
+        command = ["run", str(scene.job_file), "--home", str(scene.root / "home"), "--port", str(scene.port)]
         ended = subprocess.run(
             [sys.executable, "-m", "sluice", *command],
-            env={**os.environ, "CASE": "ends_the_interpreter", "SLUICE_MAX_RESTARTS": "0"},
+            env={**os.environ, "CASE": "ends_the_interpreter", "SLUICE_RESTART_DELAY_SECONDS": "0.1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -160,11 +165,45 @@ def test_sluice_run_ends_as_failed_with_the_reason_of_the_container_whose_batche
             check=False,
         )
         assert ended.returncode == 1
-        assert "container-0 ended once (exit 1): task Partition 0: Partition 0/only failed " in ended.stderr
-        assert "the batch function raised SystemExit: enough" in ended.stderr
+        raised = line('raise SystemExit("enough")')
+        error = f"{scene.job_file}:{raised} in ends_the_interpreter: SystemExit: enough"
+        log_file = scene.root / "home" / "logs" / "container-0.log"
+        assert f"! {error} (stage only of Partition 0)" in ended.stdout
+        assert ended.stderr.splitlines() == [
+            f"sluice: {error}",
+            "Partition 0/only failed 3 times in a row with this error",
+            f"log: {log_file}",
+            "container-0 ended once (exit 4)",
+        ]
+        assert log_file.read_text().count(" failed (") == 2
         scene.start_coordinator()
         scene.run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
         run = scene.detail()
         assert run.state == "FAILED"
-        assert "the batch function raised SystemExit: enough" in run.reason
-        assert "the batch function raised SystemExit: enough" in run.incarnations[0].reason
+        assert run.reason.startswith(error)
+        assert [each.exit_code for each in run.incarnations] == [4]
+        assert run.incarnations[0].reason.startswith(error)
+
+
+def test_without_java_a_container_ends_at_once_and_sluice_run_names_java_the_remedy_and_the_log(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with stage(tmp_path_factory.mktemp("java"), JOB) as scene:
+        scene.log.create("numbers", 1)
+        home = scene.root / "home"
+        ended = subprocess.run(
+            [sys.executable, "-m", "sluice", "run", str(scene.job_file), "--home", str(home), "--port", str(scene.port)],
+            env={**os.environ, "CASE": "blocks", "JAVA_HOME": "/nowhere"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode == 1
+        assert ended.stderr.splitlines() == [
+            "sluice: Java was not found. There is no program 'java' in JAVA_HOME (/nowhere): "
+            "install Java 17 or 21, or set JAVA_HOME to its directory",
+            f"log: {home / 'logs' / 'container-0.log'}",
+            "container-0 ended once (exit 4)",
+        ]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from sluice.client import Alive, CoordinatorClient, NotValid, Refused, actor_headers
-from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.errors import CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Epoch, ExecutionContainerId, RunId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.wire.runs import RunRequest
@@ -195,3 +195,10 @@ async def test_who_deploys_is_told() -> None:
     with pytest.raises(CoordinatorUnreachable):
         await coordinator.deploy(RunRequest(job="j", containers=1, inputs=(), stages=()))
     assert dict(asked[0].headers).items() >= {name.lower(): user for name, user in actor_headers().items()}.items()
+
+
+async def test_an_error_of_the_coordinator_is_not_taken_for_its_silence() -> None:
+    locked = {"type": "urn:sluice:store-unavailable", "title": "", "status": 503, "detail": "the database is locked"}
+    with pytest.raises(CoordinatorUnavailable, match="http://c/jobs: 503 the database is locked") as raised:
+        await answering(503, json=locked).jobs()
+    assert raised.value.title() == "The coordinator answers, but cannot carry out the request now."

@@ -8,7 +8,7 @@ import pytest
 
 from sluice import Job
 from sluice.core.errors import BadGraph, BadJobFile, BadName
-from sluice.job import in_job_file, load_job
+from sluice.job import load_job
 
 HEAD = "from sluice import Input, Intermediate, Job, Output\n\njob = Job('delays')\n"
 STREAMS = HEAD + "flights, between, out = job.input('flights'), job.intermediate('between', partitions=4), job.output('out')\n"
@@ -225,24 +225,26 @@ def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
         Job("j").intermediate("x", partitions=-1)
 
 
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        ("@job.stage(reads='flights')", "reads='flights' is no stream but a str: give what job.input(…) or job.intermediate(…) returned"),
+        ("@job.stage(reads=['flights'])", "reads='flights' is no stream but a str"),
+        ("@job.stage(reads=job)", "is no stream but a Job"),
+        ("@job.stage(reads=job.input('flights'), writes='delays')", "writes='delays' is no stream but a str: give what job.output(…)"),
+        ("job.input(7)", "invalid stream name '7'"),
+        ("job.intermediate('x', partitions='4')", "needs at least one partition, not '4'"),
+        ("job.output('x', partitions=0)", "the output 'x' needs at least one partition, not 0"),
+        ("Job('j', max_event_skew=60)", "max_event_skew must be a timedelta greater than 0, not 60"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_with_what_to_give_instead(write: Write, declared: str, told: str) -> None:
+    file = write(f"{HEAD}{declared}\ndef only(task): ...\n" if declared.startswith("@") else f"{HEAD}{declared}\n")
+    message = refusal(file)
+    assert told in message
+    assert message.startswith(f"{file}:4: ")
+
+
 def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
     refusal(write("1 / 0\n"))
     assert load_job(write(GOOD + "\n# another size, so that no cached bytecode is taken for it\n")).name == "delays"
-
-
-# --- errors that come up in it ---------------------------------------------------------------------------------------
-
-
-def test_an_error_of_a_stage_function_is_placed_in_the_job_file(write: Write) -> None:
-    file = write(HEAD + "@job.stage(reads=job.input('flights'))\ndef only(task):\n    int('carrier')\n")
-    (declared,) = load_job(file).stages
-    with pytest.raises(ValueError, match="carrier") as raised:
-        declared.function(None)  # type: ignore[arg-type]
-    assert in_job_file(raised.value) == f" ({file}:6)"
-
-
-def test_an_error_from_elsewhere_is_not(write: Write) -> None:
-    load_job(write(GOOD))
-    with pytest.raises(ValueError, match="x") as raised:
-        int("x")
-    assert in_job_file(raised.value) == ""

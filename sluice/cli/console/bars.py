@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from sluice.cli.console.tables import shown
+from sluice.core.errors import SluiceError
 
 
 class Bars:
@@ -59,8 +60,8 @@ class Bars:
             print(f"{self._title}: {line}", file=sys.stderr, flush=True)
         self._last_key = key or line
 
-    def unreachable(self, why: str) -> None:
-        """The coordinator does not answer, and the command keeps trying."""
-        note = f"the coordinator does not answer, retrying: {shown(why)}"
+    def unreachable(self, error: SluiceError) -> None:
+        """The coordinator does not answer, or answers with an error, and the command keeps trying."""
+        note = f"retrying: {error.title()} {shown(str(error))}"
         self._progress.update(self._bars[self._title], note=note)
         self.say(note, "unreachable")

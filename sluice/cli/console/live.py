@@ -7,16 +7,17 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import inf
 from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from sluice.cli.console.overview import overview
+from sluice.cli.console.overview import failing_stages, named, overview
 from sluice.cli.console.pages import ProcessRow, local_page
-from sluice.cli.console.tables import Screen
+from sluice.cli.console.tables import Screen, shown
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import SluiceError
@@ -92,7 +93,7 @@ class LiveTable:
         try:
             self._last = await self._client.run(run_id)
         except SluiceError as error:
-            note = note or f"the coordinator does not answer: {error}"
+            note = note or f"{error.title()} {error}"
         last, now = self._last, self._clock.now()
         if last is None:
             return local_page(self._processes(), None, None, now, note, self._screen.width)
@@ -101,6 +102,8 @@ class LiveTable:
 
 
 LINE_EVERY = timedelta(seconds=15)
+
+FAILURES_SHOWN = 5
 
 
 def summary(run: wire_runs.RunDetail) -> str:
@@ -111,10 +114,19 @@ def summary(run: wire_runs.RunDetail) -> str:
     return f"{run.run_id} {run.state}  containers {live}/{run.containers}  tasks {held}/{len(run.tasks)}  batches {batches}"
 
 
+def failures(run: wire_runs.RunDetail, at: datetime) -> str:
+    """The errors of stages that fail, a line each; without the time until the next attempt, so that a line changes only with the error."""
+    found = list(failing_stages(run, run.server_time or at, over=False))
+    return "\n".join(f"! {shown(each.error)} (stage {each.stage} of {named(each.tasks)})" for each in found[:FAILURES_SHOWN])
+
+
 class StatusLine:
-    def __init__(self, client: CoordinatorClient, out: TextIO) -> None:
+    """Prints a line at most every LINE_EVERY, and an error of a stage within a second."""
+
+    def __init__(self, client: CoordinatorClient, out: TextIO, clock: Clock) -> None:
         self._client = client
         self._out = out
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
     def start(self, run_id: RunId) -> None:
@@ -131,13 +143,18 @@ class StatusLine:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _show(self, run_id: RunId) -> None:
-        last = ""
+        last, printed_at, failing = "", -inf, ""
         while True:
             try:
-                line = summary(await self._client.run(run_id))
+                run = await self._client.run(run_id)
             except SluiceError as error:
-                line = f"{run_id}: the coordinator does not answer ({error})"
-            if line != last:
+                line = f"{run_id}: {error.title()} {error}"
+            else:
+                line, failed = summary(run), failures(run, self._clock.now())
+                if failed and failed != failing:
+                    print(failed, file=self._out, flush=True)
+                failing = failed
+            if line != last and self._clock.elapsed() >= printed_at + LINE_EVERY.total_seconds():
                 print(line, file=self._out, flush=True)
-            last = line
-            await asyncio.sleep(LINE_EVERY.total_seconds())
+                last, printed_at = line, self._clock.elapsed()
+            await asyncio.sleep(EVERY.total_seconds())

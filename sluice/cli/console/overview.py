@@ -5,6 +5,7 @@ Ages are relative to the coordinator's time of its answer. An unknown number is 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -38,9 +39,35 @@ class StageOverview(wire_body.RenamedReply):
     late_rows: int = 0
 
 
+class FailingStage(wire_body.Reply):
+    """Tasks in which a stage fails with one error. `failures`: the most that one of them has had within ten minutes. `retry_seconds`: until
+    the next attempt of one of them, null if none tries again. `logs`: where the logs of their containers are."""
+
+    stage: str
+    tasks: tuple[str, ...]
+    error: str
+    failures: int
+    retry_seconds: float | None
+    logs: tuple[str, ...]
+
+
+class RecentExit(wire_body.Reply):
+    """A container that failed or was lost within the last ten minutes. `exit_code`: null if none was reported. `replaced`: its slot has a
+    live container again."""
+
+    processor_id: str
+    execution_container_id: str
+    at: datetime
+    exit_code: int | None
+    reason: str
+    replaced: bool
+
+
 class RunOverview(wire_body.RenamedReply):
-    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `problems`: what is
-    wrong, a sentence each; none means healthy."""
+    """`since`: when the run came into its state. `lease_seconds_left`: of the container whose lease ends first. `containers_silent`: live
+    ones of which three heartbeats are missing; `heartbeat_age_seconds`: the longest time since a live container was heard of. `failing`:
+    stages whose batches fail; `restarted`: those that failed within the last ten minutes and have made progress since. `exits`: newest
+    first. `problems`: what is wrong, a sentence each; none means healthy."""
 
     job: str
     run_id: str
@@ -50,10 +77,15 @@ class RunOverview(wire_body.RenamedReply):
     reason: str
     containers: int
     containers_live: int
+    containers_silent: int = 0
+    heartbeat_age_seconds: float | None = None
     lease_seconds_left: float | None
     tasks: int
     tasks_owned: int
     stages: tuple[StageOverview, ...]
+    failing: tuple[FailingStage, ...] = ()
+    restarted: tuple[FailingStage, ...] = ()
+    exits: tuple[RecentExit, ...] = ()
     problems: tuple[str, ...]
     watermarks: tuple[wire_runs.StreamWatermark, ...] = ()
     missing_event_times: tuple[str, ...] = ()
@@ -104,10 +136,15 @@ def overview(run: wire_runs.RunDetail, received_at: datetime, old_report: timede
         reason=run.reason,
         containers=run.containers,
         containers_live=len(live),
+        containers_silent=sum(1 for each in live if each.silent),
+        heartbeat_age_seconds=_most(each.heartbeat_age_seconds for each in live),
         lease_seconds_left=_least(each.lease_seconds_left for each in live),
         tasks=len(run.tasks),
         tasks_owned=sum(1 for task in run.tasks if task.holder),
         stages=tuple(_stage(stage.name, _progress(run, stage.name), at) for stage in run.stages),
+        failing=() if run.state.ended else tuple(failing_stages(run, at, over=False)),
+        restarted=() if run.state.ended else tuple(failing_stages(run, at, over=True)),
+        exits=tuple(_exits(run, at)),
         problems=tuple(_problems(run, at, old_report)),
         watermarks=run.watermarks,
         missing_event_times=run.missing_event_times,
@@ -189,6 +226,83 @@ def _of(numbers: Iterable[N | None], fold: Callable[[Sequence[N]], N]) -> N | No
     return fold(known) if known else None
 
 
+# --- failures and exits ----------------------------------------------------------------------------------------------
+
+RECENT = timedelta(minutes=10)
+"""Containers count failures of a query over this long, too."""
+
+NO_FAILURES = (0, 3)
+"""Exit codes of containers that have not failed: stopped in order, lease lost."""
+
+
+def failing_stages(run: wire_runs.RunDetail, at: datetime, *, over: bool) -> Iterable[FailingStage]:
+    """The stages that fail, by their errors; with `over`, those that failed lately and make progress again."""
+    found: defaultdict[tuple[str, str], dict[str, wire_runs.StageFailure]] = defaultdict(dict)
+    for task in run.tasks:
+        for each in task.stages:
+            failure = each.failure
+            if failure is not None and failure.over is over and not (over and failure.at < at - RECENT):
+                found[each.stage, failure.error][task.task] = failure
+    for (stage, error), failures in found.items():
+        retries = [(each.retry_at - at).total_seconds() for each in failures.values() if each.retry_at is not None]
+        yield FailingStage(
+            stage=stage,
+            tasks=tuple(failures),
+            error=error,
+            failures=max(each.failures for each in failures.values()),
+            retry_seconds=max(0.0, min(retries)) if retries else None,
+            logs=tuple(sorted({each.log for each in failures.values() if each.log})),
+        )
+
+
+def failing_line(failing: FailingStage) -> str:
+    """The error first, which begins with the user's own line."""
+    times = "once" if failing.failures == 1 else f"{failing.failures} times"
+    again = "no further attempt" if failing.retry_seconds is None else f"next attempt in {failing.retry_seconds:.0f} s"
+    logs = f"; log: {', '.join(failing.logs[:NAMED])}" if failing.logs else ""
+    return f"{failing.error} (stage {failing.stage} of {named(failing.tasks)} failed {times}; {again}{logs})"
+
+
+def _exits(run: wire_runs.RunDetail, at: datetime) -> Sequence[RecentExit]:
+    live = {each.processor_id for each in live_containers(run)}
+    found = [
+        RecentExit(
+            processor_id=each.processor_id,
+            execution_container_id=each.execution_container_id,
+            at=each.ended_at,
+            exit_code=each.exit_code,
+            reason=each.reason,
+            replaced=each.processor_id in live,
+        )
+        for each in run.incarnations
+        if each.ended_at is not None and each.ended_at >= at - RECENT and _has_failed(each)
+    ]
+    return sorted(found, key=lambda each: each.at, reverse=True)
+
+
+def _has_failed(container: wire_runs.ContainerReply) -> bool:
+    return container.state == "LOST" or (container.exit_code is not None and container.exit_code not in NO_FAILURES)
+
+
+def exit_line(exits: Sequence[RecentExit]) -> str:
+    """The exits of one slot, newest first."""
+    last = exits[0]
+    code = "was lost" if last.exit_code is None else f"exited with code {last.exit_code}"
+    times = f"{len(exits)} containers of slot {last.processor_id} failed within 10 min; the last" if len(exits) > 1 else "container"
+    return f"{times} {last.execution_container_id} {code}: {last.reason}"
+
+
+def _of_exits(exits: Sequence[RecentExit]) -> Iterable[str]:
+    """Slots that have no container since the last one failed, or whose containers failed repeatedly. One failure that a restart has mended
+    is no problem."""
+    by_slot: defaultdict[str, list[RecentExit]] = defaultdict(list)
+    for each in exits:
+        by_slot[each.processor_id].append(each)
+    for found in by_slot.values():
+        if len(found) > 1 or not found[0].replaced:
+            yield exit_line(found)
+
+
 # --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
@@ -201,12 +315,25 @@ def _problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> 
     live = len(live_containers(run))
     if live < run.containers:
         yield f"{live} of {run.containers} containers are live"
+    yield from _of_exits(_exits(run, at))
+    yield from _silent(run)
+    yield from map(failing_line, failing_stages(run, at, over=False))
     yield from _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _of_its_model(run, at - old_report)
     yield from _of_watermarks(run, at, old_report)
     for stage in run.stages:
-        late = [task.task for task in run.tasks if task.holder and _is_late(task, stage.name, run, at - old_report)]
+        holding = [task for task in run.tasks if task.holder and task.runs(stage.name)]
+        late = [task.task for task in holding if _is_late(task, stage.name, run, at - old_report)]
         yield from _counted(f"without a report of stage {stage.name} for more than {old_report.total_seconds():g} s", late)
+
+
+def _silent(run: wire_runs.RunDetail) -> Iterable[str]:
+    """Containers that may have been killed: they keep their leases and tasks for a while."""
+    silent = [each for each in live_containers(run) if each.silent]
+    ages = [each.heartbeat_age_seconds for each in silent if each.heartbeat_age_seconds is not None]
+    if silent:
+        slots = named([each.processor_id for each in silent])
+        yield f"{len(silent)} of {run.containers} containers not heard for {min(ages, default=0):.0f} s: slot {slots}"
 
 
 def _of_its_model(run: wire_runs.RunDetail, before: datetime) -> Iterable[str]:
@@ -253,8 +380,12 @@ def waits(watermark: wire_runs.StreamWatermark) -> str:
 
 def _counted(what: str, tasks: Sequence[str]) -> Iterable[str]:
     if tasks:
-        rest = f" and {len(tasks) - NAMED} more" if len(tasks) > NAMED else ""
-        yield f"{len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} {what}: {', '.join(tasks[:NAMED])}{rest}"
+        yield f"{len(tasks)} {'task' if len(tasks) == 1 else 'tasks'} {what}: {named(tasks)}"
+
+
+def named(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{rest}"
 
 
 def _is_late(task: wire_runs.TaskReply, stage: str, run: wire_runs.RunDetail, before: datetime) -> bool:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import RunOverview, StatusReply, live_containers, unread
+from sluice.cli.console.overview import RunOverview, StatusReply, failing_line, live_containers, unread
 from sluice.cli.console.tables import NONE, STYLES, Column, count, duration, moment, rate, shown, stages_table, state, table
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
@@ -34,11 +34,32 @@ def run_page(run: RunOverview, at: datetime, width: int | None) -> Group:
         if run.reason and run.state is not RunState.FAILED:  # that of a failed run is among its problems
             parts.append(Text(f"  reason      {shown(run.reason)}"))
         return Group(*parts, *_problems(run.problems))
-    lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
-    parts.append(Text(f"  containers  {run.containers_live}/{run.containers} live{lease}"))
+    parts.append(Text(f"  containers  {_live(run)}"))
     parts.append(Text(f"  tasks       {run.tasks_owned}/{run.tasks} owned"))
     parts += [Text(f"  watermark   {shown(line)}") for line in _watermarks(run)]
-    return Group(*parts, *_problems(run.problems), Text(""), stages_table(run.stages, width))
+    return Group(*parts, *_recovered(run, at), *_problems(run.problems), Text(""), stages_table(run.stages, width))
+
+
+def _recovered(run: RunOverview, at: datetime) -> Iterable[Text]:
+    """What failed within the last ten minutes and was mended by a restart: no problem, but worth a look."""
+    if run.restarted:
+        last = run.restarted[0]
+        yield Text(f"  restarts    stage {last.stage} of {last.tasks[0]} was restarted after {shown(last.error)}")
+    replaced = [each for each in run.exits if each.replaced]
+    if replaced:
+        ago = duration((at - replaced[0].at).total_seconds())
+        code = "lost" if replaced[0].exit_code is None else f"exit code {replaced[0].exit_code}"
+        yield Text(f"  exits       {len(replaced)} within 10 min, the last {ago} ago: slot {replaced[0].processor_id}, {code}")
+
+
+def _live(run: RunOverview) -> str:
+    """ "4/4 live, last heartbeat 2s ago, lease left 38s"; of silent ones the time since the oldest last heartbeat."""
+    heard = ""
+    if run.heartbeat_age_seconds is not None:
+        age = duration(run.heartbeat_age_seconds)
+        heard = f", {run.containers_silent} not heard for {age}" if run.containers_silent else f", last heartbeat {age} ago"
+    lease = "" if run.lease_seconds_left is None else f", lease left {duration(run.lease_seconds_left)}"
+    return f"{run.containers_live}/{run.containers} live{heard}{lease}"
 
 
 def _watermarks(run: RunOverview) -> Iterable[str]:
@@ -88,6 +109,7 @@ def local_page(
         parts += [_headline(seen, at), _totals(seen), Text("")]
     parts.append(_processes(processes, run, width))
     if seen is not None:
+        parts += _problems(map(failing_line, seen.failing))
         parts += [Text(""), stages_table(seen.stages, width)]
     if note:
         parts.append(Text(shown(note), style="yellow"))
@@ -97,8 +119,9 @@ def local_page(
 def _totals(run: RunOverview) -> Text:
     lags = [each.lag for each in run.stages if each.lag is not None]
     rows = [each.rows_per_second for each in run.stages if each.rows_per_second is not None]
+    silent = f" ({run.containers_silent} not heard for {duration(run.heartbeat_age_seconds)})" if run.containers_silent else ""
     return Text(
-        f"containers {run.containers_live}/{run.containers}  tasks {run.tasks_owned}/{run.tasks}  "
+        f"containers {run.containers_live}/{run.containers}{silent}  tasks {run.tasks_owned}/{run.tasks}  "
         f"rows/s {rate(sum(rows)) if rows else NONE}  lag {count(sum(lags)) if lags else NONE}  "
         f"batches {count(sum(each.batches for each in run.stages))}"
     )

@@ -221,7 +221,7 @@ def tasks_table(run: wire_runs.RunDetail, at: datetime, width: int | None) -> Ta
     for task in run.tasks:
         holder = own_part(task.holder, run.run_id, whole=width is None) if task.holder else Text("none", style="bold red")
         progress = {each.stage: each for each in task.stages}
-        for stage in run.stages:
+        for stage in (each for each in run.stages if task.runs(each.name)):
             generation = NONE if task.generation is None else str(task.generation)
             rows.append((task.task, task.processor_id, holder, generation, stage.name, *_progress(progress.get(stage.name), at)))
     return table(columns, rows, width)

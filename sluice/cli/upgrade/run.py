@@ -65,7 +65,7 @@ async def retrying(request: Callable[[], Awaitable[T]]) -> T:
             return await request()
         except CoordinatorUnreachable as error:
             if not reported:
-                say(f"the coordinator does not answer, retrying: {error}")
+                say(f"retrying: {error.title()} {error}")
             reported = True
             await asyncio.sleep(RETRY.total_seconds())
 
@@ -193,7 +193,7 @@ class Upgrade:
         try:
             await self._client.deploy(upgrade_request(request, former, self._job.code), seen.run_id)
         except CoordinatorUnreachable as error:  # the run may have been created
-            say(f"the coordinator does not answer: {error}")
+            say(f"{error.title()} {error}")
             await asyncio.sleep(RETRY.total_seconds())
             return None
         except Refused as refused:
@@ -258,7 +258,7 @@ class Upgrade:
                     if found.how in (HealthState.FAILED, HealthState.SUPERSEDED):
                         return found.how, found.reason
                 except CoordinatorUnreachable as error:
-                    bars.unreachable(str(error))
+                    bars.unreachable(error)
                 await asyncio.sleep(LOOK.total_seconds())
 
     # --- rollback --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from sluice.cli.console.bars import Bars
-from sluice.cli.console.overview import lag_of, live_containers
+from sluice.cli.console.overview import failing_line, failing_stages, lag_of, live_containers
 from sluice.cli.console.tables import shown
 from sluice.core.lifecycle import RunState
 from sluice.wire import runs as wire_runs
@@ -49,11 +49,11 @@ def look(run: wire_runs.RunDetail, batches: int, crashed: str = "", before: Mapp
     """A stage is healthy after `batches` batches, or after its first if it has nothing to read: Spark runs that one also without rows.
     `crashed`: how a container that this command started has ended, if one has. `before`: the last batches by task and stage of the state
     with which the version began; on that Spark runs no batch without rows, and a report with nothing to read is enough."""
-    stages = [each for task in run.tasks for each in task.stages]
+    stages = [each for task in run.tasks for each in task.stages if task.runs(each.stage)]
     made = {id(each): _made(each, before.get((task.task, each.stage))) for task in run.tasks for each in task.stages}
     enough = [each for each in stages if made[id(each)] >= batches]
     idle = [each for each in stages if each not in enough and lag_of(each) == 0 and (made[id(each)] or each.metrics is not None)]
-    total = sum(len(task.stages) or len(run.stages) for task in run.tasks)
+    total = sum(sum(task.runs(each.name) for each in run.stages) for task in run.tasks)
 
     def found(how: HealthState, reason: str) -> VersionHealth:
         return VersionHealth(how, reason, len(enough) + len(idle), total)
@@ -98,6 +98,7 @@ def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[st
         *([f"{free} of {len(run.tasks)} tasks have no owner"] if free else []),
         *([f"{stages} stages have not committed {batches} batches and are not idle"] if stages else []),
         *([f"it is being stopped: {run.reason}"] if run.stop_requested_at is not None else []),
+        *(map(failing_line, failing_stages(run, run.server_time, over=False)) if run.server_time is not None else []),
     ]
 
 

@@ -17,6 +17,7 @@ import pytest
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import StageStart
 from sluice import Job
+from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
 from tests.support.agents import Place, place, two_stages
 from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
@@ -58,6 +59,21 @@ def problem(status: int, slug: str) -> httpx.Response:
 
 def last_output(disk: DiskEngine, query: str) -> tuple[int, str]:
     return disk.outputs[query][-1]
+
+
+async def test_a_drain_that_waits_for_a_coordinator_that_answers_500_says_so_in_the_status(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **NEVER)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 1, 1: 7})
+    container.wire.foreign["/drain"] = [problem(500, "bug")] * 10_000
+    uuid = (await drained(there, run_id))["uuid"]
+    await container.wire.after("failure")
+    (failing,) = overview(await there.run(run_id), there.clock.now()).failing
+    assert failing.error.startswith(f"drain {uuid} waits: The coordinator answers, but cannot carry out the request now. ")
+    assert failing.error.endswith("500 so it is")
+    container.wire.foreign.clear()
+    assert (await container.ending()).exit_code == EXIT_OK
 
 
 @pytest.mark.parametrize("held", [True, False])

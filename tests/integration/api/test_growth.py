@@ -428,3 +428,31 @@ async def test_after_a_drain_a_grown_stream_has_a_task_for_each_partition_and_gr
     caller.log.grow("flights", 8)
     await look(caller)
     assert await partitions_of(caller) == {f"Partition {partition}": [partition, partition + 4] for partition in range(4)}
+
+
+async def test_an_input_of_a_stage_without_state_may_grow_to_any_number(caller: Caller) -> None:
+    caller.log.grow("flights", 6)
+    route, hourly = chained_body()["stages"]
+    body = chained_body() | {"stages": [{**route, "stateful": False}, hourly]}
+    run_id = (await caller.deploy(body))["runId"]
+    caller.log.grow("flights", 8)
+    assert (await look(caller))["grown"] == 1
+    told = watched(await caller.run(run_id))
+    assert (told["known"], told["verdict"]) == (8, "SAFE")
+    assert [task for task, read in (await partitions_of(caller)).items() if len(read) > 2] == ["Partition 0", "Partition 1"]
+    assert (await caller.deploy(body))["streams"][0]["partitions"] == 8
+
+
+async def test_the_same_growth_is_refused_where_the_stage_may_have_state_and_the_refusal_says_how_to_declare_it(caller: Caller) -> None:
+    caller.log.grow("flights", 6)
+    run_id = (await caller.deploy(chained_body()))["runId"]
+    caller.log.grow("flights", 8)
+    await look(caller)
+    told = watched(await caller.run(run_id))
+    assert told["verdict"] == "REFUSED"
+    assert "declare them with stateful=False" in told["reason"]
+
+
+async def test_stages_are_shown_without_the_new_field_unless_they_use_it_so_that_former_containers_can_read_them(caller: Caller) -> None:
+    stages = (await caller.deploy(chained_body()))["stages"]
+    assert [sorted(each) for each in stages] == [["name", "reads", "writes"]] * 2

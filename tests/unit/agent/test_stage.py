@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from containers.agent.async_engine import AsyncEngine
-from containers.agent.stage import RestartPolicy, StageFailed, StageRunner
+from containers.agent.failures import RestartPolicy, StageFailed, StageFailure
+from containers.agent.stage import StageRunner
 from containers.engine import StageStart
-from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere
+from containers.errors import CheckpointUnreadable, OffsetsTrimmed, StateElsewhere, StateIncompatible
 from sluice.core.errors import BadJobFile, LeaseLost, SluiceError
 from sluice.core.graph import Stage
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
@@ -44,7 +48,8 @@ class Bench:
         self.clock = FakeClock()
         self.engine = engine or FakeEngine()
         self.on_loop = AsyncEngine(self.engine)
-        self.runner = StageRunner(self.on_loop, START, policy, self.clock)
+        self.failures: list[StageFailure] = []
+        self.runner = StageRunner(self.on_loop, START, policy, self.clock, on_failure=self.failures.append)
         self.forced = threading.Event()
 
     def runs(self) -> asyncio.Task[None]:
@@ -94,10 +99,49 @@ async def test_a_query_that_fails_is_started_again_under_the_same_grant() -> Non
 async def test_a_query_that_fails_beyond_the_limit_is_given_up_with_its_last_error(limit: int) -> None:
     bench = Bench(RestartPolicy(limit, TINY))
     failing = asyncio.create_task(fail_for_ever(bench.engine))
-    with pytest.raises(StageFailed, match=f"Partition 0/hourly failed {limit + 1} times within .*; the last error: failure {limit + 1}"):
+    told = f"failure {limit + 1}\nPartition 0/hourly failed {limit + 1} times within .*; this is the last error"
+    with pytest.raises(StageFailed, match=told):
         await soon(bench.runs())
     failing.cancel()
     assert len(bench.engine.tries) == limit + 1
+    assert [each.failures for each in bench.failures] == list(range(1, limit + 2))
+    assert bench.failures[-1] == StageFailure(f"failure {limit + 1}", limit + 1, None)
+
+
+async def test_a_batch_that_fails_again_with_the_same_error_is_tried_only_once_more() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    for _ in range(3):
+        await (await bench.engine.started()).ends("KeyError: 'carrier'")
+    with pytest.raises(StageFailed, match="KeyError: 'carrier'\nPartition 0/hourly failed 3 times in a row with this error") as raised:
+        await soon(run)
+    assert raised.value.repeated
+    assert [(each.error, each.retry_in) for each in bench.failures] == [
+        ("KeyError: 'carrier'", TINY),
+        ("KeyError: 'carrier'", 30 * TINY),
+        ("KeyError: 'carrier'", None),
+    ]
+
+
+async def test_the_same_error_in_another_batch_is_counted_anew() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    for _ in range(5):
+        await (await bench.engine.started()).ends("no broker")
+        bench.runner.committed()
+    await bench.engine.started()
+    await bench.stop()
+    await soon(run)
+
+
+async def test_state_that_another_version_of_the_stage_has_written_ends_the_stage_at_the_first_time() -> None:
+    bench = Bench(RestartPolicy(5, TINY))
+    run = bench.runs()
+    await (await bench.engine.started()).ends("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match")
+    with pytest.raises(StateIncompatible, match="sluice upgrade JOBFILE"):
+        await soon(run)
+    assert len(bench.engine.tries) == 1
+    assert [each.retry_in for each in bench.failures] == [None]
 
 
 async def test_a_query_that_does_not_even_start_is_counted_and_told_alike() -> None:
@@ -105,9 +149,21 @@ async def test_a_query_that_does_not_even_start_is_counted_and_told_alike() -> N
         raise ValueError("no such column")
 
     bench = Bench(RestartPolicy(2, TINY), FakeEngine(on_start=explodes))
-    with pytest.raises(StageFailed, match="the last error: ValueError: no such column"):
+    with pytest.raises(StageFailed, match=r"^ValueError: no such column\n"):
         await soon(bench.runs())
     assert len(bench.engine.tries) == 3
+
+
+async def test_an_error_of_a_stage_function_begins_with_its_line_of_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("def hourly(task):\n    int('carrier')\n")
+    module = ModuleType("sluice_job")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "sluice_job", module)
+    exec(compile(file.read_text(), str(file), "exec"), vars(module))
+    bench = Bench(RestartPolicy(0, TINY), FakeEngine(on_start=module.hourly))
+    with pytest.raises(StageFailed, match=f"^{file}:2 in hourly: ValueError: invalid literal"):
+        await soon(bench.runs())
 
 
 async def test_a_query_that_ends_without_an_error_is_started_again_too() -> None:

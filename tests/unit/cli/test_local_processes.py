@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from containers.local.processes import Launch, LocalContainers, Processes, Slot
+from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes, Slot
 from sluice.client import CoordinatorClient
 from sluice.core.ids import RunId
 from tests.support.fakes import FakeClock
@@ -72,3 +72,17 @@ async def test_the_container_of_a_slot_that_there_still_is_starts_again(containe
     await containers.keep_up()
     assert up(containers) == ["container-0", "container-1"]
     assert [slot.starts for slot in containers.slots] == [1, 2]
+
+
+async def test_a_container_whose_batch_fails_again_and_again_with_one_error_is_not_restarted(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    ends(containers, "container-1", 4)
+    with pytest.raises(EndedTooOften, match=r"container-1 ended once \(exit 4\)"):
+        await containers.keep_up()
+
+
+async def test_a_container_that_failed_otherwise_is_restarted(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    ends(containers, "container-1", 1)
+    await containers.keep_up()  # it is due in half a second
+    assert up(containers) == ["container-0"]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sluice.cli.console.overview import overview, status_of
+from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, RUN, ago, container, detail, execution_id, measures, stage, task
 
 HOLDER = execution_id(0)
@@ -210,3 +211,77 @@ def test_rows_that_were_dropped_as_late_are_a_problem_for_an_hour() -> None:
         "1 task of stage route dropped 12 rows as late, 5 of them behind a task that was not waited for: Partition 0"
     ]
     assert overview(detail(**apart), NOON).stages[0].late_rows == 12
+
+
+# --- failures, exits, silence ----------------------------------------------------------------------------------------
+
+ERROR = "/jobs/delays.py:12 in write: ZeroDivisionError: division by zero"
+
+
+def failure(**changes: Any) -> dict[str, Any]:
+    told = {"error": ERROR, "failures": 2, "at": ago(seconds=3), "retry_at": NOON + timedelta(seconds=27), "log": "/logs/c0.log"}
+    return {**told, "over": False, **changes}
+
+
+def failing(**changes: Any) -> dict[str, Any]:
+    return only_stage(failure=failure(**changes))
+
+
+def test_a_stage_that_fails_is_a_problem_that_begins_with_the_line_of_the_user_and_names_the_log() -> None:
+    assert problems(**failing()) == [f"{ERROR} (stage route of Partition 0 failed 2 times; next attempt in 27 s; log: /logs/c0.log)"]
+    assert problems(**failing(failures=1, retry_at=None, log="")) == [
+        f"{ERROR} (stage route of Partition 0 failed once; no further attempt)"
+    ]
+
+
+def test_tasks_that_fail_with_one_error_are_one_problem() -> None:
+    tasks = tuple(task(n, HOLDER, stage("route", failure=failure(failures=n + 1))) for n in range(7))
+    (told,) = problems(stages=({"name": "route", "reads": ("flights",)},), tasks=tasks)
+    assert "of Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 2 more failed 7 times" in told
+
+
+def test_a_stage_that_makes_progress_again_is_no_problem_and_is_remembered_for_ten_minutes() -> None:
+    seen = overview(detail(**failing(over=True)), NOON)
+    assert seen.problems == ()
+    assert [each.error for each in seen.restarted] == [ERROR]
+    assert overview(detail(**failing(over=True, at=ago(minutes=11))), NOON).restarted == ()
+
+
+def gone(slot: int = 1, suffix: str = "dead", **changes: Any) -> wire_runs.ContainerReply:
+    how = {"state": "EXITED", "exit_code": 1, "reason": "boom", "ended_at": ago(minutes=1), "lease_seconds_left": None}
+    return container(slot, execution_container_id=execution_id(slot, suffix), **{**how, **changes})
+
+
+def test_a_slot_without_a_container_tells_how_the_last_one_ended() -> None:
+    told = problems(incarnations=(container(0), gone(reason="boom\nlog: /logs/c1.log")))
+    assert told == [
+        "1 of 2 containers are live",
+        f"container {execution_id(1, 'dead')} exited with code 1: boom\nlog: /logs/c1.log",
+    ]
+
+
+def test_one_failed_container_that_was_replaced_is_no_problem_and_two_are() -> None:
+    once = overview(detail(incarnations=(container(0), gone(), container(1))), NOON)
+    assert once.problems == ()
+    assert [(each.processor_id, each.exit_code, each.replaced) for each in once.exits] == [("1", 1, True)]
+    lost = gone(suffix="lost", state="LOST", exit_code=None, reason="its lease expired", ended_at=ago(minutes=2))
+    assert problems(incarnations=(container(0), gone(), lost, container(1))) == [
+        f"2 containers of slot 1 failed within 10 min; the last {execution_id(1, 'dead')} exited with code 1: boom"
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"exit_code": 0}, {"exit_code": 3}, {"ended_at": ago(minutes=11)}])
+def test_a_container_that_stopped_in_order_or_long_ago_is_no_recent_exit(changes: dict[str, Any]) -> None:
+    assert overview(detail(incarnations=(container(0), gone(**changes), container(1))), NOON).exits == ()
+
+
+def test_a_live_container_of_which_nothing_is_heard_is_a_problem() -> None:
+    silent = [container(slot, silent=True, heartbeat_age_seconds=18.0 + slot) for slot in (0, 1)]
+    seen = overview(detail(incarnations=silent), NOON)
+    assert seen.problems == ("2 of 2 containers not heard for 18 s: slot 0, 1",)
+    assert (seen.containers_live, seen.containers_silent, seen.heartbeat_age_seconds) == (2, 2, 19.0)
+
+
+def test_a_task_that_has_no_partition_of_a_stage_is_not_late_with_it() -> None:
+    narrow = task(2, HOLDER, stage("route")).model_copy(update={"assigned_stages": ("route",)})
+    assert problems(tasks=(narrow,), started_at=ago(minutes=6)) == []

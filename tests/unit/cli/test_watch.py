@@ -140,3 +140,16 @@ def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
     assert seen(another, at(0), after=100) is HealthState.PENDING
     assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.FAILED
     assert another.too_late
+
+
+def test_what_a_new_version_fails_with_is_told_while_it_is_tried_again() -> None:
+    failure = {"error": "/jobs/new.py:7 in f: KeyError: 'a'", "failures": 1, "at": NOON, "retry_at": NOON, "log": "", "over": False}
+    found = look(of_stages(at(1), stage("hourly", batch_id=None, lag=None, metrics=None, failure=failure)), 2)
+    assert found.how is HealthState.PENDING
+    assert "/jobs/new.py:7 in f: KeyError: 'a' (stage hourly of Partition 0 failed once" in found.reason
+
+
+def test_a_task_that_has_no_partition_of_a_stage_is_not_waited_for() -> None:
+    narrow = task(0, execution_id(0), stage("route", batch_id=1)).model_copy(update={"assigned_stages": ("route",)})
+    found = look(detail(tasks=(narrow,)), 2)
+    assert (found.how, found.done, found.total) == (HealthState.HEALTHY, 1, 1)

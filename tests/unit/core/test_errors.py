@@ -67,6 +67,7 @@ WIRE = {
     ("stream-unavailable", 503, "A stream's system cannot be reached."),
     ("blob-unavailable", 503, "A blob store does not answer, or not sensibly."),
     ("cannot-listen", 503, "The coordinator cannot listen on its address."),
+    ("coordinator-unavailable", 503, "The coordinator answers, but cannot carry out the request now."),
     ("coordinator-unreachable", 503, "The coordinator does not answer."),
     ("bad-data", 500, "Stored data is not what was written."),
     ("blob-missing", 500, "The blob store has no such blob."),
@@ -79,6 +80,12 @@ WIRE = {
 
 CONTAINER = {
     ("state-elsewhere", 422, "The task's state is not on this disk."),
+    ("java-missing", 422, "Java was not found."),
+    (
+        "state-incompatible",
+        422,
+        "The stage's operators or the schema of their state have changed, and the job was not drained.",
+    ),
     ("path-not-shared", 422, "A directory that the executors must share with the driver is not the same one for all of them."),
     ("jars-unavailable", 503, "Required jars cannot be downloaded."),
     ("class-archive-not-made", 503, "The AppCDS archive of Spark's classes, which makes containers start faster, cannot be created."),

@@ -148,3 +148,24 @@ def test_a_stream_that_grew_may_be_joined_with_one_that_has_its_first_count() ->
     counts = {VIEWS: 8, CLICKS: 2}
     second = assign(grouper_named("GroupByPartition", None), stored(first, "g"), counts, frozenset(), grouping="g", stateful=True)
     check_co_partitioned("join", [VIEWS, CLICKS], second.baselines, second.owners)
+
+
+# --- streams that only stages without state read ---------------------------------------------------------------------
+
+
+def test_a_stream_that_keeps_no_state_may_grow_to_any_number_and_its_tasks_stay() -> None:
+    grouper, both = grouper_named("GroupByPartition", None), frozenset({VIEWS})
+    first = assign(grouper, Previous(), {VIEWS: 6, CLICKS: 6}, frozenset(), grouping="g", stateful=True, stateless=both)
+    second = assign(grouper, stored(first, "g"), {VIEWS: 8, CLICKS: 6}, frozenset(), grouping="g", stateful=True, stateless=both)
+    assert second.tasks.keys() == first.tasks.keys()
+    assert all(second.tasks[task] >= ssps for task, ssps in first.tasks.items())
+    assert second.owners[Ssp("kafka", "page-views", 6)] == "Partition 0"
+    with pytest.raises(IncompatibleExpansion, match="declare them with stateful=False"):
+        assign(grouper, stored(first, "g"), {VIEWS: 8, CLICKS: 8}, frozenset(), grouping="g", stateful=True, stateless=both)
+
+
+def test_a_stream_that_keeps_no_state_may_not_shrink_either() -> None:
+    grouper, only = grouper_named("GroupByPartition", None), frozenset({VIEWS})
+    first = assign(grouper, Previous(), {VIEWS: 6}, frozenset(), grouping="g", stateful=True, stateless=only)
+    with pytest.raises(IncompatibleExpansion, match="cannot give partitions up"):
+        assign(grouper, stored(first, "g"), {VIEWS: 4}, frozenset(), grouping="g", stateful=True, stateless=only)

@@ -89,3 +89,11 @@ def test_a_name_that_is_declared_twice_or_not_at_all_is_refused() -> None:
         replace(SPEC, streams=(*SPEC.streams, SPEC.streams[0])).check()
     with pytest.raises(BadGraph, match="reads 'flights', which is not declared"):
         replace(SPEC, streams=SPEC.streams[1:]).check()
+
+
+def test_the_streams_of_stages_without_state_are_those_that_no_other_stage_reads() -> None:
+    route, count = SPEC.stages
+    assert SPEC.stateless_streams == frozenset()
+    assert replace(SPEC, stages=(replace(route, stateful=False), count)).stateless_streams == frozenset()
+    only_route = replace(SPEC, stages=(replace(route, stateful=False), replace(count, reads=("by-carrier",))))
+    assert only_route.stateless_streams == {FLIGHTS}

@@ -40,7 +40,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
             stream |= some(partitions=COUNTS)
         streams[role].append(stream)
     stages = [
-        {"name": draw(NAMES), "reads": draw(st.lists(NAMES, max_size=3))} | some(writes=st.lists(NAMES, max_size=3))
+        {"name": draw(NAMES), "reads": draw(st.lists(NAMES, max_size=3))} | some(writes=st.lists(NAMES, max_size=3), stateful=st.booleans())
         for _ in range(draw(st.integers(0, 3)))
     ]
     starts = st.sampled_from(["checkpoint", "drained", "earliest", "latest"]) | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat)

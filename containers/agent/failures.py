@@ -1,0 +1,188 @@
+"""Failures of a stage: what to say about an error, whether it is the same error again, and when to try again.
+
+An error of user code arrives as text, with the frames of Py4J, PySpark and the JVM around those of the user. `headline` finds the line that
+the user wrote.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from containers.errors import StateIncompatible
+
+WINDOW = timedelta(minutes=10)
+"""Failures are counted over this long: a query that fails once a day is restarted for ever."""
+
+LONGEST_PAUSE = timedelta(minutes=1)
+
+SAME = 2
+"""After so many failures in a row with the same error, a batch is tried once more."""
+
+LONGEST_LINE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """A failing query is restarted `limit` times within WINDOW."""
+
+    limit: int
+    pause: timedelta
+
+    def pause_after(self, failures: int) -> timedelta:
+        """The pause before the restart that follows so many failures: `pause`, doubled with each."""
+        return min(LONGEST_PAUSE, self.pause * float(2 ** (failures - 1)))
+
+    def last_pause(self, failures: int) -> timedelta:
+        """The pause before the last attempt at a batch that fails with the same error again and again: as long as the restarts that are
+        left would take. A short outage of another system ends meanwhile."""
+        return sum((self.pause_after(each) for each in range(failures, self.limit + 1)), timedelta(0))
+
+
+class StageFailed(Exception):
+    """A stage has failed too often. The message begins with its last error. `repeated`: it was the same error each time, so that another
+    process of the same code would probably fail, too."""
+
+    def __init__(self, message: str, *, repeated: bool) -> None:
+        super().__init__(message)
+        self.repeated = repeated
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailure:
+    """A failure of a stage. `error`: one line, that of the user's code first. `failures`: within WINDOW. `retry_in`: the time until the
+    next attempt; None if there is none."""
+
+    error: str
+    failures: int
+    retry_in: timedelta | None
+
+
+class Failures:
+    """The failures of one query. `committed` is called for each batch that succeeds."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._times: list[float] = []
+        self._same = 0
+        self._last = ""
+
+    @property
+    def recent(self) -> int:
+        """How many there were within WINDOW, at the last one."""
+        return len(self._times)
+
+    def committed(self) -> None:
+        """A batch has succeeded: the next failure is one of another batch."""
+        self._same, self._last = 0, ""
+
+    def failed(self, query: str, error: str, now: float) -> StageFailure:
+        """Count a failure; `error` is a headline. Raises StageFailed if the query is not to be restarted."""
+        recent = [each for each in self._times if each >= now - WINDOW.total_seconds()]
+        self._same = self._same + 1 if recent and similar(error) == self._last else 1
+        self._times = [*recent, now]
+        self._last = similar(error)
+        failures, same = len(self._times), self._same
+        if same > SAME or (failures > self._policy.limit and same >= SAME):
+            raise StageFailed(f"{error}\n{query} failed {same} times in a row with this error", repeated=True)
+        if failures > self._policy.limit:
+            raise StageFailed(f"{error}\n{query} failed {failures} times within {WINDOW}; this is the last error", repeated=False)
+        pause = self._policy.last_pause(failures) if same == SAME else self._policy.pause_after(failures)
+        return StageFailure(error, failures, pause)
+
+
+# --- state of another query ------------------------------------------------------------------------------------------
+
+_OTHER_STATE = re.compile(
+    r"\[(STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE|STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+    r"|STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION|STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE"
+    r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA)\] ?(.*)"
+)
+"""Error conditions of Spark, in its error-conditions.json: the operators of a query, or the schema of their state, are not those of the
+checkpoint."""
+
+
+def check_state_fits(error: str) -> None:
+    """Raises StateIncompatible if the query failed because its checkpoint is that of another query."""
+    found = _OTHER_STATE.search(error)
+    if found is not None:
+        raise StateIncompatible(
+            "the state in the checkpoint was written by another version of this stage, with other operators or another schema; deploy the "
+            f"change with `sluice upgrade JOBFILE`, which drains the job first, or deploy the former file again. Spark: {found[0][:600]}"
+        )
+
+
+# --- the text of an error --------------------------------------------------------------------------------------------
+
+_FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)')
+_TRACEBACK = "Traceback (most recent call last):"
+_VARYING = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # ids of queries
+    r"|0x[0-9a-f]+"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*"
+    r"|\b(?:stage|task|tid|attempt|job) \d+(?:\.\d+)?"  # Spark's numbers
+    r"|\d{5,}",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    file: str
+    line: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Traceback:
+    frames: Sequence[_Frame]
+    error: str
+
+
+def similar(error: str) -> str:
+    """The error without ids, addresses and times: equal for two occurrences of one error."""
+    return _VARYING.sub("#", error)
+
+
+def headline(text: str, job_directory: Path | None) -> str:
+    """The error on one line. If code in the directory of the job file has raised it, the line of that code is first:
+
+    /jobs/delays.py:12 in write: ZeroDivisionError: division by zero
+    """
+    tracebacks = list(_tracebacks(text.splitlines()))
+    for each in reversed(tracebacks):
+        own = [frame for frame in each.frames if _is_own(frame, job_directory)]
+        if own:
+            return f"{own[-1].file}:{own[-1].line} in {own[-1].function}: {each.error}"[:LONGEST_LINE]
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "no error was given")
+    return (tracebacks[-1].error if tracebacks else first)[:LONGEST_LINE]
+
+
+def job_directory() -> Path | None:
+    """The directory of the job file that this process has loaded."""
+    file = getattr(sys.modules.get("sluice_job"), "__file__", None)
+    return Path(file).parent if file else None
+
+
+def _is_own(frame: _Frame, directory: Path | None) -> bool:
+    """Whether the file is the user's. A virtual environment may be in the directory of the job file."""
+    return directory is not None and Path(frame.file).is_relative_to(directory) and "site-packages" not in frame.file
+
+
+def _tracebacks(lines: Sequence[str]) -> Iterator[_Traceback]:
+    """Python's tracebacks in a text, which may also have Java's."""
+    frames: list[_Frame] | None = None
+    for line in lines:
+        if _TRACEBACK in line:
+            frames = []
+        elif frames is None:
+            continue
+        elif (found := _FRAME.fullmatch(line)) is not None:
+            frames.append(_Frame(**found.groupdict()))
+        elif line.strip() and not line[0].isspace():
+            yield _Traceback(frames, line.strip())
+            frames = None
