@@ -6,6 +6,7 @@ have reported, about a second.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from sluice.streams.port import Offsets, StreamSystem
 
 CACHED_FOR = timedelta(seconds=1)
 """For how long the owners and the idle tasks of a stage, once read, are used for the reports of all its tasks."""
+
+ANSWER_WITHIN = timedelta(seconds=8)
+"""Time limit for the ends of the streams that a stage reads. Containers wait 10 s for the whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,19 @@ class StageTasks:
     read_at: Instant
 
 
+@dataclass(frozen=True, slots=True)
+class _StageRows:
+    """What the database has about the tasks of a stage. `offsets`: the partitions of its streams that each task reads, with the task's
+    offsets."""
+
+    owners: Mapping[TaskName, Generation]
+    offsets: Mapping[TaskName, Mapping[Ssp, int]]
+    reads: frozenset[StreamId]
+
+
 class AlignmentCoordinator:
-    """`model_of` gives a run's job model."""
+    """`model_of` gives a run's job model. The ends of streams are asked for outside of transactions, and once for all reports of a stage
+    that come meanwhile: a system that does not answer holds no connection to the database."""
 
     def __init__(
         self,
@@ -60,6 +75,7 @@ class AlignmentCoordinator:
         self._model_of = model_of
         self._reports: defaultdict[tuple[RunId, StageName], dict[TaskName, EventTimeReport]] = defaultdict(dict)
         self._stages: dict[tuple[RunId, StageName], StageTasks] = {}
+        self._lookups: dict[tuple[RunId, StageName], asyncio.Task[StageTasks]] = {}
 
     async def report(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: StageName, event_time: datetime | None
@@ -74,7 +90,10 @@ class AlignmentCoordinator:
             max_skew = _max_skew(run, stage)
             if (run_id, stage) not in self._reports:
                 await self._forget_ended(tx)
-            tasks = await self._stage_tasks(tx, run, stage)
+            lookup, tasks = self._lookups.get((run_id, stage)), self._fresh(run_id, stage)
+            rows = await self._rows(tx, run, stage) if tasks is None and lookup is None else None
+        if tasks is None:
+            tasks = await asyncio.shield(lookup or self._look_up(run_id, stage, rows))
         reports = self._reports[run_id, stage]
         former = reports.get(task)
         if former is not None and former.event_time is not None:
@@ -97,26 +116,62 @@ class AlignmentCoordinator:
             del self._reports[key]
             self._stages.pop(key, None)
 
-    async def _stage_tasks(self, tx: ReadTransaction, run: RunRow, stage: StageName) -> StageTasks:
-        known = self._stages.get((run.run_id, stage))
-        if known is not None and self._clock.elapsed() - known.read_at < CACHED_FOR.total_seconds():
-            return known
+    def _fresh(self, run_id: RunId, stage: StageName) -> StageTasks | None:
+        known = self._stages.get((run_id, stage))
+        return known if known is not None and self._clock.elapsed() - known.read_at < CACHED_FOR.total_seconds() else None
+
+    async def _rows(self, tx: ReadTransaction, run: RunRow, stage: StageName) -> _StageRows:
         reads = run.spec.reads(stage)
         tasks = (await self._model_of(tx, run)).tasks
-        starts = dict(await tx.runs.start_offsets(run.run_id))
+        starts = await tx.runs.start_offsets(run.run_id)
         committed = {row.task: row.offsets for row in await tx.fleet.stage_states(run.job) if row.stage == stage}
         owners = {
             row.task: row.owner.generation for row in await tx.fleet.owners(run.job) if row.run_id == run.run_id and not row.owner.released
         }
-        ends = {stream: await self._latest(stream) for stream in reads}
 
-        def has_unread(task: TaskName, ssps: frozenset[Ssp]) -> bool:
-            offsets = starts | dict(committed.get(task, {}))
-            return any(ends[ssp.stream_id].get(ssp.partition, 0) > offsets.get(ssp, 0) for ssp in ssps if ssp.stream_id in reads)
+        def offsets(task: TaskName, ssps: frozenset[Ssp]) -> Mapping[Ssp, int]:
+            at = committed.get(task, {})
+            return {ssp: at.get(ssp, starts.get(ssp, 0)) for ssp in ssps if ssp.stream_id in reads}
 
-        idle = frozenset(name for name, task in tasks.items() if not has_unread(name, task.ssps))
-        found = StageTasks({name: owners.get(name, Generation(0)) for name in tasks}, idle, self._clock.elapsed())
-        self._stages[run.run_id, stage] = found
+        return _StageRows(
+            owners={name: owners.get(name, Generation(0)) for name in tasks},
+            offsets={name: offsets(name, task.ssps) for name, task in tasks.items()},
+            reads=frozenset(reads),
+        )
+
+    def _look_up(self, run_id: RunId, stage: StageName, rows: _StageRows | None) -> asyncio.Task[StageTasks]:
+        """The lookup for this stage that is running, else a new one."""
+        key = (run_id, stage)
+        running = self._lookups.get(key)
+        if running is not None:
+            return running
+        assert rows is not None
+        task = self._lookups[key] = asyncio.create_task(self._stage_tasks(key, rows), name=f"tasks of {stage}")
+
+        def ended(done: asyncio.Task[StageTasks]) -> None:
+            del self._lookups[key]
+            if not done.cancelled():
+                done.exception()  # all reports that waited for it may have been abandoned
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _stage_tasks(self, key: tuple[RunId, StageName], rows: _StageRows) -> StageTasks:
+        """Raises StreamUnavailable."""
+        read_at = self._clock.elapsed()
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
+                ends = {stream: await self._latest(stream) for stream in sorted(rows.reads)}
+        except TimeoutError as error:
+            raise StreamUnavailable(
+                f"{', '.join(map(str, sorted(rows.reads)))}: no answer within {ANSWER_WITHIN.total_seconds():g} s"
+            ) from error
+
+        def has_unread(offsets: Mapping[Ssp, int]) -> bool:
+            return any(ends[ssp.stream_id].get(ssp.partition, 0) > offset for ssp, offset in offsets.items())
+
+        idle = frozenset(name for name, offsets in rows.offsets.items() if not has_unread(offsets))
+        found = self._stages[key] = StageTasks(rows.owners, idle, read_at)
         return found
 
     async def _latest(self, stream: StreamId) -> Offsets:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from coordinator.store.claim import Claim, FileClaim, SessionClaim
@@ -107,6 +108,9 @@ class Store:
         try:
             async with asyncio.timeout(within):
                 yield
+        except PoolTimeout as error:
+            self.failures += 1
+            raise StoreUnavailable("the coordinator's database: all connections are in use; try again") from error
         except (DBAPIError, OSError) as error:
             self.failures += 1
             cause = error.orig if isinstance(error, DBAPIError) else error

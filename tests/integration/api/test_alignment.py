@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -9,8 +10,10 @@ import pytest
 
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
+from sluice.streams.port import Offsets
 from tests.support.api import Caller, chained_body, problem_slug
 from tests.support.fakes import FakeClock
+from tests.support.streams import TwoPartitions
 
 DAY = 86_400
 
@@ -133,3 +136,28 @@ async def test_a_system_that_was_taken_out_of_the_settings_is_told_of_and_passes
     assert "configure it again" in answer.json()["detail"]
     systems["log"] = log
     assert (await say(caller, run_id, 0, 1)).status_code == 200
+
+
+class Hanging(TwoPartitions):
+    """A system that answers only when it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def latest(self, stream: str) -> Offsets:
+        self.asked += 1
+        await self.go.wait()
+        return {0: 10, 1: 10}
+
+
+async def test_a_system_that_does_not_answer_holds_no_connection_to_the_database(caller: Caller, clock: FakeClock, run_id: str) -> None:
+    """A pool has 15 connections."""
+    hanging = Hanging()
+    caller.coordinator.api.state.parts.systems["log"] = hanging
+    reports = [asyncio.create_task(say(caller, run_id, 0, 1)) for _ in range(20)]
+    for _ in range(20):
+        assert (await caller.run(run_id))["runId"] == run_id
+    assert hanging.asked == 1, "once for all"
+    hanging.go.set()
+    assert {each.status_code for each in await asyncio.gather(*reports)} == {200}

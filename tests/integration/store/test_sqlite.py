@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
@@ -176,3 +177,13 @@ async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migra
     assert not pending
     async with migrated.begin() as tx:
         await tx.runs.put(run_row())
+
+
+async def test_when_all_connections_are_in_use_the_database_is_unavailable(migrated: Store, file: Path) -> None:
+    small = Store(create_async_engine(url(file), pool_size=1, max_overflow=0, pool_timeout=0.01))
+    async with small.read() as tx:
+        await tx.runs.jobs()
+        with pytest.raises(StoreUnavailable, match="all connections are in use"):
+            async with small.read() as second:
+                await second.runs.jobs()
+    await small.close()
