@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from coordinator.blobpool import BlobStores
@@ -34,25 +34,35 @@ from sluice.wire import samza as wire_samza
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Of streams that the last run of a history did not read, as the last run knows them that did: where they were read from, and their
+    identities."""
+
+    starts: Mapping[Ssp, int] = field(default_factory=dict)
+    identities: Mapping[StreamId, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class _Before:
     """What a new run follows. `continued`: the run whose history it continues; `starts`: where it begins to read, from that run or from
-    the drain that ended it; `unknown`: the database has nothing about the job. `kept`: the state with which the new run begins a history;
-    None if it begins with empty state, or continues one."""
+    the drain that ended it; `left_out`: what the history knows of streams that the last run did not read; `unknown`: the database has
+    nothing about the job. `kept`: the state with which the new run begins a history; None if it begins with empty state, or continues
+    one."""
 
     run: RunRow | None
     continued: RunRow | None
     previous: Previous
     model: JobModel | None
     starts: Mapping[Ssp, int] | None
+    left_out: LeftOut
     unknown: bool
     kept: KeptState | None = None
 
     @property
-    def identified(self) -> RunSpec | None:
-        """The spec whose streams the new run reads on from."""
-        if self.kept is not None:
-            return self.kept.spec
-        return self.continued.spec if self.continued else None
+    def identities(self) -> Mapping[StreamId, str | None]:
+        """Of the streams that the new run reads on from: its offsets belong to them."""
+        last = self.kept.spec if self.kept is not None else self.continued.spec if self.continued is not None else None
+        return {**self.left_out.identities, **{each.id: each.identity for each in (last.streams if last is not None else ())}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +131,8 @@ class Deployments:
             if each.id in missing:
                 await self._streams.system(each.id.system).create(each.id.stream, each.partitions, kept=each.role is Role.INTERMEDIATE)
         fresh = check_continued(before.kept.stages, spec, plan.model) if before.kept is not None else ()
-        starts = await self._streams.starts(spec, plan, before.starts)
-        spec = await self._streams.identified(spec, before.identified)
+        starts = await self._streams.starts(spec, plan, before.starts, before.left_out.starts)
+        spec = await self._streams.identified(spec, before.identities)
         return await self._save(spec, before, plan, starts, who, fresh)
 
     async def plan(self, spec: RunSpec, mode: Mode = Mode.DEFAULT) -> Proposed:
@@ -145,7 +155,7 @@ class Deployments:
             check_continued(before.kept.stages, spec, plan.model)
         elif keeps_state and before.run is not None and before.model is not None:
             check_continued(live_stages(before.run, before.model, self._stage_metrics), spec, plan.model)
-        spec = await self._streams.identified(spec, before.identified)
+        spec = await self._streams.identified(spec, before.identities)
         return Proposed(before.run, plan.model, spec, missing)
 
     def _check(self, spec: RunSpec) -> None:
@@ -162,12 +172,15 @@ class Deployments:
         kept = await read_kept(tx, drain, former) if drain is not None and former is not None and drain.mode is Mode.KEEP_STATE else None
         continued = former if start == "checkpoint" and drain is None else None
         starts = await tx.runs.start_offsets(continued.run_id) if continued else None
+        previous = await tx.jobmodels.assignment(job) if continued or kept else Previous()
+        left_out, forgotten = await _left_out(tx, former, previous) if former is not None else (LeftOut(), ())
         return _Before(
             run=former,
             continued=continued,
-            previous=await tx.jobmodels.assignment(job) if continued or kept else Previous(),
+            previous=previous.without(forgotten),
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
+            left_out=left_out,
             unknown=former is None and not await tx.snapshots.page(job, None, None, None, 1),
             kept=kept,
         )
@@ -250,6 +263,29 @@ def _check_undrained(run: RunRow, read: RunRow) -> RunRow:
     if run.state is RunState.DRAINED and read.state is not run.state:
         raise RunIsDraining(f"run {run.run_id} of job {run.job} was drained in the meantime: deploy again")
     return _check_not_draining(run)
+
+
+async def _left_out(tx: ReadTransaction, last: RunRow, previous: Previous) -> tuple[LeftOut, Collection[StreamId]]:
+    """What the history of the run `last` knows of the streams that this run does not read, and which of them are to be forgotten: those
+    whose keys have no state, because no task has begun a stage that reads them."""
+    streams = previous.baselines.keys() - {each.id for each in last.spec.streams_read}
+    if not streams:
+        return LeftOut(), ()
+    begun = {(row.stage, row.task) for row in await tx.fleet.stage_states(last.job)}
+    history = await tx.runs.history(last.job, last.first_run)
+    forgotten: set[StreamId] = set()
+    starts: dict[Ssp, int] = {}
+    identities: dict[StreamId, str | None] = {}
+    for stream in sorted(streams):
+        runs = [run for run in history if any(each.id == stream for each in run.spec.streams_read)]
+        stages = {stage for run in runs for stage in run.spec.stage_names if stream in run.spec.reads(stage)}
+        owners = previous.owners(stream)
+        if not any(task in owners and (stage in stages or not runs) for stage, task in begun):
+            forgotten.add(stream)
+        elif runs:
+            starts |= {ssp: at for ssp, at in (await tx.runs.start_offsets(runs[0].run_id)).items() if ssp.stream_id == stream}
+            identities |= {each.id: each.identity for each in runs[0].spec.streams if each.id == stream}
+    return LeftOut(starts, identities), forgotten
 
 
 async def _last_drain(tx: ReadTransaction, job: JobName, former: RunRow | None, start: Start) -> DrainRow | None:

@@ -44,31 +44,33 @@ class JobStreams:
             counts[each.name] = present
         return spec.with_counts(counts), missing
 
-    async def identified(self, spec: RunSpec, continued: RunSpec | None) -> RunSpec:
-        """The spec with the identities of its inputs. A run that continues the history of another, `continued`, keeps the identities of
-        that one, because the offsets of the history belong to them."""
-        old = {each.id: each.identity for each in (continued.streams if continued else ())}
+    async def identified(self, spec: RunSpec, known: Mapping[StreamId, str | None]) -> RunSpec:
+        """The spec with the identities of its inputs. A run that continues a history keeps the identities that this knows, because its
+        offsets belong to them."""
 
         async def identity(stream: StreamId) -> str | None:
-            return old.get(stream) or await self.system(stream.system).identity(stream.stream)
+            return known.get(stream) or await self.system(stream.system).identity(stream.stream)
 
         return spec.with_identities({each.id: await identity(each.id) for each in spec.streams if each.role is Role.INPUT})
 
-    async def starts(self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None) -> Mapping[Ssp, int]:
+    async def starts(
+        self, spec: RunSpec, plan: PlannedModel, old: Mapping[Ssp, int] | None, left_out: Mapping[Ssp, int]
+    ) -> Mapping[Ssp, int]:
         """The first offset of every partition that a task reads. `old`: the start offsets of the history that the run continues, or the end
-        offsets of the drain that it follows; such a run reads new partitions from their beginning. A new history starts to read
-        intermediate streams at their end."""
+        offsets of the drain that it follows; such a run reads new partitions from their beginning, and partitions that were `left_out` for
+        a while from there on where the history began them, or from the first record that is left. A new history starts to read intermediate
+        streams at their end."""
         inputs = spec.inputs
         ssps = {ssp for task in plan.model.tasks.values() for ssp in task.ssps}
         starts: dict[Ssp, int] = {}
         for stream in sorted({ssp.stream_id for ssp in ssps}):
             where: str | datetime = spec.start if stream in inputs else "latest"
             if old is not None or where == "checkpoint":
-                where = "earliest" if stream in inputs or any(ssp.stream_id == stream for ssp in old or ()) else "latest"
+                where = "earliest" if stream in inputs or any(ssp.stream_id == stream for ssp in (*(old or ()), *left_out)) else "latest"
             offsets = await self._resolve(stream, where)
             for ssp in ssps:
                 if ssp.stream_id == stream:
-                    starts[ssp] = (old or {}).get(ssp, offsets[ssp.partition])
+                    starts[ssp] = (old or {}).get(ssp, max(offsets[ssp.partition], left_out.get(ssp, 0)))
         return starts
 
     async def _resolve(self, stream: StreamId, where: str | datetime) -> Offsets:

@@ -84,7 +84,7 @@ class JobModelReads(Reads):
         return [monitored_stream_row(found) for found in await self._connection.execute(query)]
 
     async def assignment(self, job: JobName) -> Previous:
-        """The assignment of the newest model; an empty one before the first."""
+        """The assignment of the newest model, and of the streams that it does not read but may read again; empty before the first model."""
         owners, counts = tables.assignments, tables.baselines
         grouping = await self._connection.scalar(select(tables.jobs.c.grouping).where(tables.jobs.c.job == job))
         return Previous(
@@ -110,7 +110,7 @@ class JobModelWrites(JobModelReads, Writes):
         await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
-        """Replace the job's assignment as a whole: rows of removed streams are deleted."""
+        """Replace the job's assignment as a whole."""
         for table in (tables.assignments, tables.baselines):
             await self._connection.execute(delete(table).where(table.c.job == job))
         await self._put(

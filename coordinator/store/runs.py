@@ -90,6 +90,13 @@ class RunReads(Reads):
             query = query.where(tuple_(table.c.created_at, table.c.run_id) < tuple_(at, run_id))
         return [run_row(found) for found in await self._connection.execute(query)]
 
+    async def history(self, job: JobName, first_run: RunId) -> Sequence[RunRow]:
+        """The runs of one history, newest first."""
+        table = tables.runs
+        query = select(table).where(table.c.job == job, table.c.origin == first_run)
+        found = await self._connection.execute(query.order_by(table.c.created_at.desc(), table.c.run_id.desc()))
+        return [run_row(each) for each in found]
+
     async def jobs(self) -> Sequence[JobRow]:
         counts = select(tables.runs.c.job, func.count().label("runs")).group_by(tables.runs.c.job).subquery()
         query = (

@@ -3,7 +3,8 @@
 A grouper maps partitions to tasks without memory. For a stateful job the stored assignment takes precedence: a partition stays with the
 task that owned it. When a stream that started with n0 partitions has n, a multiple of n0, partition p goes to the task that owns p % n0.
 If producers place a key by hash(key) % n, the key's state is then in one task through any chain of expansions, because
-(h % n) % n0 == h % n0 whenever n0 divides n. This requires n0, the *baseline*, which is stored and not derived from the tasks.
+(h % n) % n0 == h % n0 whenever n0 divides n. This requires n0, the *baseline*, which is stored and not derived from the tasks. Owners and
+baselines of a stream are remembered while a job does not read it, as long as the state of its keys may be used again; see `Previous`.
 
 Format and names of the groupers: Apache Samza (GroupByPartition, GroupBySystemStreamPartition, AllSspToSingleTaskGrouper). The
 expansion rule is SEP-5 with an explicit baseline.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -26,11 +27,30 @@ Groups = Mapping[TaskName, frozenset[Ssp]]
 
 @dataclass(frozen=True, slots=True)
 class Previous:
-    """The stored assignment of the last job model. `grouping`: the grouper and its fold; "" before the first model."""
+    """The stored assignment of a job: that of the last job model, and the parts of earlier ones that the last one has no use for, because
+    it does not read these streams. `grouping`: the grouper and its fold; "" before the first model."""
 
     tasks: Mapping[Ssp, TaskName] = field(default_factory=dict)
     baselines: Mapping[StreamId, int] = field(default_factory=dict)
     grouping: str = ""
+
+    def owners(self, stream: StreamId) -> frozenset[TaskName]:
+        """The tasks that have read the stream."""
+        return frozenset(task for ssp, task in self.tasks.items() if ssp.stream_id == stream)
+
+    def without(self, streams: Collection[StreamId]) -> Previous:
+        """The same without these streams."""
+        return Previous(
+            tasks={ssp: task for ssp, task in self.tasks.items() if ssp.stream_id not in streams},
+            baselines={stream: count for stream, count in self.baselines.items() if stream not in streams},
+            grouping=self.grouping,
+        )
+
+    def updated(self, made: Assignment, grouping: str) -> Previous:
+        """What is stored beside a model with the assignment `made`. The streams that it does not read are remembered: a later model of the
+        same history may read them again, and the state of their keys is still in the tasks that have read them."""
+        others = self.without(made.baselines.keys())
+        return Previous({**others.tasks, **made.owners}, {**others.baselines, **made.baselines}, grouping)
 
 
 class Grouper(Protocol):

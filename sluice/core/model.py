@@ -125,5 +125,5 @@ def plan_model(
     config = {**spec.config, "job.name": spec.job, "job.container.count": str(spec.containers)}
     return PlannedModel(
         model=job_model(config, made.tasks, placement, changelog),
-        assignment=Previous(tasks=made.owners, baselines=made.baselines, grouping=spec.grouping),
+        assignment=previous.updated(made, spec.grouping),
     )

@@ -199,6 +199,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     ],
     "runs.current": [lambda tx: tx.runs.current(JOB)],
     "runs.active": [lambda tx: tx.runs.active()],
+    "runs.history": [lambda tx: tx.runs.history(JOB, RUN)],
     "jobmodels.get": [lambda tx: tx.jobmodels.get(JOB), lambda tx: tx.jobmodels.get(JOB, 7)],
     "jobmodels.page": [lambda tx: tx.jobmodels.page(JOB, None, 20), lambda tx: tx.jobmodels.page(JOB, 50, 20)],
     "jobmodels.monitored": [lambda tx: tx.jobmodels.monitored(JOB)],

@@ -64,6 +64,14 @@ class RunsContract:
         async with store.read() as tx:
             assert [run.run_id for run in await tx.runs.active()] == ["z", "a"]
 
+    async def test_a_history_is_the_runs_of_a_job_since_its_first_newest_first(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for number, (job, first) in enumerate([(JOB, "r0"), (JOB, "r0"), (JOB, "r2"), (OTHER, "r0"), (JOB, "r0")]):
+                row = run_row(f"r{number}", job, created_at=NOON + timedelta(seconds=number), first_run=RunId(first))
+                await tx.runs.put(row)
+            assert [row.run_id for row in await tx.runs.history(JOB, RunId("r0"))] == ["r4", "r1", "r0"]
+            assert list(await tx.runs.history(JOB, RunId("r1"))) == []
+
     async def test_runs_come_newest_first_and_by_id_where_they_are_of_one_moment(self, store: Store) -> None:
         async with store.begin() as tx:
             for run_id, job, hours in [("b", JOB, 0), ("a", JOB, 2), ("d", JOB, 1), ("c", JOB, 1), ("z", OTHER, 3)]:

@@ -72,11 +72,17 @@ def test_a_stateless_job_just_regroups(chain: list[int]) -> None:
     assert last.baselines == {VIEWS: chain[-1]}
 
 
-def test_removed_streams_leave_neither_owners_nor_baseline() -> None:
-    first = assign(grouper_named("GroupByPartition", None), Previous(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
-    second = assign(grouper_named("GroupByPartition", None), stored(first, "g"), {VIEWS: 2}, frozenset(), grouping="g", stateful=True)
+def test_a_stream_that_a_model_leaves_out_is_no_part_of_it_and_is_remembered() -> None:
+    grouper = grouper_named("GroupByPartition", None)
+    first = assign(grouper, Previous(), {VIEWS: 2, CLICKS: 2}, frozenset(), grouping="g", stateful=True)
+    before = Previous().updated(first, "g")
+    second = assign(grouper, before, {VIEWS: 2}, frozenset(), grouping="g", stateful=True)
     assert {ssp.stream_id for ssp in second.owners} == {VIEWS}
     assert second.baselines.keys() == {VIEWS}
+    after = before.updated(second, "h")
+    assert (after.tasks, after.baselines, after.grouping) == (first.owners, first.baselines, "h")
+    assert after.owners(CLICKS) == {"Partition 0", "Partition 1"}
+    assert after.without([CLICKS]) == Previous(second.owners, second.baselines, "h")
 
 
 def test_a_stream_that_joins_a_job_begins_with_a_baseline_of_its_own() -> None:
@@ -117,6 +123,29 @@ def test_the_task_that_has_a_keys_state_gets_its_records_after_any_expansion(
         for key in keys:
             task = assignment.owners[Ssp("kafka", "page-views", zlib.crc32(key) % count)]
             assert homes.setdefault(key, task) == task
+
+
+@given(
+    first=st.fixed_dictionaries({VIEWS: st.integers(1, 4), CLICKS: st.integers(1, 4)}),
+    steps=st.lists(st.tuples(st.sampled_from([[VIEWS], [CLICKS], [VIEWS, CLICKS]]), st.sampled_from([1, 2, 3])), max_size=6),
+    keys=st.lists(st.binary(max_size=8), min_size=1, max_size=8),
+)
+def test_a_key_keeps_its_task_whichever_streams_grow_are_left_out_and_come_back(
+    first: dict[StreamId, int], steps: list[tuple[list[StreamId], int]], keys: list[bytes]
+) -> None:
+    counts, previous = dict(first), Previous()
+    homes: dict[tuple[StreamId, bytes], TaskName] = {}
+    for read, factor in [([VIEWS, CLICKS], 1), *steps]:
+        for stream in (VIEWS, CLICKS):  # also one that is not read now may grow
+            counts[stream] *= factor
+        made = assign(
+            grouper_named("GroupByPartition", None), previous, {s: counts[s] for s in read}, frozenset(), grouping="g", stateful=True
+        )
+        previous = previous.updated(made, "g")
+        for stream in read:
+            for key in keys:
+                task = made.owners[Ssp(stream.system, stream.stream, zlib.crc32(key) % counts[stream])]
+                assert homes.setdefault((stream, key), task) == task
 
 
 def co_partitioned(counts: dict[StreamId, int], grouper: str = "GroupByPartition", reads: list[StreamId] | None = None) -> None:
