@@ -159,7 +159,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics)
     runs = Runs(store, models, notices, clock, crash_loop)
-    versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version)
+    versions = ModelVersions(store, systems, models, notices, clock, groupers, leases.set_model_version, blob_stores)
     partition_watch = PartitionMonitor(store, systems, versions, clock, timedelta(seconds=settings.partition_monitor_seconds))
     maintenance = ChoreScheduler(
         [
@@ -255,7 +255,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     api.state.versioning = Versioning(
         runs=runs,
         versions=versions,
-        history=ModelHistory(store, models, clock, versions.in_force),
+        history=ModelHistory(store, models, clock, versions.in_force, blob_stores),
         adoptions=Adoptions(store, clock),
         watch=partition_watch,
         blob_stores=blob_stores,

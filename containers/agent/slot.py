@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -18,7 +18,6 @@ from sluice.client import Refused, Served
 from sluice.core.errors import StaleRun, TaskNotYours, UnknownTask
 from sluice.core.ids import Generation, ProcessorId, Ssp, TaskName
 from sluice.core.model import ContainerModel, JobModel
-from sluice.core.placement import slots
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class Slot:
         self._seen = served.version
         runs = {task: self._tasks[task].reads for task in self.owned}
         waits = frozenset(self._tasks.keys() - runs.keys())
-        return adoption(served.version, served.model, run.containers, self._processor, runs, waits)
+        return adoption(served.version, served.model, run.processors, self._processor, runs, waits)
 
     def _begin(self, task: TaskName) -> None:
         self._tasks[task] = run = AssignedTask(self._context, task, self._on_acquired)
@@ -183,12 +182,17 @@ class Adoption:
 
 
 def adoption(
-    version: int, model: JobModel, containers: int, slot: ProcessorId, runs: Mapping[TaskName, frozenset[Ssp]], waits: frozenset[TaskName]
+    version: int,
+    model: JobModel,
+    slots: Collection[ProcessorId],
+    slot: ProcessorId,
+    runs: Mapping[TaskName, frozenset[Ssp]],
+    waits: frozenset[TaskName],
 ) -> Adoption:
-    """What the container of `slot` has to do to run this version, of a run with so many containers. `runs`: the tasks that it owns, and
-    what they read; `waits`: those that it is acquiring, which come as the model then says. A container without tasks stays: they
-    may be given back to it."""
-    if slot not in slots(containers):
+    """What the container of `slot` has to do to run this version, of a run with these `slots`. `runs`: the tasks that it owns, and what
+    they read; `waits`: those that it is acquiring, which come as the model then says. A container without tasks stays: they may be given
+    back to it."""
+    if slot not in slots:
         return Adoption(version, release=frozenset(runs) | waits, slot_gone=True)
     wanted = {task.name: task.ssps for task in model.containers.get(slot, ContainerModel(slot, {})).tasks.values()}
     kept = runs.keys() & wanted.keys()

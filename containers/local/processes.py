@@ -22,7 +22,7 @@ from sluice.cli.console.pages import ProcessRow
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, SluiceError
-from sluice.core.ids import RunId
+from sluice.core.ids import ProcessorId, RunId
 from sluice.core.placement import slots
 
 CRASH_WINDOW = timedelta(minutes=10)
@@ -171,9 +171,9 @@ class LocalContainers:
     def slots(self) -> Sequence[Slot]:
         return list(self._slots.values())
 
-    def scale(self, containers: int) -> None:
-        """The run now has this many slots. Containers of removed slots end by themselves, and are not restarted."""
-        self._wanted = slots(containers)
+    def scale(self, wanted: Sequence[ProcessorId]) -> None:
+        """The run now has these slots. Containers of removed slots end by themselves, and are not restarted."""
+        self._wanted = list(wanted)
 
     def _slot(self, slot: str) -> Slot:
         command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]

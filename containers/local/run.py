@@ -200,7 +200,7 @@ class LocalRun:
             await self._keep_coordinator()
             with suppress(SluiceError):
                 run = await self._client.run(self._run_id)
-                self._containers.scale(run.containers)
+                self._containers.scale(run.processors)
                 if run.state.ended:
                     self._failure = self._failure or (f"the run failed: {run.reason}" if run.state is RunState.FAILED else "")
                     return run.state

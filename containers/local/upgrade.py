@@ -103,7 +103,7 @@ class LocalUpgrade:
         while not stopping.is_set():
             with suppress(SluiceError):
                 run = await self._client.run(run_id)
-                containers.scale(run.containers)
+                containers.scale(run.processors)
                 if run.state.ended:
                     return f"the run failed: {run.reason}" if run.state is RunState.FAILED else ""
                 if run.stop_requested_at is not None and not containers.up:

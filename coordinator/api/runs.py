@@ -269,6 +269,7 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
     backup = blob_stores.backup(described.run.backup)
     fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
     fields |= {"adoption": _adoption(described), "failed_over_slots": tuple(sorted(reassigned_slots(described.run, described.model)))}
+    fields |= {"slots": tuple(described.run.spec.slots)}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
         "crash_loop_backoff": tuple(

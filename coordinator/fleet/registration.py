@@ -284,8 +284,12 @@ async def _check_drain_known(tx: ReadTransaction, run: RunRow) -> None:
 def _running(run: RunRow, processor_id: ProcessorId) -> RunRow:
     if run.state.ended or run.stop_requested_at is not None:
         raise StaleRun(f"run {run.run_id} is {'ended as ' + run.state if run.state.ended else 'stopping'}: deploy a new run")
-    if not 0 <= _slot_number(processor_id) < run.spec.containers:
-        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has 0 to {run.spec.containers - 1}")
+    if run.spec.scaled_to:
+        known, has = processor_id in run.spec.scaled_to, ", ".join(run.spec.scaled_to)
+    else:
+        known, has = 0 <= _slot_number(processor_id) < run.spec.containers, f"0 to {run.spec.containers - 1}"
+    if not known:
+        raise UnknownSlot(f"run {run.run_id} has no processor {processor_id!r}: it has {has}")
     return run
 
 

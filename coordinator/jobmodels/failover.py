@@ -19,7 +19,7 @@ from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConf
 from sluice.core.failover import FailOver, Slot, slots_to_reassign
 from sluice.core.ids import ProcessorId, TaskName
 from sluice.core.lifecycle import RunState
-from sluice.core.placement import Homes, slots
+from sluice.core.placement import Homes
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ReassignTasks:
                 return Slot(live=True, since=row.registered_at)
             return Slot(live=False, since=row.ended_at or row.last_seen_at)
 
-        return {pid: slot(pid) for pid in slots(run.spec.containers)}
+        return {pid: slot(pid) for pid in run.spec.slots}
 
     async def _before(self, tx: ReadTransaction, run: RunRow, back: Sequence[ProcessorId]) -> Homes:
         """The tasks that the returning slots had before these were reassigned."""

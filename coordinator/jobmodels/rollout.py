@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
-from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, get_changeable_run, store_version
+from coordinator.jobmodels.versions import Change, ChangeReason, Proposal, check_state_moves, get_changeable_run, store_version
 from coordinator.store.fleet import ContainerRow, ContainerState
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
@@ -32,6 +33,7 @@ from sluice.core.errors import (
 from sluice.core.expansion import Effect, Verdict, check_nothing_is_taken, effect
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, RunId, StreamId
 from sluice.core.model import JobModel, PlannedModel
+from sluice.core.placement import in_order, scaled
 from sluice.wire import samza as wire_samza
 
 log = logging.getLogger(__name__)
@@ -56,11 +58,13 @@ class ModelHistory:
         models: JobModels,
         clock: Clock,
         in_force: Callable[[RunRow, JobModel, Sequence[ExecutionContainerId]], None],
+        blob_stores: BlobStores,
     ) -> None:
         self._store = store
         self._models = models
         self._clock = clock
         self._in_force = in_force
+        self._blob_stores = blob_stores
 
     async def versions(self, job: JobName, before: int | None, limit: int) -> tuple[Sequence[ModelHead], int]:
         """Versions of the job's model, newest first, and the number of the one in force. Raises UnknownJob."""
@@ -86,7 +90,7 @@ class ModelHistory:
         """Put an older version in force again, as a new version. Refused once a container has adopted a later version, because a query that
         has run with more partitions cannot run with fewer. Streams that lose partitions do not grow back automatically.
 
-        Raises UnknownJob, UnknownVersion, StaleRun, RunIsDraining, VersionConflict, VersionAdopted, IncompatibleExpansion.
+        Raises UnknownJob, UnknownVersion, StaleRun, RunIsDraining, VersionConflict, VersionAdopted, IncompatibleExpansion, BadPlacement.
         """
         wanted = (await self.version(job, version)).model
         async with self._store.begin() as tx:
@@ -97,7 +101,7 @@ class ModelHistory:
             proposal = await self._older_model(tx, run, wanted)
             counts = _counts_of(proposal.plan.model)
             spec = run.spec.with_counts({each.name: counts[each.id] for each in run.spec.streams if each.id in counts})
-            changed = replace(run, spec=replace(spec, containers=proposal.containers))
+            changed = replace(run, spec=spec.with_slots(proposal.slots))
             full_reason = replace(reason, why=f"rolled back to version {version}{f'; {reason.why}' if reason.why else ''}")
             changed = await store_version(tx, changed, proposal.plan, full_reason, self._clock.now())
             await _prevent_growth(tx, run, counts, reason, self._clock.now())
@@ -107,7 +111,8 @@ class ModelHistory:
         return Change(changed, proposal)
 
     async def _older_model(self, tx: ReadTransaction, run: RunRow, wanted: JobModel) -> Proposal:
-        """Raises IncompatibleExpansion if the version in force did not grow from that version."""
+        """Raises IncompatibleExpansion if the version in force did not grow from that version, and BadPlacement if tasks would move away
+        from their state."""
         present = await self._models.decoded(tx, run)
         try:
             check_nothing_is_taken(wanted, present)
@@ -118,11 +123,15 @@ class ModelHistory:
         if _counts_of(wanted).keys() != _counts_of(present).keys():
             raise IncompatibleExpansion("that version belongs to a deployment that read fewer streams: deploy the job again")
         previous = await tx.jobmodels.assignment(run.job)
+        read = _counts_of(wanted).keys()
         remaining = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
         containers = int(wanted.config.get("job.container.count", run.spec.containers))
         model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
-        assignment = replace(previous, tasks={ssp: task for ssp, task in previous.tasks.items() if ssp in remaining})
-        return Proposal(run, present, PlannedModel(model, assignment), (), effect(present, model), containers)
+        kept = {ssp: task for ssp, task in previous.tasks.items() if ssp in remaining or ssp.stream_id not in read}
+        assignment = replace(previous, tasks=kept)
+        changes = effect(present, model)
+        check_state_moves(run, changes, self._blob_stores)
+        return Proposal(run, present, PlannedModel(model, assignment), (), changes, scaled(in_order(wanted.containers), containers, ()))
 
 
 async def _current(tx: ReadTransaction, job: JobName) -> RunRow:

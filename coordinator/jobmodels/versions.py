@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
@@ -21,13 +22,13 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import containers_of, get_run
 from sluice.clock import Clock
-from sluice.core.errors import RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
+from sluice.core.errors import BadPlacement, RunIsDraining, StaleRun, UnknownStream, UnknownSystem, VersionConflict
 from sluice.core.expansion import Counted, Effect, Judged, Verdict, counts_now, effect, judge, overall
 from sluice.core.grouping import Grouper, Previous
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, Ssp
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, PlannedModel, plan_model
-from sluice.core.placement import Homes, slots
+from sluice.core.placement import Homes, scaled
 from sluice.streams.port import StreamSystem
 from sluice.wire import samza as wire_samza
 
@@ -66,11 +67,15 @@ class Proposal:
     plan: PlannedModel
     judged: Sequence[Judged]
     effect: Effect
-    containers: int
+    slots: Sequence[ProcessorId]
+
+    @property
+    def containers(self) -> int:
+        return len(self.slots)
 
     @property
     def changed(self) -> bool:
-        return not self.effect.nothing or self.containers != self.run.spec.containers
+        return not self.effect.nothing or list(self.slots) != list(self.run.spec.slots)
 
     @property
     def verdict(self) -> Verdict:
@@ -113,6 +118,7 @@ class ModelVersions:
         clock: Clock,
         groupers: Groupers,
         set_model_version: SetModelVersion,
+        blob_stores: BlobStores,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -121,11 +127,13 @@ class ModelVersions:
         self._clock = clock
         self._groupers = groupers
         self._set_model_version = set_model_version
+        self._blob_stores = blob_stores
 
     # --- proposing -------------------------------------------------------------------------------------------------
 
     async def propose(self, run_id: RunId, change: ModelChange) -> Proposal:
-        """Plan a change without making it. Raises UnknownRun, BadGrouping, BadPlacement."""
+        """Plan a change without making it. Raises UnknownRun, BadGrouping, and BadPlacement, also when tasks would move away from their
+        state."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
             basis = await self._read_basis(tx, run)
@@ -140,11 +148,11 @@ class ModelVersions:
 
     async def _plan(self, basis: _Basis, change: ModelChange) -> Proposal:
         run, model, previous = basis.run, basis.model, basis.previous
-        spec = run.spec if change.containers is None else replace(run.spec, containers=change.containers)
         away = change.away
         if away is None:  # a request for more containers also uses slots that have a container again
             away = reassigned_slots(run, model) - (basis.live if change.containers is not None else frozenset())
-        processors = [pid for pid in slots(spec.containers) if pid not in away]
+        spec = run.spec if change.containers is None else run.spec.with_slots(scaled(run.spec.slots, change.containers, away))
+        processors = [pid for pid in spec.slots if pid not in away]
         counted = _counted(run, change.counts or {})
         homes = {**basis.homes, **(change.homes or {})}
 
@@ -155,7 +163,8 @@ class ModelVersions:
             return plan, found, effect(model, plan.model)
 
         plan, found, changes = await self._groupers.apply(spec.grouper, spec.max_tasks, judged)
-        return Proposal(run, model, plan, found, changes, spec.containers)
+        check_state_moves(run, changes, self._blob_stores)
+        return Proposal(run, model, plan, found, changes, spec.slots)
 
     # --- putting in force ------------------------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class ModelVersions:
         async with self._store.begin() as tx:
             now_run = await get_changeable_run(tx, run.run_id, run.model_version)
             await tx.runs.put_start_offsets(run.run_id, earliest_offsets)  # also of growth that was rolled back: no task has read it
-            changed = replace(now_run, spec=replace(now_run.spec.with_counts(counts), containers=proposal.containers))
+            changed = replace(now_run, spec=now_run.spec.with_counts(counts).with_slots(proposal.slots))
             changed = await store_version(tx, changed, plan, reason, self._clock.now())
             containers = await containers_of(tx, run.run_id)
         self.in_force(changed, plan.model, containers)
@@ -208,6 +217,16 @@ class ModelVersions:
         return found
 
 
+def check_state_moves(run: RunRow, effect: Effect, blob_stores: BlobStores) -> None:
+    """The state of a task that moves comes from a blob store. Raises BadPlacement."""
+    if effect.moves and run.spec.stateful and not blob_stores.backup(run.backup).to:
+        names = ", ".join(str(move.task) for move in effect.moves[:3]) + (" and others" if len(effect.moves) > 3 else "")
+        raise BadPlacement(
+            f"run {run.run_id} is not backed up, so the state of the tasks that would move ({names}) would stay behind: set blob stores "
+            f"first (PUT /runs/{run.run_id}/backup), or drain the job and deploy it with that number of containers"
+        )
+
+
 def _why(proposal: Proposal, why: str) -> str:
     """What changed, and the reason that was given."""
     before = proposal.run.spec.containers
@@ -228,7 +247,7 @@ def homes_of(rows: Sequence[ContainerRow], holds: Sequence[TaskOwnershipRow]) ->
 
 def reassigned_slots(run: RunRow, model: JobModel) -> frozenset[ProcessorId]:
     """The slots of the run that have no tasks, because a fail-over reassigned them."""
-    return frozenset(slots(run.spec.containers)) - model.containers.keys()
+    return frozenset(run.spec.slots) - model.containers.keys()
 
 
 async def store_version(tx: WriteTransaction, run: RunRow, plan: PlannedModel, reason: ChangeReason, now: datetime) -> RunRow:

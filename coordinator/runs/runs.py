@@ -21,7 +21,6 @@ from sluice.core.errors import UnknownJob
 from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 from sluice.core.ids import JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
-from sluice.core.placement import slots
 from sluice.core.spec import RunSpec
 
 
@@ -112,7 +111,7 @@ class Runs:
             run = await tx.runs.current(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            hosts = dict.fromkeys(slots(run.spec.containers), "")
+            hosts = dict.fromkeys(run.spec.slots, "")
             return hosts | {each.processor_id: each.host for each in await tx.fleet.containers(run.run_id) if each.processor_id in hosts}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:

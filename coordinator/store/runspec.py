@@ -1,6 +1,7 @@
 """A `RunSpec` as the JSON of two columns of a run: `spec`, the deploy request, and `streams`, the streams as looked up.
 
-The keys are those of the HTTP API, because release 0.1 stored the body of the request.
+The keys are those of the HTTP API, because release 0.1 stored the body of the request; `slots` is not part of a
+request.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sluice.core.graph import Stage
-from sluice.core.ids import JobName, StageName, StreamId
+from sluice.core.ids import JobName, ProcessorId, StageName, StreamId
 from sluice.core.spec import Role, RunSpec, Start, StreamSpec
 
 _LISTS = {Role.INPUT: "inputs", Role.INTERMEDIATE: "intermediates", Role.OUTPUT: "outputs"}
@@ -29,6 +30,7 @@ def spec_json(spec: RunSpec) -> dict[str, Any]:
         "start": spec.start.isoformat().replace("+00:00", "Z") if isinstance(spec.start, datetime) else spec.start,
         "maxEventSkewSeconds": spec.max_event_skew_seconds,
         "config": dict(spec.config),
+        **({"slots": list(spec.scaled_to)} if spec.scaled_to else {}),
     }
 
 
@@ -75,6 +77,7 @@ def spec_of(spec: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Ru
         start=_start(spec.get("start", "checkpoint")),
         max_event_skew_seconds=spec.get("maxEventSkewSeconds"),
         config=spec.get("config", {}),
+        scaled_to=tuple(map(ProcessorId, spec.get("slots", ()))),
     )
 
 

@@ -21,6 +21,23 @@ def slots(count: int) -> list[ProcessorId]:
     return [ProcessorId(str(i)) for i in range(count)]
 
 
+def scaled(present: Sequence[ProcessorId], count: int, away: Collection[ProcessorId]) -> list[ProcessorId]:
+    """The processor ids of a run that has `present` and shall have `count`. Of more, the lowest free numbers are new. Of fewer, the lowest
+    numbers remain, unless all of these are `away`: slots without a container, whose tasks others run. Then slots that run tasks remain
+    before those. Raises BadPlacement below one."""
+    numbered = slots(count)
+    if count >= len(present):
+        return in_order([*present, *[pid for pid in numbered if pid not in present][: count - len(present)]])
+    kept = in_order(present)[:count]
+    if all(pid in away for pid in kept):
+        kept = sorted(in_order(present), key=lambda pid: pid in away)[:count]
+    return in_order(kept)
+
+
+def in_order(processors: Collection[ProcessorId]) -> list[ProcessorId]:
+    return sorted(processors, key=int)
+
+
 def place(tasks: Collection[TaskName], processors: Sequence[ProcessorId], previous: Placement, homes: Homes | None = None) -> Placement:
     """Spread `tasks` over `processors`, with sizes that differ by at most one.
 

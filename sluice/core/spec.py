@@ -15,7 +15,8 @@ from typing import Literal
 
 from sluice.core.errors import BadGraph
 from sluice.core.graph import Graph, Stage, chain
-from sluice.core.ids import JobName, Ssp, StageName, StreamId
+from sluice.core.ids import JobName, ProcessorId, Ssp, StageName, StreamId
+from sluice.core.placement import slots
 
 Start = Literal["checkpoint", "drained", "earliest", "latest"] | datetime
 """Where a run begins; see `sluice.wire.runs.RunRequest`."""
@@ -49,7 +50,8 @@ class StreamSpec:
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """`streams`: inputs, then intermediate streams, then outputs, each in the order of the request. Their names are unique once `check` has
-    passed. `containers`: the number of slots. The other fields are as in `sluice.wire.runs.RunRequest`."""
+    passed. `containers`: the number of slots. `scaled_to`: their ids, if these are not "0", "1", … (`sluice.core.placement.scaled`). The
+    other fields are as in `sluice.wire.runs.RunRequest`."""
 
     job: JobName
     containers: int
@@ -61,6 +63,7 @@ class RunSpec:
     start: Start = "checkpoint"
     max_event_skew_seconds: float | None = None
     config: Mapping[str, str] = field(default_factory=dict)
+    scaled_to: tuple[ProcessorId, ...] = ()
 
     def check(self) -> None:
         """Raises BadGraph, also when two names are bound to one stream, or a stage reads two streams of one name."""
@@ -144,6 +147,17 @@ class RunSpec:
             stage.name: frozenset(other.name for other in self.stages if not set(other.writes).isdisjoint(stage.reads))
             for stage in self.stages
         }
+
+    # --- slots -------------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> Sequence[ProcessorId]:
+        """The processor ids of the run."""
+        return self.scaled_to or slots(self.containers)
+
+    def with_slots(self, processors: Sequence[ProcessorId]) -> RunSpec:
+        usual = list(processors) == slots(len(processors))
+        return replace(self, containers=len(processors), scaled_to=() if usual else tuple(processors))
 
     # --- the model ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ from pydantic import Field
 
 from sluice.core.drain import Phase
 from sluice.core.expansion import Verdict
+from sluice.core.ids import ProcessorId
 from sluice.core.lifecycle import RunState
+from sluice.core.placement import slots
 from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ class RunDetail(RunReply):
     State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it. `garbageGraceSeconds`: how long a
     blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job that failed after a flush began;
     readers of intermediate streams skip what they wrote. `failedOverSlots`: slots whose tasks a fail-over has reassigned.
-    `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each intermediate stream whose writers have reported
+    `crashLoopBackoff`: slots that may not register yet. `slots`: the processor ids of the run's slots. `watermarks`: one entry for each intermediate stream whose writers have reported
     since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
     """
 
@@ -331,8 +333,14 @@ class RunDetail(RunReply):
     crash_loop_backoff: tuple[CrashLoopingSlot, ...] = ()
     watermarks: tuple[StreamWatermark, ...] = ()
     missing_event_times: tuple[str, ...] = ()
+    slots: tuple[str, ...] | None = None
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
+
+    @property
+    def processors(self) -> list[ProcessorId]:
+        """The processor ids of the run's slots; a coordinator of release 0.1 does not send them."""
+        return slots(self.containers) if self.slots is None else list(map(ProcessorId, self.slots))
 
 
 class RunsReply(Reply):

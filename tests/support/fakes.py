@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from coordinator.blobpool import Backup, BlobStores
 from sluice.core.ids import Instant
+from sluice.core.snapshot import BlobStoreName
 from tests.support.memory import MemoryBlobs
 
 
@@ -25,6 +26,12 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self._now += timedelta(seconds=seconds)
         self._elapsed += seconds
+
+
+def kept_somewhere() -> BlobStores:
+    """For verbs of runs that are backed up."""
+    local = (BlobStoreName("local"),)
+    return BlobStores({"local": "memory"}, lambda name, url: MemoryBlobs(FakeClock()), Backup(local, local))
 
 
 def no_blob_stores() -> BlobStores:

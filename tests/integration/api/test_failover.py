@@ -19,6 +19,7 @@ from tests.support.api import (
     index_id,
     marker,
     patched,
+    plan,
     problem_slug,
     report,
     report_body,
@@ -190,6 +191,46 @@ async def test_growth_leaves_a_slot_without_tasks_as_it_is(caller: Caller, clock
 async def test_a_time_that_is_none_is_refused_at_the_deployment(caller: Caller) -> None:
     answer = await caller.http.post("/runs", json=run_body(config={"failover.after.seconds": "soon"}))
     assert problem_slug(answer) == (422, "bad-config")
+
+
+async def lost_slot_0(caller: Caller, clock: FakeClock) -> str:
+    """A run of two slots, of which "0" has no container and no tasks any more."""
+    run_id = await running(caller, 2)
+    await caller.exited("c0", 1)
+    await beat(caller, clock, AFTER, "c1")
+    await turn(caller)
+    assert (await caller.run(run_id))["failedOverSlots"] == ["0"]
+    return run_id
+
+
+async def test_a_run_that_is_scaled_down_while_its_lowest_slot_has_no_container_keeps_the_slot_that_has_one(
+    caller: Caller, clock: FakeClock
+) -> None:
+    run_id = await lost_slot_0(caller, clock)
+    for _ in range(2):
+        told = await patched(caller, run_id, {"containers": 1})
+        assert (told["containers"], told["moves"]) == (1, [])
+        run = await caller.run(run_id)
+        assert (run["containers"], run["slots"], run["failedOverSlots"]) == (1, ["1"], [])
+        assert [(slot, len(tasks)) for slot, tasks in (await slots_of(caller)).items()] == [("1", 6)]
+    assert set((await caller.http.get("/locality")).json()["processor-localities"]) == {"1"}
+    answer = await caller.register(run_id, "c0b", "0")
+    assert problem_slug(answer) == (404, "unknown-slot")
+    assert "has no processor '0': it has 1" in answer.json()["detail"]
+    await caller.registered(run_id, "c1b", "1")
+    await turn(caller)
+    caller.log.grow("flights", 12)
+    await versioning(caller).watch.run_once()
+    assert list(await slots_of(caller)) == ["1"]
+    await patched(caller, run_id, {"containers": 3})
+    assert [(slot, len(tasks)) for slot, tasks in (await slots_of(caller)).items()] == [("0", 2), ("1", 2), ("2", 2)]
+    assert (await caller.run(run_id))["slots"] == ["0", "1", "2"]
+
+
+async def test_a_plan_for_one_container_while_the_lowest_slot_has_none_says_what_would_happen(caller: Caller, clock: FakeClock) -> None:
+    await lost_slot_0(caller, clock)
+    found = await plan(caller, containers=1)
+    assert (found["verdict"], found["containers"], found["moves"]) == ("SAFE", 1, [])
 
 
 # --- warm standby ----------------------------------------------------------------------------------------------------

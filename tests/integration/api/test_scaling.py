@@ -107,10 +107,41 @@ async def test_a_plan_for_an_intermediate_stream_is_refused(caller: Caller) -> N
     assert problem_slug(answer) == (422, "unknown-stream")
 
 
-async def test_a_plan_with_moves_warns_when_the_state_of_tasks_goes_nowhere(caller: Caller) -> None:
-    await caller.deploy(run_body(containers=2, **UNSAVED))
+async def test_a_stateful_run_that_is_not_backed_up_is_not_scaled_away_from_its_state_and_the_plan_says_so(caller: Caller) -> None:
+    run_id = str((await caller.deploy(run_body(containers=2, **UNSAVED)))["runId"])
+    before = await slots_of(caller)
+    told = await plan(caller, containers=1)
+    assert (told["verdict"], told["moves"]) == ("REFUSED", [])
+    assert "is not backed up, so the state of the tasks that would move (Partition 1) would stay behind" in told["reason"]
+    answer = await patch(caller, run_id, {"containers": 1})
+    assert problem_slug(answer) == (422, "bad-placement")
+    assert answer.json()["detail"] == told["reason"]
+    assert (await slots_of(caller), (await caller.run(run_id))["jobModelVersion"]) == (before, 1)
+
+
+async def test_a_stateless_run_that_is_not_backed_up_is_scaled_and_its_tasks_read_on_where_they_were(caller: Caller) -> None:
+    run_id = str((await caller.deploy(run_body(containers=2, stateful=False, **UNSAVED)))["runId"])
+    await caller.registered(run_id, "c0", "0")
+    await caller.registered(run_id, "c1", "1")
+    (stage,) = (await caller.acquired(run_id, "c1", task="Partition 1"))["stages"]
+    read = [{"system": "log", "stream": "flights", "partition": 1, "offset": 40}]
+    body = {"generation": 1, "stage": "hourly", "lineage": stage["lineage"], "batchId": 7, "offsets": read}
+    assert (await caller.http.post(f"/runs/{run_id}/tasks/Partition 1/progress", json=body)).status_code == 204
     (warning,) = (await plan(caller, containers=1))["warnings"]
     assert "the run is not backed up" in warning
+    await patched(caller, run_id, {"containers": 1})
+    await caller.exited("c1")
+    for _ in range(2):
+        (moved,) = (await caller.acquired(run_id, "c0", task="Partition 1"))["stages"]
+        assert (moved["batchId"], moved["starts"][0]["offset"]) == (None, 40)
+        assert moved["lineage"] != stage["lineage"]
+
+
+async def test_a_roll_back_leaves_the_state_of_no_task_behind(caller: Caller, run_id: str) -> None:
+    await patched(caller, run_id, {"containers": 3})
+    answer = await caller.http.put(f"/runs/{run_id}/backup", json={"stores": [], "restoreFrom": []})
+    assert answer.status_code == 200, answer.text
+    assert problem_slug(await roll_back(caller, 1)) == (422, "bad-placement")
 
 
 # --- the number of containers ----------------------------------------------------------------------------------------
@@ -237,7 +268,7 @@ async def test_a_run_that_ends_has_ended_or_was_replaced_does_not_change(caller:
 
 
 async def test_a_run_that_drains_is_frozen(caller: Caller) -> None:
-    run = await running(caller)
+    run = await running(caller, config={})
     await run.asked()
     assert problem_slug(await patch(caller, run.run_id, {"containers": 2})) == (409, "run-is-draining")
     assert problem_slug(await patch(caller, run.run_id, {"grow": True})) == (409, "run-is-draining")

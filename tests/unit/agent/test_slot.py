@@ -30,7 +30,7 @@ def plan(
     waits: frozenset[TaskName] = frozenset(),
     slot: ProcessorId = SLOT,
 ) -> Adoption:
-    return adoption(2, found, containers, slot, runs, waits)
+    return adoption(2, found, slots(containers), slot, runs, waits)
 
 
 def test_a_version_that_changes_nothing_here_is_told_and_no_more() -> None:
@@ -104,7 +104,7 @@ def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_i
     found = job_model({}, {task: reads for task, (reads, _) in placed.items()}, placement, {})
     wanted = {task: reads for task, (reads, _) in placed.items() if placement[task] == slot}
 
-    done = adoption(2, found, containers, slot, runs, waits)
+    done = adoption(2, found, slots(containers), slot, runs, waits)
 
     assert done.slot_gone == (slot not in slots(containers))
     assert not done.release & (done.keep | done.acquire | done.extend.keys())
@@ -115,5 +115,5 @@ def test_after_an_adoption_the_slot_has_its_tasks_and_each_reads_at_least_what_i
     assert done.extend.keys() | done.keep == (runs.keys() | waits) - done.release
     assert not done.acquire & (runs.keys() | waits)
     held = {**kept, **{task: wanted[task] for task in done.acquire}}
-    again = adoption(3, found, containers, slot, held, waits - done.release)
+    again = adoption(3, found, slots(containers), slot, held, waits - done.release)
     assert again.nothing or again.slot_gone

@@ -9,7 +9,8 @@ import pytest
 
 from containers.local.processes import EndedTooOften, Launch, LocalContainers, Processes, Slot
 from sluice.client import CoordinatorClient
-from sluice.core.ids import RunId
+from sluice.core.ids import ProcessorId, RunId
+from sluice.core.placement import slots
 from tests.support.fakes import FakeClock
 
 
@@ -43,7 +44,7 @@ def up(containers: LocalContainers) -> list[str]:
 
 async def test_a_run_that_is_scaled_up_gets_containers_for_its_new_slots(containers: LocalContainers) -> None:
     await containers.keep_up()
-    containers.scale(4)
+    containers.scale(slots(4))
     await containers.keep_up()
     assert up(containers) == ["container-0", "container-1", "container-2", "container-3"]
     assert [slot.starts for slot in containers.slots] == [1, 1, 1, 1]
@@ -52,15 +53,23 @@ async def test_a_run_that_is_scaled_up_gets_containers_for_its_new_slots(contain
 
 async def test_the_container_of_a_slot_that_is_no_more_ends_by_itself_and_stays_away(containers: LocalContainers) -> None:
     await containers.keep_up()
-    containers.scale(1)
+    containers.scale(slots(1))
     await containers.keep_up()
     assert up(containers) == ["container-0", "container-1"]
     ends(containers, "container-1", 0)
     await containers.keep_up()
     assert [slot.name for slot in containers.slots] == ["container-0"]
-    containers.scale(2)
+    containers.scale(slots(2))
     await containers.keep_up()
     assert up(containers) == ["container-0", "container-1"]
+
+
+async def test_a_run_that_keeps_its_highest_slot_keeps_the_container_of_that_slot(containers: LocalContainers) -> None:
+    await containers.keep_up()
+    containers.scale([ProcessorId("1")])
+    ends(containers, "container-0", 0)
+    await containers.keep_up()
+    assert up(containers) == ["container-1"]
 
 
 async def test_the_container_of_a_slot_that_there_still_is_starts_again(containers: LocalContainers) -> None:

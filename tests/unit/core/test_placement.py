@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluice.core.errors import BadPlacement
 from sluice.core.ids import ProcessorId, TaskName
-from sluice.core.placement import Placement, place, slots
+from sluice.core.placement import Placement, place, scaled, slots
 
 
 def names(count: int) -> list[TaskName]:
@@ -37,6 +37,35 @@ def test_slots_are_numbered_from_zero() -> None:
 def test_a_run_without_containers_is_refused(count: int) -> None:
     with pytest.raises(BadPlacement, match=f"at least one container, not {count}"):
         slots(count)
+
+
+@pytest.mark.parametrize(
+    ("present", "count", "away", "expected"),
+    [
+        ("0 1 2", 2, "", "0 1"),
+        ("0 1 2", 2, "1", "0 1"),
+        ("0 1", 1, "0", "1"),
+        ("0 1 2", 2, "0 1", "0 2"),
+        ("1", 1, "", "1"),
+        ("1", 2, "", "0 1"),
+        ("1", 3, "", "0 1 2"),
+        ("2 10", 1, "2", "10"),
+        ("2 10", 4, "", "0 1 2 10"),
+    ],
+)
+def test_a_run_that_is_scaled_keeps_its_lowest_slots_and_one_that_runs_tasks(present: str, count: int, away: str, expected: str) -> None:
+    before = [ProcessorId(each) for each in present.split()]
+    assert scaled(before, count, [ProcessorId(each) for each in away.split()]) == expected.split()
+
+
+@given(st.sets(st.integers(0, 20), min_size=1), st.integers(1, 30), st.data())
+def test_a_scaled_run_has_as_many_slots_as_it_shall_and_one_of_them_runs_tasks(numbers: set[int], count: int, data: st.DataObject) -> None:
+    present = [ProcessorId(str(number)) for number in sorted(numbers)]
+    away = data.draw(st.sets(st.sampled_from(present), max_size=len(present) - 1))
+    found = scaled(present, count, away)
+    assert len(set(found)) == count
+    assert set(found) - away
+    assert set(found) <= set(present) if count <= len(present) else set(found) >= set(present)
 
 
 def test_tasks_go_round_robin_in_the_order_of_their_names_at_first() -> None:
