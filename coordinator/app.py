@@ -25,6 +25,7 @@ from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.fleet.registration import Registrations
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.health import Health
 from coordinator.jobmodels.cache import JobModels
@@ -38,6 +39,7 @@ from coordinator.metrics import new_registry
 from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
+from coordinator.runs.regrouping import Regrouping
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.trim import TrimStreams
@@ -140,9 +142,10 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     systems = stream_systems(settings)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
+    reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
-    snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage)
+    snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
     collection = Collection(
@@ -154,7 +157,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
     operations = Operations(clock, lambda: uuid4().hex)
-    drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id)
+    drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id, reports)
     drain_watch = DrainDeadlines(store, drains, clock)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
     deployments = Deployments(store, systems, models, notices, clock, new_run_id, groupers, blob_stores, stage_metrics)
@@ -169,7 +172,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             FlushLastSeen(store, leases, clock),
             KeepClaim(store, usurped),
             drain_watch,
-            TrimStreams(store, systems, clock, keep=timedelta(seconds=settings.log_retention_seconds)),
+            TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
             lag,
             OpenBlobStores(blob_stores),
             clean_up,
@@ -190,7 +193,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     parts = Parts(
         deployments=deployments,
         runs=runs,
-        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, stage_metrics, task_waiters),
+        tasks=Tasks(store, leases, clock, models.decoded, new_lineage, stage_metrics, reports, blob_stores, regrouping, task_waiters),
         registrations=Registrations(store, leases, notices, clock, crash_loop, task_waiters),
         alignment=AlignmentCoordinator(store, systems, clock, models.decoded),
         watermarks=watermarks,
@@ -208,6 +211,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_jobs, lag),
                     partial(metrics.of_versions, lag),
                     partial(metrics.of_watermarks, watermarks, lag),
+                    partial(metrics.of_reports, reports, lag),
                     partial(metrics.of_streams, partition_watch, clock),
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),

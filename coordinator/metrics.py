@@ -16,6 +16,7 @@ from coordinator.chores import ChoreScheduler
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
@@ -30,6 +31,7 @@ from sluice.core.drain import Mode, Phase, Step
 from sluice.core.expansion import Verdict
 from sluice.core.ids import StageName
 from sluice.core.lifecycle import RunState
+from sluice.core.ownership import FALSE
 from sluice.metrics import with_old_names
 
 Source = Callable[[], Iterable[Metric]]
@@ -92,6 +94,27 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
         for stage, count in sorted(job.failing.items()):
             failing.add_metric([job.job, stage], count)
     yield from (state, slots, containers, held, unheld, behind, failing)
+
+
+def of_reports(reports: ReportChecks, lag: LagMonitor) -> Iterable[Metric]:
+    refused = CounterMetricFamily(
+        "sluice_reports_refused",
+        "Reports of tasks' owners that cannot be true and were rejected, by reason.",
+        labels=["sluice_job", "reason"],
+    )
+    none = {(job.job, reason): 0 for job in lag.jobs for reason in FALSE}  # so that the first one is an increase
+    for (name, reason), count in sorted({**none, **reports.refused}.items()):
+        refused.add_metric([name, reason], count)
+    yield refused
+    unconfirmed = GaugeMetricFamily(
+        "sluice_job_offsets_unconfirmed",
+        "Reported offsets beyond the ends of their partitions. They trim nothing until an end confirms them.",
+        labels=["sluice_job"],
+    )
+    for job in lag.jobs:
+        if not job.state.ended:
+            unconfirmed.add_metric([job.job], job.unconfirmed)
+    yield unconfirmed
 
 
 def of_chores(maintenance: ChoreScheduler) -> Iterable[Metric]:

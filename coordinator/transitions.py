@@ -8,17 +8,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from uuid import NAMESPACE_OID, uuid5
 
 from coordinator.store.cleanup import CleanupKind, CleanupRow
 from coordinator.store.drains import DrainRow, DrainStageRow
-from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
+from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow, TaskOwnershipRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, WriteTransaction
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
 from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
-from sluice.core.ids import ExecutionContainerId, Generation, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
 from sluice.core.model import JobModel
@@ -251,6 +252,9 @@ async def _roll_back(tx: WriteTransaction, drain: DrainRow) -> int:
             continue
         if stage.pinned is not None:
             await tx.fleet.put_stage_state(replace(store, head=stage.pinned, chosen=True))
+        elif stage.began_empty and store.starts:
+            lineage = Lineage(str(uuid5(NAMESPACE_OID, f"{drain.drain_id} {store.lineage}")))
+            await tx.fleet.put_stage_state(StageStateRow(store.job, store.task, store.stage, lineage, starts=store.starts))
         elif stage.began_empty:
             await tx.fleet.drop_stage_states(store.job, store.task, store.stage)
         else:

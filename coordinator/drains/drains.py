@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from coordinator.blobpool import BlobStores
 from coordinator.drains.inspect import FlushCheck, check_flush
 from coordinator.fleet.notices import Notices
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerRow, TaskOwnershipRow
@@ -59,6 +60,7 @@ from sluice.core.errors import (
 from sluice.core.ids import Generation, JobName, RunId, Ssp, StageKey, StageName, StreamId, TaskName
 from sluice.core.lifecycle import RunState, moved
 from sluice.core.model import JobModel
+from sluice.core.ownership import Committed
 from sluice.core.snapshot import CommitId
 from sluice.streams.port import StreamSystem
 
@@ -141,6 +143,7 @@ class Drains:
         clock: Clock,
         model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
         new_id: Callable[[], DrainId],
+        reports: ReportChecks,
     ) -> None:
         self._store = store
         self._systems = systems
@@ -150,6 +153,7 @@ class Drains:
         self._clock = clock
         self._model_of = model_of
         self._new_id = new_id
+        self._reports = reports
         self._final_ends: dict[DrainId, Mapping[Ssp, int]] = {}
 
     # --- the request -----------------------------------------------------------------------------------------------
@@ -259,8 +263,8 @@ class Drains:
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StepReport) -> StepOutcome:
         """Record a step of a stage of a task. A step that was reported before, or that comes after the drain has ended, changes nothing.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, CheckpointNeeded, UnknownSnapshot, and for the last
-        step StreamUnavailable, after which the container tries again.
+        Raises UnknownRun, UnknownTask, LeaseLost, ForeignDrain, DrainTooEarly, FalseReport, CheckpointNeeded, UnknownSnapshot, and for the
+        last step StreamUnavailable, after which the container tries again.
         """
         ends = await self._ends_of(report.drain_id) if report.step is Step.COMMITTED else None
         async with self._store.begin() as tx:
@@ -270,10 +274,14 @@ class Drains:
             if drain is None or drain.run_id != run_id:
                 raise ForeignDrain(f"run {run_id} is not under drain {report.drain_id}: read the run again")
             row = await tx.drains.stage(drain.drain_id, task, stage)
+            known = await tx.fleet.stage_state(StageKey(run.job, task, stage))
             if row is None:
                 raise UnknownTask(f"the model that drain {drain.drain_id} pinned has no stage {stage!r} of task {task!r}")
             if not counts(drain.phase, row.step, report.step):
                 return StepOutcome(drain.phase, None, drain.catch_up)
+            if known is not None:
+                committed = Committed(report.generation, known.lineage, report.batch, report.offsets)
+                await self._reports.check(tx, run, task, stage, committed, known, only_own=True)
             now = self._clock.now()
             row = await self._with_step(tx, run, row, report, now)
             await tx.drains.put_stages([row])
@@ -374,11 +382,15 @@ class Drains:
                 await tx.fleet.put_stage_state(kept)
 
     async def _positions(self, tx: ReadTransaction, run: RunRow, drain: DrainRow) -> Sequence[Mapping[Ssp, int]]:
-        """The offsets of each stage of each task: those that it reported, else those at which the run started."""
-        starts = await tx.runs.start_offsets(run.run_id)
+        """The offsets of each stage of each task: those that it reported in the drain, else before, else those where it began."""
+        run_starts = await tx.runs.start_offsets(run.run_id)
+        before = {(row.task, row.stage): row.position for row in await tx.fleet.stage_states(run.job)}
         reported = {(row.task, row.stage): row.offsets for row in await tx.drains.stages(drain.drain_id)}
-        reads = stages_of(run, await self._model_of(tx, run))
-        return [{ssp: reported.get((each.task, each.stage), {}).get(ssp, starts[ssp]) for ssp in each.ssps} for each in reads]
+        found = []
+        for each in stages_of(run, await self._model_of(tx, run)):
+            at = {**before.get((each.task, each.stage), {}), **reported.get((each.task, each.stage), {})}
+            found.append({ssp: at.get(ssp, run_starts[ssp]) for ssp in each.ssps})
+        return found
 
     async def _ends_of(self, drain_id: DrainId) -> Mapping[Ssp, int] | None:
         """The ends of the intermediate streams, looked up once: when the drain is COMMITTING, all stages have flushed and none writes. None

@@ -124,7 +124,7 @@ class AlignmentCoordinator:
         reads = run.spec.reads(stage)
         tasks = (await self._model_of(tx, run)).tasks
         starts = await tx.runs.start_offsets(run.run_id)
-        committed = {row.task: row.offsets for row in await tx.fleet.stage_states(run.job) if row.stage == stage}
+        committed = {row.task: row.position for row in await tx.fleet.stage_states(run.job) if row.stage == stage}
         owners = {
             row.task: row.owner.generation for row in await tx.fleet.owners(run.job) if row.run_id == run.run_id and not row.owner.released
         }

@@ -10,9 +10,9 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from coordinator.fleet.stage_metrics import StageMetrics
+from coordinator.fleet.stage_metrics import StageMetrics, Stages
 from coordinator.store.fleet import Tally
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import ReadTransaction, Store
@@ -36,7 +36,8 @@ Lag = Mapping[tuple[TaskName, StageName], int]
 class JobStatus:
     """A job, by its current run; of a run that has ended only `job` and `state` are set. `slots`: its containers. `unowned`: how many tasks
     have no owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: slots without tasks since a
-    fail-over. `failing`: by stage, in how many tasks it fails."""
+    fail-over. `failing`: by stage, in how many tasks it fails. `unconfirmed`: how many offsets were reported that are beyond the ends of
+    their partitions."""
 
     job: JobName
     state: RunState
@@ -47,6 +48,7 @@ class JobStatus:
     version: int = 0
     reassigned_slots: int = 0
     failing: Mapping[StageName, int] = field(default_factory=dict)
+    unconfirmed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class LagMonitor:
         self._model_of = model_of
         self._positions: dict[RunId, _Positions] = {}
         self._jobs: Sequence[JobStatus] = ()
+        self._ends: Mapping[StreamId, Offsets] = {}
+        self._looked_at: datetime | None = None
         self._lag: Mapping[RunId, Lag] = {}
         self._made_at: Instant | None = None
 
@@ -108,6 +112,14 @@ class LagMonitor:
         """Without stages that read a stream whose end is unknown."""
         return self._lag.get(run_id, {}) if self._fresh else {}
 
+    def ends_after(self, moment: datetime | None) -> Mapping[StreamId, Offsets]:
+        """The ends of streams that were looked up last, if that was after this moment."""
+        return self._ends if moment is not None and self._looked_at is not None and self._looked_at > moment else {}
+
+    def forget(self, run_id: RunId) -> None:
+        """The stored offsets of the run have changed without reports."""
+        self._positions.pop(run_id, None)
+
     # --- the chore -------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> Mapping[str, int]:
@@ -118,8 +130,12 @@ class LagMonitor:
             tallies = {run_id: await tx.fleet.tally(run_id, run.job) for run_id, run in runs.items()}
             await self._find_positions(tx, runs, models)
         self._stage_metrics.keep_only(runs.keys())
-        ends = await self._ends({stream for each in self._positions.values() for stream in each.streams})
-        lag = {run_id: await self._lag_of(run_id, ends) for run_id in runs}
+        reports = {run_id: dict(self._stage_metrics.of_run(run_id)) for run_id in runs}
+        looked_at = self._clock.now()
+        ends = await self._look_up_ends({stream for each in self._positions.values() for stream in each.streams})
+        self._ends, self._looked_at = ends, looked_at
+        found = {run_id: await self._lag_of(run_id, reports[run_id], ends) for run_id in runs}
+        lag = {run_id: each for run_id, (each, _) in found.items()}
 
         def status(job: JobRow) -> JobStatus:
             run = runs.get(job.current_run)
@@ -131,15 +147,16 @@ class LagMonitor:
             failures = self._stage_metrics.failures_of(run.run_id)
             failing = Counter(stage for (_, stage), failure in failures.items() if not failure.over)
             return JobStatus(
-                job.job,
-                job.state,
-                slots,
-                max(0, unowned),
-                tally,
-                _by_stage(lag[run.run_id]),
-                run.model_version,
+                job=job.job,
+                state=job.state,
+                slots=slots,
+                unowned=max(0, unowned),
+                tally=tally,
+                lag=_by_stage(lag[run.run_id]),
+                version=run.model_version,
                 reassigned_slots=away,
                 failing={stage: failing[stage] for stage in run.spec.stage_names},
+                unconfirmed=found[run.run_id][1],
             )
 
         self._jobs, self._lag, self._made_at = [status(job) for job in jobs], lag, self._clock.elapsed()
@@ -153,7 +170,7 @@ class LagMonitor:
                 known[run_id] = await _positions(tx, run, models[run_id], alone=of_job[run.job] == 1)
         self._positions = known
 
-    async def _ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
+    async def _look_up_ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
         """The ends of the streams, without those whose system does not answer."""
         known = [stream for stream in streams if stream.system in self._systems]
         found = await asyncio.gather(*(self._systems[each.system].latest(each.stream) for each in known), return_exceptions=True)
@@ -162,28 +179,34 @@ class LagMonitor:
                 raise each
         return {stream: ends for stream, ends in zip(known, found, strict=True) if not isinstance(ends, BaseException)}
 
-    async def _lag_of(self, run_id: RunId, ends: Mapping[StreamId, Offsets]) -> Lag:
-        reports = self._stage_metrics.of_run(run_id)
+    async def _lag_of(self, run_id: RunId, reports: Stages, ends: Mapping[StreamId, Offsets]) -> tuple[Lag, int]:
+        """The lag by the reports, which were made before the ends were looked up, and the number of offsets beyond the ends."""
         found: dict[tuple[TaskName, StageName], int] = {}
+        beyond = 0
         for number, reading in enumerate(self._positions[run_id].readings, 1):
             reported = reports.get(reading.of)
-            left = _left(ends, reading.starts, reading.stored if reported is None else reported.offsets)
+            at = reading.stored if reported is None else reported.offsets
+            left = _left(ends, reading.starts, at)
             if left is not None:
-                found[reading.of] = left
+                found[reading.of] = left[0]
+                beyond += left[1]
             if number % PER_TURN == 0:
                 await asyncio.sleep(0)
-        return found
+        return found, beyond
 
 
-def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> int | None:
-    """How many records are between these offsets and the ends; None if one of the ends is unknown."""
-    left = 0
+def _left(ends: Mapping[StreamId, Offsets], starts: Sequence[tuple[StreamId, Ssp, int]], at: Mapping[Ssp, int]) -> tuple[int, int] | None:
+    """How many records are between these offsets and the ends, and how many of the offsets are beyond the ends; None if one of the ends is
+    unknown."""
+    left = beyond = 0
     for stream_id, ssp, start in starts:
         end = ends.get(stream_id)
         if end is None:
             return None
-        left += max(0, end.get(ssp.partition, 0) - at.get(ssp, start))
-    return left
+        ahead = at.get(ssp, start) - end.get(ssp.partition, 0)
+        left -= min(0, ahead)
+        beyond += ahead > 0
+    return left, beyond
 
 
 def _by_stage(lag: Lag) -> Mapping[StageName, int]:
@@ -194,13 +217,15 @@ def _by_stage(lag: Lag) -> Mapping[StageName, int]:
 
 
 async def _positions(tx: ReadTransaction, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
-    stored = {(row.task, row.stage): dict(row.offsets) for row in await tx.fleet.stage_states(run.job)}
+    rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
     starts = await tx.runs.start_offsets(run.run_id)
     readings = []
     for number, task in enumerate(model.tasks.values(), 1):
         for stage, ssps in run.spec.by_stage(task.ssps).items():
-            found = [(ssp.stream_id, ssp, starts.get(ssp, 0)) for ssp in ssps]
-            readings.append(_Reading((task.name, stage), found, stored.get((task.name, stage), {})))
+            row = rows.get((task.name, stage))
+            begins = {**starts, **row.starts} if row and row.starts else starts
+            found = [(ssp.stream_id, ssp, begins.get(ssp, 0)) for ssp in ssps]
+            readings.append(_Reading((task.name, stage), found, dict(row.offsets) if row else {}))
         if number % PER_TURN == 0:
             await asyncio.sleep(0)
     return _Positions(model, alone, frozenset(each.id for each in run.spec.streams_read), readings)

@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from coordinator.blobpool import BlobStores
 from coordinator.drains.kept import kept_operators
 from coordinator.fleet import notices
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import TaskWaiters
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageFailure, StageMetrics, StageReport
+from coordinator.runs.regrouping import Regrouping
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerState, StageStateRow, TaskOwnershipRow
 from coordinator.store.runs import RunRow
@@ -23,7 +26,7 @@ from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, Tas
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, TaskModel
-from sluice.core.ownership import TaskOwner, Wait, acquire
+from sluice.core.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Tasks:
         model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
         new_lineage: Callable[[], Lineage],
         stage_metrics: StageMetrics,
+        reports: ReportChecks,
+        blob_stores: BlobStores,
+        regrouping: Regrouping,
         task_waiters: TaskWaiters | None = None,
     ) -> None:
         self._store = store
@@ -65,6 +71,9 @@ class Tasks:
         self._model_of = model_of
         self._new_lineage = new_lineage
         self._stage_metrics = stage_metrics
+        self._reports = reports
+        self._regrouping = regrouping
+        self._blob_stores = blob_stores
         self._task_waiters = task_waiters or TaskWaiters()
 
     async def acquire(
@@ -94,6 +103,9 @@ class Tasks:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
             task_model = await self._check(tx, run, model, task, execution_id, epoch)
+            others = await self._regrouping.settle(tx, run, model)
+            if others is not None:
+                return others
             row = await tx.fleet.owner(run.job, task)
             former_free_at = self._leases.free_at(row.owner.holder) if row else None
             decision = acquire(row.owner if row else None, execution_id, former_free_at, self._clock.elapsed())
@@ -102,11 +114,15 @@ class Tasks:
             hold = TaskOwner(decision.generation, execution_id, released=False)
             await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
+            if row is not None and row.owner != hold:
+                await self._leave_checkpoint(tx, run, task, row.owner.holder, execution_id)
             stages = await self._starts(tx, run, task_model)
             await _check_compares(tx, execution_id, stages)
             if drain is not None:
                 stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
-            return Acquired(decision.generation, stages, drain)
+            acquired = Acquired(decision.generation, stages, drain)
+        self._regrouping.settled(run)
+        return acquired
 
     async def _check(
         self, tx: ReadTransaction, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
@@ -125,29 +141,47 @@ class Tasks:
         return found[1]
 
     async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
-        """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage."""
+        """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage. Without state
+        the partitions that it begins are noted: another task may read on from there before this one has reported."""
         known = {row.stage: row for row in await tx.fleet.stage_states(run.job, task.name)}
-        starts = await tx.runs.start_offsets(run.run_id)
+        run_starts = await tx.runs.start_offsets(run.run_id)
         kept = await kept_operators(tx, run.job, list(known.values()))
         found = []
         for name, ssps in run.spec.by_stage(task.ssps).items():
-            if name not in known:
-                known[name] = StageStateRow(run.job, task.name, name, self._new_lineage())
-                await tx.fleet.put_stage_state(known[name])
+            before = known.get(name)
+            row = before or StageStateRow(run.job, task.name, name, self._new_lineage())
+            starts = {ssp: row.starts.get(ssp, run_starts[ssp]) for ssp in sorted(ssps)}
+            if not run.spec.stateful and not ssps <= row.position.keys():
+                row = row.beginning(starts)
+            if row != before:
+                await tx.fleet.put_stage_state(row)
+            known[name] = row
             head = known[name].head
             snapshot = None if head is None else await tx.snapshots.get(StageKey(run.job, task.name, name), head)
             if snapshot is None and head is not None:
                 raise Bug(f"stage {name} of task {task.name} of job {run.job} continues from snapshot {head}, which does not exist")
-            offsets = {ssp: starts[ssp] for ssp in sorted(ssps)}
-            found.append(StageStart(known[name], offsets, snapshot, kept_operators=kept.get(name)))
+            found.append(StageStart(known[name], starts, snapshot, kept_operators=kept.get(name)))
         return found
+
+    async def _leave_checkpoint(
+        self, tx: WriteTransaction, run: RunRow, task: TaskName, former: ExecutionContainerId, holder: ExecutionContainerId
+    ) -> None:
+        """A task without state that comes from another slot, and is not backed up, leaves its checkpoint on the disk there. It begins a new
+        lineage where it has reported last; what it had committed after that is read again."""
+        if run.spec.stateful or self._blob_stores.backup(run.backup).to:
+            return
+        slots = [each.processor_id for each in (await tx.fleet.container(former), await tx.fleet.container(holder)) if each is not None]
+        if len(set(slots)) < 2:
+            return
+        for row in await tx.fleet.stage_states(run.job, task):
+            await tx.fleet.put_stage_state(StageStateRow(run.job, task, row.stage, self._new_lineage(), starts=row.position))
 
     async def progress(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Record the last committed batch of a stage, and its metrics. An older batch, or one of an abandoned lineage, is ignored. The same
         batch again, as an idle stage reports it, updates the metrics without a write to the database.
-        Raises UnknownRun, UnknownTask, LeaseLost."""
+        Raises UnknownRun, UnknownTask, LeaseLost, FalseReport."""
         known = self._stage_metrics.latest(run_id, task, stage)
-        if known is not None and report.repeats(known):
+        if known is not None and report.repeats(known) and report.offsets.keys() <= known.offsets.keys():
             async with self._store.read() as tx:
                 await check_owner(tx, await get_run(tx, run_id), task, report.generation)
             self._stage_metrics.report(run_id, task, stage, replace(known, metrics=report.metrics))
@@ -163,11 +197,14 @@ class Tasks:
             run = await get_run(tx, run_id)
             await check_owner(tx, run, task, report.generation)
             row = next((row for row in await tx.fleet.stage_states(run.job, task) if row.stage == stage), None)
+            reported = Committed(report.generation, report.lineage, report.batch, report.offsets)
+            await self._reports.check(tx, run, task, stage, reported, row)
             if row is None or row.lineage != report.lineage or (row.batch_id is not None and row.batch_id > report.batch):
                 return None
             if row.batch_id != report.batch:
-                row = replace(row, batch_id=report.batch, offsets=dict(report.offsets), generation=report.generation)
-                await tx.fleet.put_stage_state(replace(row, reported_at=self._clock.now()))
+                offsets = updated_offsets(row.committed, reported)
+                row = replace(row, batch_id=report.batch, offsets=offsets, generation=report.generation, reported_at=self._clock.now())
+                await tx.fleet.put_stage_state(row)
             return row
 
     async def failed(

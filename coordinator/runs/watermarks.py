@@ -368,7 +368,7 @@ class WatermarkCoordinator:
         for task in model.tasks.values():
             for stage, ssps in run.spec.by_stage(task.ssps).items():
                 row = rows.get((task.name, stage))
-                read = {} if row is None else row.offsets
+                read = {} if row is None else row.position
                 positions[task.name, stage] = {ssp: read.get(ssp, starts.get(ssp, 0)) for ssp in ssps}
         started = {key: row.generation for key, row in rows.items() if row.batch_id is not None}
         return _View(run, owners, positions, started, began)

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
@@ -17,6 +18,7 @@ from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.ownership import Committed
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
 
 log = logging.getLogger(__name__)
@@ -43,8 +45,17 @@ class Reported:
 class Snapshots:
     """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported."""
 
-    def __init__(self, store: Store, blob_stores: BlobStores, notices: Notices, clock: Clock, new_lineage: Callable[[], Lineage]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        blob_stores: BlobStores,
+        notices: Notices,
+        clock: Clock,
+        new_lineage: Callable[[], Lineage],
+        checks: ReportChecks,
+    ) -> None:
         self._store = store
+        self._checks = checks
         self._blob_stores = blob_stores
         self._notices = notices
         self._clock = clock
@@ -64,8 +75,8 @@ class Snapshots:
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: Reported) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, BlobStoreUnusable and BadName for names in the markers, and SnapshotConflict if it does
-        not follow the newest one.
+        Raises UnknownRun, UnknownTask, LeaseLost, FalseReport, BlobStoreUnusable and BadName for names in the markers, and
+        SnapshotConflict if it does not follow the newest one.
         """
         self._blob_stores.blob_stores_of(list(report.markers), ())
         async with self._store.begin() as tx:
@@ -77,6 +88,9 @@ class Snapshots:
             known = await tx.snapshots.get(key, report.checkpoint)
             if known is not None:
                 return _the_same(known, report)
+            reported = Committed(report.generation, report.lineage, report.batch, report.offsets)
+            reported = await self._checks.check(tx, run, task, stage, reported, row, only_own=True)
+            report = replace(report, offsets=reported.offsets)
             await _check_order(tx, key, row, report)
             now = self._clock.now()
             made = _snapshot(key, await tx.snapshots.last_seq(run.job) + 1, run_id, report, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -25,7 +25,7 @@ from sluice.core.ids import (
     StageName,
     TaskName,
 )
-from sluice.core.ownership import TaskOwner
+from sluice.core.ownership import Committed, TaskOwner
 from sluice.core.snapshot import CommitId
 
 
@@ -76,7 +76,8 @@ class StageStateRow:
     """The state of a stage of a task: the lineage of its checkpoint directory, and the last batch reported (None before the first).
 
     `head` is the snapshot that the next one follows and that a restore starts from: the newest reported, or one that an operator chose
-    (`chosen`, until a new lineage begins with it). `former` is the lineage before this one."""
+    (`chosen`, until a new lineage begins with it). `former` is the lineage before this one. `starts`: where this lineage begins partitions,
+    if that is not where the run does: after what another task has read (`sluice.core.ownership.regrouped`)."""
 
     job: JobName
     task: TaskName
@@ -89,10 +90,27 @@ class StageStateRow:
     head: CommitId | None = None
     chosen: bool = False
     former: Lineage | None = None
+    starts: Mapping[Ssp, int] = field(default_factory=dict)
 
     @property
     def key(self) -> StageKey:
         return StageKey(self.job, self.task, self.stage)
+
+    def beginning(self, starts: Mapping[Ssp, int]) -> StageStateRow:
+        """The same, and further partitions begin there."""
+        return replace(self, starts={**self.starts, **starts})
+
+    @property
+    def position(self) -> Mapping[Ssp, int]:
+        """The next offset of each partition, as far as the stage has begun it."""
+        return {**self.starts, **self.offsets}
+
+    @property
+    def committed(self) -> Committed | None:
+        """The last report; None before the first."""
+        if self.generation is None:
+            return None
+        return Committed(self.generation, self.lineage, self.batch_id, self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +248,8 @@ def ownership_row(found: Row[Any]) -> TaskOwnershipRow:
 
 def stage_state_columns(row: StageStateRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
-    return columns | {"offsets": offset_list(row.offsets)}
+    return columns | {"offsets": offset_list(row.offsets), "starts": offset_list(row.starts)}
 
 
 def stage_state_row(found: Row[Any]) -> StageStateRow:
-    return StageStateRow(**{**found._asdict(), "offsets": offsets_of(found.offsets)})
+    return StageStateRow(**{**found._asdict(), "offsets": offsets_of(found.offsets), "starts": offsets_of(found.starts)})

@@ -198,6 +198,7 @@ stores = Table(
     Column("head", String(64)),
     Column("chosen", Boolean, nullable=False, server_default=text("false")),
     Column("former", String(100)),
+    Column("starts", JSON, nullable=False, server_default=text("'[]'")),
 )
 
 BYTEWISE = String(1000).with_variant(String(1000, collation="C"), "postgresql")

@@ -263,6 +263,15 @@ class CatalogNotEmpty(ClientError):
     slug = "registry-not-empty"
 
 
+class FalseReport(ClientError):
+    """A report says what cannot be true."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{detail}: nothing was recorded; read the run and acquire the task again")
+        self.reason = reason
+        """One of `sluice.core.ownership.FALSE`."""
+
+
 class SnapshotConflict(Conflict):
     """The snapshot does not follow the newest one of its store."""
 

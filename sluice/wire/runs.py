@@ -316,8 +316,9 @@ class RunDetail(RunReply):
     State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it. `garbageGraceSeconds`: how long a
     blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job that failed after a flush began;
     readers of intermediate streams skip what they wrote. `failedOverSlots`: slots whose tasks a fail-over has reassigned.
-    `crashLoopBackoff`: slots that may not register yet. `slots`: the processor ids of the run's slots. `watermarks`: one entry for each intermediate stream whose writers have reported
-    since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
+    `crashLoopBackoff`: slots that may not register yet. `slots`: the processor ids of the run's slots. `watermarks`: one entry for each
+    intermediate stream whose writers have reported since the coordinator started. `missingEventTimes`: a sentence for each stage whose
+    progress in event time is not known, and what to do.
     """
 
     server_time: datetime | None = None

@@ -20,10 +20,12 @@ from coordinator.drains.drains import DrainRequest, Drains, StepReport
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
 from coordinator.fleet.registration import Registration, Registrations
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.groupers import Groupers
 from coordinator.runs.deploy import Deployments
+from coordinator.runs.regrouping import Regrouping
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.store.drains import DrainRow
@@ -68,8 +70,10 @@ class World:
         self.deployments = Deployments(self.store, systems, models, notices, self.clock, self._run_id, names, blob_stores)
         self.runs = Runs(self.store, models, notices, self.clock)
         self.registrations = Registrations(self.store, self.leases, notices, self.clock)
-        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures)
-        self.drains = Drains(self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self._drain_id)
+        reports = ReportChecks(models.decoded, lambda _: {})
+        regrouping = Regrouping(self.leases, self.clock, self._lineage, lambda _: None)
+        self.tasks = Tasks(self.store, self.leases, self.clock, models.decoded, self._lineage, measures, reports, blob_stores, regrouping)
+        self.drains = Drains(self.store, systems, blob_stores, measures, notices, self.clock, models.decoded, self._drain_id, reports)
         self.watch = DrainDeadlines(self.store, self.drains, self.clock)
 
     def _run_id(self, job: JobName, _: object) -> RunId:

@@ -14,20 +14,23 @@ from typing import Any
 from containers.agent.lifecycle import EXIT_OK
 from coordinator.blobpool import Backup, BlobStores
 from coordinator.fleet.notices import Notices
+from coordinator.fleet.report_checks import ReportChecks
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.reports import Marked, Reported, Snapshots
 from coordinator.store.fleet import StageStateRow
+from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow
-from coordinator.store.sql import Store
+from coordinator.store.sql import ReadTransaction, Store
 from sluice import Job
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
-from sluice.core.ids import Generation, Lineage, RunId, StageKey, StageName, TaskName
+from sluice.core.ids import Generation, Lineage, ProcessorId, RunId, StageKey, StageName, TaskName
 from sluice.core.indexjson import decoded, encoded
 from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, job_model
 from sluice.core.retention import Retention
 from sluice.core.snapshot import (
     BlobId,
@@ -59,6 +62,15 @@ GRACE = timedelta(hours=24)
 ABOUT = About(Purpose.DATA)
 
 Files = Mapping[str, bytes]
+
+MODEL = job_model({}, {TASK: frozenset({SSP})}, {TASK: ProcessorId("0")}, {})
+
+
+async def _model(_tx: ReadTransaction, _run: RunRow) -> JobModel:
+    return MODEL
+
+
+CHECKS = ReportChecks(_model, lambda _: {})
 
 
 @dataclass(slots=True)
@@ -104,7 +116,7 @@ class World:
         stores = BlobStores({"local": "file:///not-opened"}, lambda name, url: blobs, Backup((LOCAL,), (LOCAL,)), greet)
         self.blobs = blobs
         self.blob_stores = stores
-        self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"))
+        self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"), CHECKS)
         self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL)
         self.collection = Collection(
             self.store, stores, self.clock, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause

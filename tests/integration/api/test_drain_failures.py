@@ -87,6 +87,18 @@ async def test_a_run_that_is_backed_up_stops_and_ends_with_durable_checkpoints_o
     assert (await run.told())["remaining"] == 2
 
 
+async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain(caller: Caller) -> None:
+    run = await running(caller)
+    lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
+    assert (await caller.progress(run.run_id, 1, lineage, 7, [("flights", 0, 70)])).status_code == 204
+    await run.asked()
+    for changes in ({"offsets": offsets_json({("flights", 0): 69})}, {"batchId": 2**53 + 1}):
+        assert problem_slug(await run.step("stopped", **changes)) == (422, "false-report")
+    assert (await run.told())["phase"] == "STOPPING"
+    assert await run.phase_after("stopped") == "STOPPING"
+    assert await run.phase_after("stopped", 1) == "FLUSHING"
+
+
 async def test_a_stage_without_any_batch_needs_no_checkpoint(caller: Caller) -> None:
     run, _ = await saved(caller)
     await run.asked()

@@ -58,6 +58,16 @@ async def test_a_snapshot_with_an_older_batch_than_the_newest_is_refused(caller:
     assert problem_slug(await report(caller, run_id, report_body(1, lineage, 2))) == (409, "snapshot-conflict")
 
 
+@pytest.mark.parametrize(("batch", "offset"), [(15, 120), (25, 90), (2**53 + 1, 120)])
+async def test_a_snapshot_whose_offsets_or_batch_cannot_be_true_is_refused(caller: Caller, batch: int, offset: int) -> None:
+    run_id, lineage = await held(caller)
+    assert (await caller.progress(run_id, 1, lineage, 20, [("flights", 0, 100)])).status_code == 204
+    body = report_body(1, lineage, batchId=batch)
+    body["offsets"][0]["offset"] = offset
+    assert problem_slug(await report(caller, run_id, body)) == (422, "false-report")
+    assert (await caller.acquired(run_id, "c1"))["stages"][0]["snapshot"] is None
+
+
 async def test_the_older_of_two_holders_reports_nothing_any_more(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     await report(caller, run_id, report_body(1, lineage))

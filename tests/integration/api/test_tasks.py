@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.fleet.expiry import ExpireLeases
 from sluice.core.ids import JobName, TaskName
-from tests.support.api import Caller, chained_body, problem_slug, run_body
+from tests.support.api import Caller, appended, chained_body, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
 
@@ -117,8 +117,63 @@ async def test_progress_is_kept_once_and_an_older_batch_changes_nothing(caller: 
     for batch, offset in ((4, 40), (4, 99), (3, 30)):
         assert (await caller.progress(run_id, 1, lineage, batch, [("flights", 0, offset)])).status_code == 204
     assert await committed(caller, run_id) == (4, [40])
-    await caller.progress(run_id, 1, lineage, 5, [("flights", 0, 2**62)])
-    assert await committed(caller, run_id) == (5, [2**62])
+    await caller.progress(run_id, 1, lineage, 2**53, [("flights", 0, 2**62)])
+    assert await committed(caller, run_id) == (2**53, [2**62])
+
+
+@pytest.mark.parametrize(
+    ("batch", "offsets", "reason"),
+    [
+        (5, [("flights", 1, 40)], "foreign-partition"),
+        (5, [("flights", 0, 50), ("delays", 0, 1)], "foreign-partition"),
+        (5, [("flights", 0, 39)], "offset-backwards"),
+        (2**53 + 1, [("flights", 0, 41)], "batch-too-large"),
+        (2**62, [], "batch-too-large"),
+        (4, [("flights", 1, 40)], "foreign-partition"),
+    ],
+)
+async def test_progress_that_cannot_be_true_is_refused_counted_and_changes_nothing(
+    caller: Caller, run_id: str, batch: int, offsets: list[tuple[str, int, int]], reason: str
+) -> None:
+    lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
+    await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 40)])
+    assert problem_slug(await caller.progress(run_id, 1, lineage, batch, offsets)) == (422, "false-report")
+    assert await committed(caller, run_id) == (4, [40])
+    metrics = (await caller.http.get("/metrics")).text
+    assert f'sluice_reports_refused_total{{reason="{reason}",sluice_job="flight-delays"}} 1.0' in metrics
+    assert (await caller.progress(run_id, 1, lineage, 5, [("flights", 0, 41)])).status_code == 204
+
+
+async def test_a_partition_that_a_report_leaves_out_keeps_its_offset(caller: Caller, run_id: str) -> None:
+    lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
+    await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 40)])
+    await caller.progress(run_id, 1, lineage, 5)
+    assert await committed(caller, run_id) == (5, [40])
+
+
+async def test_the_next_holder_may_go_on_from_an_older_snapshot(caller: Caller, run_id: str) -> None:
+    lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
+    await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 40)])
+    await caller.release(run_id, 1)
+    assert (await caller.acquired(run_id, "c1"))["generation"] == 2
+    assert (await caller.progress(run_id, 2, lineage, 5, [("flights", 0, 30)])).status_code == 204
+    assert await committed(caller, run_id) == (5, [30])
+
+
+async def test_what_was_reported_beyond_the_end_of_a_partition_keeps_no_later_report_from_being_taken(
+    caller: Caller, clock: FakeClock, run_id: str
+) -> None:
+    appended(caller, "flights", partition=0, records=50)
+    lineage = (await caller.acquired(run_id, "c1"))["stages"][0]["lineage"]
+    assert (await caller.progress(run_id, 1, lineage, 4, [("flights", 0, 60)])).status_code == 204
+    assert problem_slug(await caller.progress(run_id, 1, lineage, 5, [("flights", 0, 45)])) == (422, "false-report")
+    clock.advance(1)
+    await caller.coordinator.api.state.parts.lag.run_once()
+    assert 'sluice_job_offsets_unconfirmed{sluice_job="flight-delays"} 1.0' in (await caller.http.get("/metrics")).text
+    assert (await caller.progress(run_id, 1, lineage, 5, [("flights", 0, 45)])).status_code == 204
+    clock.advance(1)
+    await caller.coordinator.api.state.parts.lag.run_once()
+    assert 'sluice_job_offsets_unconfirmed{sluice_job="flight-delays"} 0.0' in (await caller.http.get("/metrics")).text
 
 
 async def test_progress_of_a_history_that_was_given_up_changes_nothing(caller: Caller, run_id: str) -> None:

@@ -21,7 +21,7 @@ from tests.support.fakes import FakeClock
 
 def trimming(caller: Caller, clock: FakeClock, keep: float = 60) -> TrimStreams:
     parts = caller.coordinator.api.state.parts
-    return TrimStreams(parts.health.store, parts.systems, clock, timedelta(seconds=keep))
+    return TrimStreams(parts.health.store, parts.systems, clock, timedelta(seconds=keep), parts.models.decoded)
 
 
 def fill(caller: Caller, clock: FakeClock, stream: str, records: int) -> None:
@@ -71,6 +71,16 @@ async def test_a_stage_that_has_not_reported_holds_its_partitions(caller: Caller
     await deployed(caller, clock, chained_body(2))
     clock.advance(3600)
     assert await trimming(caller, clock).run_once() == {}
+
+
+async def test_a_report_beyond_the_end_trims_nothing_until_an_end_confirms_it(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    await report(caller, run_id, {"hourly": ("by-carrier", 12)})
+    clock.advance(3600)
+    assert await trimming(caller, clock).run_once() == {}
+    fill(caller, clock, "by-carrier", 5)
+    clock.advance(3600)
+    assert await trimming(caller, clock).run_once() == {"trimmed": 12}
 
 
 async def test_the_report_of_a_stage_that_is_no_more_does_not_count_for_a_new_one(caller: Caller, clock: FakeClock) -> None:

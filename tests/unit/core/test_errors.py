@@ -58,6 +58,7 @@ WIRE = {
     ("task-held", 409, "A container holds the task."),
     ("state-unregistered", 409, "A blob store has snapshots of the job that the coordinator does not know."),
     ("registry-not-empty", 422, "The registry knows snapshots already."),
+    ("false-report", 422, "A report says what cannot be true."),
     ("snapshot-conflict", 409, "The snapshot does not follow the newest one of its store."),
     ("bad-job-file", 422, "The job file does not describe a job."),
     ("lease-lost", 409, "Another incarnation holds what you hold: stop now, do not retry."),

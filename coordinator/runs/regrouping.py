@@ -1,0 +1,91 @@
+"""Runs without state whose partitions are read by other tasks than before.
+
+A deployment may group such a job anew, with another grouper, another `max_tasks`, or by the new counts of its streams. The first acquire of
+the run waits until no container of the job's former runs may commit anything more. Then each stage of each task begins where the same stage
+has committed its partitions last, whichever task that was. The rule is in `sluice.core.ownership`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from coordinator.fleet.leases import Leases
+from coordinator.store.fleet import StageStateRow
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import ReadTransaction, WriteTransaction
+from coordinator.transitions import stages_of
+from sluice.clock import Clock
+from sluice.core.ids import JobName, Lineage, RunId, Ssp, StageName, TaskName
+from sluice.core.model import JobModel
+from sluice.core.ownership import Regrouped, StagePosition, Wait, regrouped
+
+log = logging.getLogger(__name__)
+
+
+class Regrouping:
+    """`new_lineage` makes ids. `on_regrouped` is called when offsets of a run have changed without reports."""
+
+    def __init__(self, leases: Leases, clock: Clock, new_lineage: Callable[[], Lineage], on_regrouped: Callable[[RunId], None]) -> None:
+        self._leases = leases
+        self._clock = clock
+        self._new_lineage = new_lineage
+        self._on_regrouped = on_regrouped
+        self._settled: dict[JobName, RunId] = {}
+
+    async def settle(self, tx: WriteTransaction, run: RunRow, model: JobModel) -> Wait | None:
+        """Write where the tasks of the run begin, before the first of them is granted. Returns how long a container of a former run may
+        still act; None when it is done. Call `settled` after the commit."""
+        if run.spec.stateful or self._settled.get(run.job) == run.run_id:
+            return None
+        rows: defaultdict[StageName, dict[TaskName, StageStateRow]] = defaultdict(dict)
+        for row in await tx.fleet.stage_states(run.job):
+            rows[row.stage][row.task] = row
+        changes = {stage: change for stage, change in _changes(run, model, rows).items() if not change.nothing}
+        if not changes:
+            return None
+        acting = await self._acting(tx, run)
+        if acting is not None:
+            return acting
+        for stage, change in changes.items():
+            for task, starts in change.begin.items():
+                await tx.fleet.put_stage_state(StageStateRow(run.job, task, stage, self._new_lineage(), starts=starts))
+            for task, starts in change.extend.items():
+                row = rows[stage][task]
+                await tx.fleet.put_stage_state(row.beginning(starts))
+            for task in change.gone:
+                await tx.fleet.drop_stage_states(run.job, task, stage)
+        log.info("run %s reads on where other tasks of job %s have stopped, in stage %s", run.run_id, run.job, ", ".join(changes))
+        return None
+
+    def settled(self, run: RunRow) -> None:
+        """A task of the run was granted."""
+        if self._settled.get(run.job) != run.run_id:
+            self._settled[run.job] = run.run_id
+            self._on_regrouped(run.run_id)
+
+    async def _acting(self, tx: ReadTransaction, run: RunRow) -> Wait | None:
+        """How long a container that owns a task under a former run may still act."""
+        now = self._clock.elapsed()
+        waits = []
+        for each in await tx.fleet.owners(run.job):
+            if each.run_id != run.run_id and not each.owner.released:
+                free_at = self._leases.free_at(each.owner.holder)
+                if free_at is not None and free_at > now:
+                    waits.append(Wait(each.owner.holder, timedelta(seconds=free_at - now)))
+        return max(waits, key=lambda wait: wait.delay, default=None)
+
+
+def _changes(run: RunRow, model: JobModel, rows: Mapping[StageName, Mapping[TaskName, StageStateRow]]) -> Mapping[StageName, Regrouped]:
+    reads: dict[StageName, dict[TaskName, frozenset[Ssp]]] = {stage: {} for stage in run.spec.stage_names}
+    for each in stages_of(run, model):
+        reads[each.stage][each.task] = each.ssps
+    everywhere = {each.id for each in run.spec.streams_read if each.broadcast}
+
+    def change(stage: StageName, tasks: Mapping[TaskName, frozenset[Ssp]]) -> Regrouped:
+        positions = {task: StagePosition(row.position, row.reported_at) for task, row in rows.get(stage, {}).items()}
+        return regrouped(positions, tasks, {ssp for ssps in tasks.values() for ssp in ssps if ssp.stream_id in everywhere})
+
+    return {stage: change(stage, tasks) for stage, tasks in reads.items()}
