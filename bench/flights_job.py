@@ -7,7 +7,7 @@ import os
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from examples.flights.job import carrier, count_by_hour, parse
+from examples.flights.job import carrier, count_by_hour, parse, scheduled
 from sluice import Job
 from sluice.job import Task
 
@@ -22,7 +22,7 @@ delays = job.output("delays")
 
 @job.stage(reads=flights, writes=by_carrier)
 def route(task: Task) -> DataStreamWriter:
-    return task.write(task.read(flights), by_carrier, key=carrier(), value="value")
+    return task.write(task.read(flights), by_carrier, key=carrier(), value="value", event_time=scheduled())
 
 
 @job.stage(reads=by_carrier, writes=delays)

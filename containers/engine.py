@@ -201,6 +201,11 @@ class Engine(Protocol):
         be interrupted anywhere and repeated. Raises what `start` raises."""
         ...
 
+    def progress(self, query: str) -> FeederProgress | None:
+        """How far the query `<task>/<stage>` has come as a feeder; after its start, what its checkpoint says. None if it has not started.
+        Any thread; does not block."""
+        ...
+
     def check(self) -> None:
         """Return once the JVM has answered, within milliseconds unless it hangs. Raises SparkGone when there is no session any more. Any
         thread."""

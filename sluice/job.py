@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A stream that another program writes. A broadcast stream is read completely by every task."""
+    """A stream that another program writes. A broadcast stream is read completely by every task. `event_time`: see `Job.input`."""
 
     name: str
     broadcast: bool = False
+    event_time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,21 @@ class Task(Protocol):
         ...
 
     def write(
-        self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
+        self,
+        rows: DataFrame,
+        stream: Writable,
+        *,
+        key: str | Column | None = None,
+        value: str | Column | None = None,
+        event_time: str | Column | None = None,
     ) -> DataStreamWriter:
         """A writer, not started, that appends every row to the stream exactly once.
 
         `key` names the column, or is the expression, whose value (as a string) places the record: equal keys share a partition. `value` is
-        what the record holds (string or binary); without it the whole row as a JSON object.
+        what the record holds (string or binary); without it the whole row as a JSON object. `event_time` names the column, or is the
+        expression, with the time (a timestamp, or seconds since 1970) that the readers of the stream call `withWatermark` with. It is not
+        written. It tells them how far this task is, so that they wait for the slowest of its tasks. Without it, the watermark of this
+        query does, if it has one.
         """
         ...
 
@@ -155,9 +165,13 @@ class Job:
         self.directory: Path | None = None
         """The directory of the job file and of the modules beside it. None for a job that was not loaded from a file."""
 
-    def input(self, name: str, *, broadcast: bool = False) -> Input:
-        """Declare a stream to read. Its system, and its name there if it differs, are given at deployment."""
-        self.inputs.append(Input(checked_name("stream", name), broadcast))
+    def input(self, name: str, *, broadcast: bool = False, event_time: str | None = None) -> Input:
+        """Declare a stream to read. Its system, and its name there if it differs, are given at deployment.
+
+        `event_time`: what the stages call `withWatermark` with. Either the name of a field of the records' values, which are JSON objects,
+        or an SQL expression over the columns of `Task.read`; a timestamp, or seconds since 1970. Where one task reads several partitions,
+        its watermark then waits for the slowest of them, as long as that has unread records."""
+        self.inputs.append(Input(checked_name("stream", name), broadcast, event_time))
         return self.inputs[-1]
 
     def intermediate(self, name: str, *, partitions: int) -> Intermediate:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from containers.engine import STARTING, Batch, Callbacks, Engine
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import StreamId, TaskName
-from sluice.core.watermarks import WatermarkStep
+from sluice.core.watermarks import FeederProgress, WatermarkStep
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,10 @@ class AsyncEngine:
     def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
         """See `Engine.limit_watermark`, which does not block."""
         self._engine.limit_watermark(query, steps)
+
+    def progress(self, query: str) -> FeederProgress | None:
+        """See `Engine.progress`, which does not block."""
+        return self._engine.progress(query)
 
     async def check(self) -> None:
         """See `Engine.check`. It has a thread of its own, because all others may wait for Spark."""

@@ -253,7 +253,7 @@ class Stage:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
             start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
-            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self.started.set, self.failed)
+            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed)
         if self.aligner is not None:
             self.aligner.close()
         self.running = True
@@ -261,6 +261,11 @@ class Stage:
             await first_of(self.runner.run(), *(each.run() for each in (self.aligner, self.backup) if each is not None))
         finally:
             self.running = False
+
+    def _on_started(self) -> None:
+        self.started.set()
+        if self.watermarks is not None:
+            self.watermarks.started(self._engine.progress(self.name))
 
     def interrupt(self) -> None:
         """The query is about to be stopped or paused: start none that is not started yet, and hold back no batch for alignment."""

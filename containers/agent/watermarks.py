@@ -50,6 +50,11 @@ class StageWatermarks:
         self._watermark: datetime | None = None
         self._late_rows = 0
 
+    def started(self, progress: FeederProgress | None) -> None:
+        """Its query has started. `progress`: what the checkpoint says."""
+        self._progress = progress or self._progress
+        self._on_change()
+
     def committed(self, batch: Batch) -> None:
         self._progress = batch.progress or self._progress
         self._watermark = batch.watermark or self._watermark

@@ -1,7 +1,8 @@
 """The engine on Spark: starts, pauses, flushes and stops the queries of a container's stages.
 
 The work is done elsewhere, from what the container and a stage's start say: in `session` for the JVM, `replay` for the batches that run
-again before a query starts, `query` for a running query, `gate` for a paused one, and `flush` for a drain.
+again before a query starts, `query` for a running query, `watermark` and `caps` for the limits of its watermark, `gate` for a paused one,
+and `flush` for a drain.
 """
 
 from __future__ import annotations
@@ -10,34 +11,39 @@ import logging
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.engine import STARTING, Batch, Callbacks, Emptied, Kept, StageStart
-from containers.errors import OperatorsDiffer, StateElsewhere
+from containers.errors import CheckpointUnreadable, OperatorsDiffer, StateElsewhere
 from containers.settings import ContainerSettings
+from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
 from containers.spark.flush import ENDS_WITHIN, Flusher
 from containers.spark.gate import PausedQuery, pause
 from containers.spark.listener import BatchDone, Listener, QueryEnded
-from containers.spark.operators import Operator, check_stateless, operators_of, stateful, unflushable
+from containers.spark.operators import Operator, check_stateless, operators_of, stateful, unflushable, watermarks_of
 from containers.spark.query import Triggers, await_initialised, start_query, stop_between_batches
 from containers.spark.replay import Replay
 from containers.spark.session import Session, pickle_whole
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.systems.registry import Connections, task_systems
 from containers.spark.task import Bound, StageTask
+from containers.spark.watermark import Capping, GatedStarts
 from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect
 from containers.state.offsetlog import positions_of
 from sluice.clock import Clock
 from sluice.core.drain import operators_differ
 from sluice.core.errors import BadJobFile
 from sluice.core.ids import Ssp, StreamId
-from sluice.core.watermarks import WatermarkStep
+from sluice.core.watermarks import FeederProgress, WatermarkStep
 from sluice.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +53,16 @@ SOURCES_WITHIN = timedelta(seconds=15)
 
 @dataclass(slots=True)
 class StageQuery:
-    """What the engine knows of one stage's query. `task` is that of the running query; `flushed`: a drain has begun to empty its state."""
+    """What the engine knows of one stage's query. `task` is that of the running query; `flushed`: a drain has begun to empty its state.
+    `steps`: see `Engine.limit_watermark`."""
 
     reads: Sequence[StreamId] = ()
     task: StageTask | None = None
     operators: Sequence[Operator] | None = None
     paused: PausedQuery | None = None
     flushed: bool = False
+    caps: StageCaps | None = None
+    steps: Mapping[StreamId, Sequence[WatermarkStep]] | None = field(default_factory=dict)
 
 
 class SparkEngine:
@@ -84,8 +93,6 @@ class SparkEngine:
         self._queries: dict[str, StageQuery] = {}
         self._names: dict[str, str] = {}
         """Names of running queries, by Spark's id of the run."""
-        self._steps: dict[str, Mapping[StreamId, Sequence[WatermarkStep]] | None] = {}
-        """What limits the watermarks of queries, by their names."""
 
     # --- the session -----------------------------------------------------------------------------------------------
 
@@ -95,7 +102,8 @@ class SparkEngine:
         self._systems = task_systems(session.spark, self._connections, self._settings, self._clock, callbacks.on_lease_lost)
         pickle_whole(sys.modules["sluice_job"])
         session.check_shared_paths(self._settings, self._connections, self._clock)
-        session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle))
+        self._gated = GatedStarts(session.spark)
+        session.spark.streams.addListener(Listener(self._on_batch, self._on_end, self._on_idle, self._gated.on_started))
 
     @property
     def _opened(self) -> Session:
@@ -129,8 +137,19 @@ class SparkEngine:
                 watermark=done.watermark,
                 unflushable=None if query.operators is None else unflushable(query.operators),
                 operators=None if query.operators is None else stateful(query.operators),
+                progress=self._progress(query, done),
+                delays={} if query.caps is None else query.caps.delays,
             )
         )
+
+    def _progress(self, query: StageQuery, done: BatchDone) -> FeederProgress | None:
+        if query.caps is None:
+            return None
+        try:
+            return query.caps.committed(CommittedBatch.of(done, query.reads))
+        except CheckpointUnreadable as error:  # the checkpoint was moved away in the meantime
+            log.warning("the progress of %s is not known: %s", done.query, error)
+            return query.caps.progress
 
     def _on_idle(self, run_id: str) -> None:
         assert self._callbacks is not None
@@ -156,17 +175,48 @@ class SparkEngine:
                 f"stage {stage.name} of task {start.task} has written batch {appended}, but {directory} ends at batch {found.planned}: "
                 "its disk was set back; start on the disk that has the newer state, or deploy with an explicit start"
             )
+        natural = natural_watermark(directory)
         self._replay(start, directory)
         writer = self._writer(start, task)
         known = self._query(start)
         known.operators = operators_of(writer)
         check_stateless(stage, known.operators)
         _check_kept(start, known.operators)
-        query = start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
-        self._names[str(query.runId)] = start.query
+        caps = known.caps = self._caps(start, task, writer, directory)
         known.task = task
+
+        def start_it() -> StreamingQuery:
+            return start_query(self._opened.spark, writer, start.query, directory, self._triggers.of(start.query))
+
+        if caps.limited:
+            capping = Capping(caps.caps_at, natural, caps.planned, caps.stateful)
+            query = self._gated.start(start.query, capping, start_it)
+        else:
+            query = start_it()
+        self._names[str(query.runId)] = start.query
         await_initialised(query, SOURCES_WITHIN)
         return str(query.runId), query
+
+    def _caps(self, start: StageStart, task: StageTask, writer: DataStreamWriter, directory: Path) -> StageCaps:
+        known, bound = self._query(start), [self._streams[name] for name in start.declared.stage.reads]
+        return StageCaps(
+            directory,
+            watermarks_of(writer),
+            reads=[each.stream for each in bound],
+            intermediate=[each.stream for each in bound if each.intermediate],
+            starts=start.starts,
+            timed=task.timed,
+            steps=lambda: known.steps,
+            writes_event_time=task.writes_event_time,
+            clock=self._clock,
+        )
+
+    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
+        self._queries.setdefault(query, StageQuery()).steps = steps
+
+    def progress(self, query: str) -> FeederProgress | None:
+        known = self._queries.get(query)
+        return None if known is None or known.caps is None else known.caps.progress
 
     def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         try:
@@ -193,9 +243,6 @@ class SparkEngine:
         if paused is not None:
             return paused.end(deadline, forced)
         return stop_between_batches(self._opened.spark, query, deadline, forced)
-
-    def limit_watermark(self, query: str, steps: Mapping[StreamId, Sequence[WatermarkStep]] | None) -> None:
-        self._steps[query] = steps
 
     # --- drains ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ interrupted while it waits in the gate. So a paused query is stopped by `PausedQ
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
 
+from containers.spark.jvm import (
+    EVERY_BATCH,
+    READ_LIMIT,
+    SERIALIZED_OFFSET,
+    STREAM_PROGRESS,
+    each_of,
+    field,
+    java,
+    scala_object,
+    set_member,
+    watermark_propagator,
+)
 from containers.spark.listener import OperatorState, operator_states
 from containers.spark.operators import Operator, operators_in
 from containers.spark.query import await_initialised, stop_between_batches, terminate
@@ -32,11 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
-EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 TRIGGERS = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
-STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgress"
-READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
 NO_ENTRIES = "scala.collection.immutable.Map$"
 NONE = "scala.None$"
 
@@ -70,7 +77,7 @@ class Gate:
         self._answers.acquire()
 
     def stop(self) -> None:
-        for source in _each(self._sources.keysIterator()):
+        for source in each_of(self._sources.keysIterator()):
             source.stop()
 
     def toString(self) -> str:
@@ -99,8 +106,8 @@ class PausedQuery:
     def close(self) -> None:
         """Replace the sources by the gate."""
         ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call]
-        limit = self._java(READ_LIMIT).allAvailable()
-        _set(self._execution, "uniqueSources", self._object(NO_ENTRIES).empty().updated(self.gate, limit))
+        limit = java(self._spark, READ_LIMIT).allAvailable()
+        set_member(self._execution, "uniqueSources", scala_object(self._spark, NO_ENTRIES).empty().updated(self.gate, limit))
         self._interval(SOON_MILLIS)
 
     @property
@@ -111,7 +118,7 @@ class PausedQuery:
     def release(self) -> None:
         """Put the sources back, and let the query continue."""
         self._interval(self._trigger_millis)
-        _set(self._execution, "uniqueSources", self._sources)
+        set_member(self._execution, "uniqueSources", self._sources)
         self.gate.answer()
 
     def run(self, batch: int, entry: OffsetSeq) -> tuple[OperatorState, ...]:
@@ -120,8 +127,8 @@ class PausedQuery:
         self._await_gate()
         context = self._execution.getLatestExecutionContext()
         assert context.batchId() == batch, f"the query is at batch {context.batchId()}, not at {batch}"
-        self._forget_watermarks(batch)
-        _set(context, "endOffsets", self._ends(context.endOffsets(), entry))
+        watermark_propagator(self._spark, self._execution).purge(EVERY_BATCH)
+        set_member(context, "endOffsets", self._ends(context.endOffsets(), entry))
         self._execution.watermarkTracker().setWatermark(millis(entry.watermark))
         self.gate.answer()
         self._await_gate()  # of the next batch
@@ -138,16 +145,9 @@ class PausedQuery:
             if forced.is_set() or monotonic() > over:
                 break
         if self.gate.reached.is_set():
-            _set(self._execution.getLatestExecutionContext(), "previousContext", self._object(NONE))
+            set_member(self._execution.getLatestExecutionContext(), "previousContext", scala_object(self._spark, NONE))
         self.gate.answer()
         return stop_between_batches(self._spark, self._query, deadline, forced)
-
-    def _forget_watermarks(self, batch: int) -> None:
-        """If there was nothing to read, Spark has already computed the watermark of a batch without data, and fails if it changes. Make
-        Spark forget it: then it computes it again, as after a restart."""
-        field = self._java("java.lang.Class").forName(EXECUTION).getDeclaredField("watermarkPropagator")
-        field.setAccessible(True)
-        field.get(self._execution).purge(batch)
 
     def _await_gate(self) -> None:
         while not self.gate.reached.wait(LOOK.total_seconds()):
@@ -159,29 +159,22 @@ class PausedQuery:
 
     def _interval(self, millis: int | None) -> int:
         """Set the time between triggers, unless it is 0; the time before."""
-        field = self._java("java.lang.Class").forName(TRIGGERS).getDeclaredField("intervalMs")
-        field.setAccessible(True)
+        interval = field(self._spark, TRIGGERS, "intervalMs")
         executor = self._execution.triggerExecutor()
-        before = int(field.getLong(executor))
+        before = int(interval.getLong(executor))
         if before and millis is not None:
-            field.setLong(executor, millis)
+            interval.setLong(executor, millis)
         return before
 
     def _ends(self, ends: Any, entry: OffsetSeq) -> Any:
         """The end offsets of the entry, as Spark's object. Spark runs a batch that reads nothing only if the text of an offset differs from
         before, so a blank is added to one."""
-        sources = list(_each(self._execution.sources().iterator()))
+        sources = list(each_of(self._execution.sources().iterator()))
         respelled = next((place for place, line in enumerate(entry.sources) if line.lstrip().startswith("{")), None)
         for place, (source, line) in enumerate(zip(sources, entry.sources, strict=True)):
             if line != NOTHING_YET:
-                ends = ends.updated(source, self._java(SERIALIZED_OFFSET)(" " + line if place == respelled else line))
-        return self._java(STREAM_PROGRESS)(ends)
-
-    def _java(self, name: str) -> Any:
-        return getattr(self._spark._jvm, name)  # in one call: each part of a dotted path would be another one
-
-    def _object(self, name: str) -> Any:
-        return getattr(self._java(name), "MODULE$")
+                ends = ends.updated(source, java(self._spark, SERIALIZED_OFFSET)(" " + line if place == respelled else line))
+        return java(self._spark, STREAM_PROGRESS)(ends)
 
 
 def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, forced: threading.Event) -> PausedQuery | None:
@@ -206,12 +199,3 @@ def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, force
 def _is_of(progress: Any, batch: int) -> bool:
     """Whether it is the progress of the batch. Triggers without a batch report progress with the number of the next batch."""
     return progress is not None and progress.batchId() == batch and progress.durationMs().containsKey(RAN)
-
-
-def _set(thing: Any, member: str, value: Any) -> None:
-    getattr(thing, f"{member}_$eq")(value)
-
-
-def _each(iterator: Any) -> Iterator[Any]:
-    while iterator.hasNext():
-        yield iterator.next()

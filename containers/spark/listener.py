@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -46,6 +46,8 @@ class BatchDone:
     watermark: datetime | None
     parts_ms: Mapping[str, int]
     state: StateSize | None
+    observed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The metrics that `DataFrame.observe` named, by its name and theirs, as far as they are whole numbers."""
 
 
 def _event_time(text: str | None) -> datetime | None:
@@ -79,6 +81,10 @@ def _state(operators: Sequence[StateOperatorProgress]) -> StateSize | None:
     )
 
 
+def _numbers(row: Mapping[str, Any]) -> Mapping[str, int]:
+    return {name: value for name, value in row.items() if isinstance(value, int) and not isinstance(value, bool)}
+
+
 @dataclass(frozen=True, slots=True)
 class QueryEnded:
     run_id: str
@@ -94,7 +100,7 @@ class EventProxy:
         self._listener = listener
 
     def onQueryStarted(self, event: Any) -> None:
-        """Ignored: the engine has started the query itself."""
+        self._listener.onQueryStarted(QueryStartedEvent.fromJObject(event))
 
     def onQueryProgress(self, event: Any) -> None:
         progress = StreamingQueryProgress.fromJson(json.loads(event.progress().json()))
@@ -111,18 +117,21 @@ class EventProxy:
 
 
 class Listener(StreamingQueryListener):
-    """Calls back for each event of a query. Runs on a thread of Py4J, so the callbacks must not block."""
+    """Calls back for each event of a query. Runs on a thread of Py4J, so the callbacks must not block, except `on_started`."""
 
     def __init__(
         self,
         on_batch: Callable[[BatchDone], None],
         on_end: Callable[[QueryEnded], None],
         on_idle: Callable[[str], None] = lambda run_id: None,
+        on_started: Callable[[str | None, str], None] = lambda name, id_: None,
     ) -> None:
-        """`on_idle` gets Spark's id of the query's run."""
+        """`on_idle` gets Spark's id of the query's run. `on_started` gets a query's name and Spark's id of it, on the thread of the query
+        and before the query initialises its sources; it may block."""
         self._on_batch = on_batch
         self._on_end = on_end
         self._on_idle = on_idle
+        self._on_started = on_started
 
     @cached_property
     def _jlistener(self) -> Any:
@@ -131,7 +140,7 @@ class Listener(StreamingQueryListener):
         return jvm.PythonStreamingQueryListenerWrapper(EventProxy(self))
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Ignored: the engine has started the query itself."""
+        self._on_started(event.name, str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
@@ -147,6 +156,7 @@ class Listener(StreamingQueryListener):
                 watermark=_watermark(progress.eventTime.get("watermark")),
                 parts_ms={part: _count(millis) for part, millis in progress.durationMs.items() if part != WHOLE_BATCH},
                 state=_state(progress.stateOperators),
+                observed={name: _numbers(row.asDict()) for name, row in progress.observedMetrics.items()},
             )
         )
 

@@ -5,8 +5,9 @@ runs.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum, unique
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 WATERMARK = "spark.watermarkDelayMs"
 """The key in the metadata of a column with a watermark, and of a window over one."""
 
+
+_WITH_WATERMARK = "EventTimeWatermark"
 
 _USER_CODE = ("applyInPandasWithState", "transformWithState")
 
@@ -99,6 +102,30 @@ def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
     """The streams of the query's sources, in the order of Spark's offset log; None for a source that is not Sluice's."""
     leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
     return tuple(_stream_of(leaf) for leaf in _each(leaves) if leaf.isStreaming())
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The calls of `withWatermark` in a query. `delay`: the largest of their delays, None without any; `above`: the largest of those above
+    each stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators."""
+
+    delay: timedelta | None
+    above: Mapping[str, timedelta]
+    stateful: bool
+
+
+def watermarks_of(writer: DataStreamWriter) -> Watermarks:
+    """Those of the writer's query."""
+    nodes = list(_streaming_nodes(writer._df._jdf.queryExecution().analyzed()))
+    above: dict[str, timedelta] = {}
+    delays = []
+    for node in nodes:
+        if node.getClass().getSimpleName() == _WITH_WATERMARK:
+            delays.append(timedelta(milliseconds=int(node.getDelayMs(node.delay()))))
+            for name in filter(None, map(_stream_of, _each(node.collectLeaves()))):
+                above[name] = max(delays[-1], above.get(name, delays[-1]))
+    mode = _output_mode(writer._jwrite)
+    return Watermarks(max(delays, default=None), above, any(_operator(node, mode) is not None for node in nodes))
 
 
 def _stream_of(leaf: Any) -> str | None:

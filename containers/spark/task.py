@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from containers.engine import BatchHooks
 from containers.spark.systems.port import Grant, TaskSystem
+from containers.state.offsetlog import from_micros
 from sluice.core.errors import BadJobFile, UnknownSystem
-from sluice.core.ids import StreamId
-from sluice.job import Readable, Writable
+from sluice.core.ids import Ssp, StreamId
+from sluice.job import Input, Readable, Writable
 from sluice.wire.body import CONTROL_RECORD_HEADER, DRAIN_RECORD_HEADER, RUN_RECORD_HEADER
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+WRITTEN, NEWEST = "sluice-written", "newest"
+"""Name and field of the metric of a batch with the newest event time that it wrote, in microseconds since 1970."""
+
+READ = "sluice-read"
+"""How the name of the metric of a batch begins that has the newest event time that it read from each partition of an input."""
+
+
+def partition_times(observed: Mapping[str, Mapping[str, int]], reads: Sequence[StreamId]) -> Mapping[Ssp, datetime]:
+    """The newest event time that a batch has read from each partition, from its metrics."""
+    found: dict[Ssp, datetime] = {}
+    for name, newest in observed.items():
+        for each in reads:
+            if name.startswith(f"{READ}/") and name.endswith(f"/{each.stream}"):
+                found |= {Ssp(each.system, each.stream, int(partition)): from_micros(at) for partition, at in newest.items()}
+    return found
+
+
+_FIELD = re.compile(r"[A-Za-z_]\w*")
+
+
+def event_time_of(named: str) -> Column:
+    """The event time of a record, in microseconds since 1970; null where it has none. `named`: a field of the value, which is a JSON
+    object, or an SQL expression over the columns of `StageTask.read`. Numbers are seconds since 1970, as in Spark's casts."""
+    if not _FIELD.fullmatch(named):
+        return F.unix_micros(F.expr(named).cast("timestamp"))
+    text = F.get_json_object(F.col("value").cast("string"), f"$.{named}")
+    seconds = text.try_cast("double")
+    return F.coalesce((seconds * 1_000_000).cast("long"), F.unix_micros(text.try_cast("timestamp")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +85,10 @@ class StageTask:
         self._around = around
         self.draining = drain
         self._failed_drains = failed_drains
+        self.timed: list[StreamId] = []
+        """The inputs whose event time is observed by partition."""
+        self.writes_event_time = False
+        """Whether its write names the event-time column."""
 
     @property
     def name(self) -> str:
@@ -75,7 +112,16 @@ class StageTask:
         if not starts:
             raise BadJobFile(f"stage {self._grant.stage} reads {stream.name!r} without saying so: name it in reads=")
         rows = self._system(bound.stream.system).read(self._grant, bound.stream.stream, starts, self._max_rows)
+        if isinstance(stream, Input) and stream.event_time is not None and len(starts) > 1:
+            rows = self._observing(rows, bound.stream, stream.event_time, sorted(starts))
         return rows.filter(self._of_this_history()) if bound.intermediate else rows
+
+    def _observing(self, rows: DataFrame, stream: StreamId, event_time: str, partitions: Sequence[int]) -> DataFrame:
+        """Each batch reports the newest event time of each partition in its progress."""
+        at = event_time_of(event_time)
+        newest = [F.max(F.when(F.col("partition") == partition, at)).alias(str(partition)) for partition in partitions]
+        self.timed.append(stream)
+        return rows.observe(f"{READ}/{len(self.timed)}/{stream.stream}", *newest)
 
     def _of_this_history(self) -> Column:
         """Selects the records of this history: user code never sees those of others, nor control records. Nearly all records have exactly
@@ -93,9 +139,19 @@ class StageTask:
         return void
 
     def write(
-        self, rows: DataFrame, stream: Writable, *, key: str | Column | None = None, value: str | Column | None = None
+        self,
+        rows: DataFrame,
+        stream: Writable,
+        *,
+        key: str | Column | None = None,
+        value: str | Column | None = None,
+        event_time: str | Column | None = None,
     ) -> DataStreamWriter:
         bound = self._bound(stream.name)
+        if event_time is not None:
+            self.writes_event_time = True
+            column = F.col(event_time) if isinstance(event_time, str) else event_time
+            rows = rows.observe(WRITTEN, F.max(F.unix_micros(column.cast("timestamp"))).alias(NEWEST))
         chosen_key = F.lit(None) if key is None else F.col(key) if isinstance(key, str) else key
         chosen_value = F.to_json(F.struct("*")) if value is None else F.col(value) if isinstance(value, str) else value
         records = rows.select(chosen_key.cast("string").cast("binary").alias("key"), chosen_value.cast("binary").alias("value"))

@@ -94,6 +94,17 @@ def read_offset_log(directory: Path, batch: int) -> str:
         raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is planned, so the file should be there") from error
 
 
+def next_watermark(directory: Path, batch: int) -> int:
+    """The watermark that Spark computed after a committed batch, in milliseconds since 1970; 0 for none. Raises CheckpointUnreadable."""
+    file = directory / "commits" / str(batch)
+    try:
+        return int(json.loads(file.read_text().splitlines()[1])["nextBatchWatermarkMs"])
+    except OSError as error:
+        raise CheckpointUnreadable(f"{error.filename}: {error.strerror}; the batch is committed, so the file should be there") from error
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CheckpointUnreadable(f"{file} is not a commit-log entry: {type(error).__name__}: {error}") from error
+
+
 def write_offset_log(directory: Path, batch: int, entry: str) -> None:
     """Write the offset-log entry of a batch that is not committed: the next query on the checkpoint runs the batch with it. Atomic.
     Hadoop's checksum file of a former entry is removed, since it would make this one unreadable."""

@@ -26,6 +26,7 @@ END_OF_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI = timedelta(milliseconds=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLI
 _WATERMARK, _TIMESTAMP = "batchWatermarkMs", "batchTimestampMs"
 
 
@@ -65,6 +66,16 @@ class OffsetSeq:
 
 def millis(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLI
+
+
+def from_millis(since_epoch: int) -> datetime:
+    """At most the last moment of the year 9999."""
+    return _EPOCH + min(since_epoch, _LAST) * _MILLI
+
+
+def from_micros(since_epoch: int) -> datetime:
+    """At most the last millisecond of the year 9999."""
+    return from_millis(since_epoch // 1000) + timedelta(microseconds=since_epoch % 1000)
 
 
 def parse(text: str, where: str) -> OffsetSeq:

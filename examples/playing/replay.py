@@ -2,8 +2,7 @@
 
 One day of one stream is one batch of one transaction, numbered by the day, so that a batch that is in the stream already is skipped by the
 log itself. Several streams advance together: one day of each before the next day of any. The replay leads the slowest reader of any of them
-by at most `max_lead` of event time: a stage behind an intermediate stream sees the skew between its feeders as lateness, and this bounds
-it.
+by at most `max_lead` of event time: a stage behind an intermediate stream waits for its slowest feeder, and this bounds its state.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ counts.
 
 `join` is a left outer join. A departure leaves with its weather as soon as both are there, and without any once no such weather can come
 any more: when the watermark, the older of the two sides', has passed the time of departure. A side that lags behind the other is waited
-for; but what the feeders of one side differ by in event time looks like lateness, and the delay must exceed that.
+for, and so is the slowest of the tasks that route: they name the event time of what they write.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 job = Job("departures-with-weather")
-departures = job.input("departures")
-weather = job.input("weather")
+departures = job.input("departures", event_time="scheduled")
+weather = job.input("weather", event_time="hour")
 departures_by_origin = job.intermediate("departures-by-origin", partitions=2)
 weather_by_origin = job.intermediate("weather-by-origin", partitions=2)
 departures_with_weather = job.output("departures-with-weather", partitions=2)
@@ -46,13 +46,13 @@ WEATHER = """
 @job.stage(reads=departures, writes=departures_by_origin)
 def route_departures(task: Task) -> DataStreamWriter:
     """Every departure, unchanged, to the partition of its origin."""
-    return task.write(parse(task.read(departures), DEPARTURE), departures_by_origin, key="origin")
+    return task.write(parse(task.read(departures), DEPARTURE), departures_by_origin, key="origin", event_time="scheduled")
 
 
 @job.stage(reads=weather, writes=weather_by_origin)
 def route_weather(task: Task) -> DataStreamWriter:
     """Every hour of weather, unchanged, to the partition of its origin."""
-    return task.write(parse(task.read(weather), WEATHER), weather_by_origin, key="origin")
+    return task.write(parse(task.read(weather), WEATHER), weather_by_origin, key="origin", event_time="hour")
 
 
 @job.stage(reads=[departures_by_origin, weather_by_origin], writes=departures_with_weather)

@@ -17,13 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TypeAlias
 
 from sluice.core.ids import Ssp, StageName, TaskName
 
 # --- caps ------------------------------------------------------------------------------------------------------------
+
+
+TICK = timedelta(milliseconds=1)
+"""The unit of watermarks. A watermark stays below its cap, since Spark drops rows that are as old as the watermark."""
+
+_LAST = datetime.max.replace(tzinfo=UTC) - TICK
 
 
 class ProgressSource(Enum):
@@ -107,6 +113,15 @@ def cap_at(steps: Sequence[WatermarkStep], positions: Mapping[Ssp, int], delay: 
     return NoCap.HOLD
 
 
+def cap_of_partitions(unread: Mapping[Ssp, datetime | None], delay: timedelta) -> Cap:
+    """The cap of a query with that delay which reads several partitions of one input. `unread`: the newest event time that it has read from
+    each partition that has unread records; None if there is none yet."""
+    times = [at for at in unread.values() if at is not None]
+    if len(times) < len(unread):
+        return NoCap.HOLD
+    return min(times) - delay if times else NoCap.FREE
+
+
 def capped(natural: datetime | None, caps: Iterable[Cap], planned: datetime | None) -> datetime | None:
     """The watermark of the next batch. `natural`: what the query computed from what it has read; `planned`: that of the last planned batch,
     below which it never falls. None stands for no watermark yet."""
@@ -180,7 +195,8 @@ def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
     * One of source NONE holds while it has old unread records.
     * Any other bounds its readers by its progress, and holds while that is unknown.
 
-    When all are idle, the readers may go as far as the newest progress, because the records that they have not read yet are no newer.
+    When all are idle, the readers may go as far as the newest progress, because the records that they have not read yet are no newer. The
+    watermark may then be equal to it: the bound is beyond it.
     """
     newest = max((state.event_time for state in feeders.values() if state.event_time is not None), default=None)
     waited_for = {feeder: state for feeder, state in feeders.items() if not (state.heard and state.given_up)}
@@ -198,7 +214,7 @@ def decide_step(feeders: Mapping[Feeder, FeederState]) -> StepDecision:
         return StepDecision(NoCap.FREE, newest=newest)
     if any(state.started and state.event_time is None for state in feeders.values()):
         return StepDecision(NoCap.FREE, exact=True, newest=newest)
-    return StepDecision(NoCap.HOLD if newest is None else Bound(newest, timedelta(0)), newest=newest)
+    return StepDecision(NoCap.HOLD if newest is None else Bound(min(newest, _LAST) + TICK, timedelta(0)), newest=newest)
 
 
 def _allowed_by(state: FeederState) -> Bound | NoCap:

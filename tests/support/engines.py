@@ -18,7 +18,7 @@ from containers.state.checkpoint import Checkpoints, check_not_emptied, inspect,
 from sluice.core.drain import operators_differ
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Ssp, StreamId
-from sluice.core.watermarks import WatermarkStep
+from sluice.core.watermarks import FeederProgress, WatermarkStep
 
 T = TypeVar("T")
 
@@ -70,6 +70,7 @@ class FakeEngine:
     queries: list[FakeQuery] = field(default_factory=list)
     stops: list[tuple[str, timedelta]] = field(default_factory=list)
     limits: dict[str, Mapping[StreamId, Sequence[WatermarkStep]] | None] = field(default_factory=dict)
+    progresses: dict[str, FeederProgress] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -122,6 +123,9 @@ class FakeEngine:
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
         return Kept(-1)
+
+    def progress(self, query: str) -> FeederProgress | None:
+        return self.progresses.get(query)
 
     def check(self) -> None:
         self.on_check()

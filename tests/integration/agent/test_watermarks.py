@@ -12,7 +12,7 @@ import pytest
 
 from containers.engine import Batch, StateSize
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StreamId
-from sluice.core.watermarks import FeederProgress, ProgressSource, WatermarkStep
+from sluice.core.watermarks import TICK, FeederProgress, ProgressSource, WatermarkStep
 from sluice.streams.log import Record, Writer
 from tests.support.agents import Incarnation, Place, place
 from tests.support.engines import DEADLINE, FakeQuery
@@ -81,7 +81,7 @@ async def test_a_reader_waits_for_the_container_that_comes_late_and_then_for_the
     await steps_of(there, early, "Partition 0", at(3))
     await steps_of(there, late, "Partition 1", at(3))
     await commits(others["Partition 1/first"], 1, 30, read=10)
-    await steps_of(there, early, "Partition 0", at(40))
+    await steps_of(there, early, "Partition 0", at(40) + TICK)
 
 
 async def test_while_the_coordinator_is_away_the_caps_stay_where_they_are(there: Place) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sluice.core.ids import Ssp, StageName, TaskName
 from sluice.core.watermarks import (
+    TICK,
     Bound,
     Feeder,
     FeederProgress,
@@ -21,6 +22,7 @@ from sluice.core.watermarks import (
     StepDecision,
     WatermarkStep,
     cap_at,
+    cap_of_partitions,
     capped,
     decide_step,
     own,
@@ -97,7 +99,7 @@ def test_a_feeder_whose_windows_are_still_open_holds_though_it_has_read_everythi
 
 
 def test_when_all_have_read_everything_the_newest_of_them_counts() -> None:
-    assert decide_step({A: idle(5), B: idle(2)}).step == bound(5)
+    assert decide_step({A: idle(5), B: idle(2)}).step == Bound(at(5) + TICK, timedelta(0))
 
 
 def test_when_the_progress_of_idle_feeders_is_unknown_readers_are_free_up_to_the_ends_only() -> None:
@@ -141,6 +143,13 @@ def test_a_reader_keeps_to_the_newest_step_that_it_has_passed() -> None:
     assert cap_at(steps, {P0: 10, P1: 10}, timedelta(0)) == at(1)
     assert cap_at(steps, {P0: 29, P1: 30}, timedelta(0)) == at(2)
     assert cap_at([], {P0: 1}, timedelta(0)) is NoCap.HOLD
+
+
+def test_of_partitions_with_unread_records_the_slowest_decides() -> None:
+    one, other = Ssp("log", "in", 0), Ssp("log", "in", 1)
+    assert cap_of_partitions({}, MINUTE) is NoCap.FREE
+    assert cap_of_partitions({one: at(5), other: at(2)}, MINUTE) == at(1)
+    assert cap_of_partitions({one: at(5), other: None}, MINUTE) is NoCap.HOLD
 
 
 def test_the_larger_delay_is_taken_off() -> None:

@@ -1,0 +1,57 @@
+"""Objects of Spark and Scala in the JVM, by name: what the gates need. Each call is a round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERIALIZED_OFFSET = "org.apache.spark.sql.execution.streaming.runtime.SerializedOffset"
+EXECUTION = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+STREAM_PROGRESS = "org.apache.spark.sql.execution.streaming.runtime.StreamProgress"
+READ_LIMIT = "org.apache.spark.sql.connector.read.streaming.ReadLimit"
+
+EVERY_BATCH = 2**62
+"""Later than any batch."""
+
+
+def java(spark: SparkSession, name: str) -> Any:
+    """A class."""
+    return getattr(spark._jvm, name)  # in one call: each part of a dotted path would be another one
+
+
+def scala_object(spark: SparkSession, name: str) -> Any:
+    """The only instance of a class of Scala."""
+    return getattr(java(spark, name), "MODULE$")
+
+
+def field(spark: SparkSession, class_: str, name: str) -> Any:
+    """A private field of a class, made accessible."""
+    found = java(spark, "java.lang.Class").forName(class_).getDeclaredField(name)
+    found.setAccessible(True)
+    return found
+
+
+def private(spark: SparkSession, class_: str, name: str, thing: Any) -> Any:
+    """The value of a private field."""
+    return field(spark, class_, name).get(thing)
+
+
+def set_member(thing: Any, member: str, value: Any) -> None:
+    """Set a variable of a Scala object."""
+    getattr(thing, f"{member}_$eq")(value)
+
+
+def each_of(iterator: Any) -> Iterator[Any]:
+    """The elements of a Scala iterator."""
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def watermark_propagator(spark: SparkSession, execution: Any) -> Any:
+    """What computes the watermarks of a query's operators. If there was nothing to read, it has already done so for a batch without data,
+    and fails if the watermark changes. After `purge(EVERY_BATCH)` it computes them again, as after a restart. Call that on the query's
+    thread, or while the query waits in a gate."""
+    return private(spark, EXECUTION, "watermarkPropagator", execution)
