@@ -17,7 +17,7 @@ test: check
 
 # Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
-	$(BIN)/python -m pytest tests/unit -q
+	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test.stamp java
 	$(BIN)/ruff format --check .

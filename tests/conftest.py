@@ -14,8 +14,10 @@ from tests.support.fakes import FakeClock
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka, postgres
 
-settings.register_profile("sluice", deadline=None)  # a busy machine makes no test fail
-settings.load_profile("sluice")
+# No deadline: a busy machine makes no test fail. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
+settings.register_profile("quick", deadline=None, max_examples=40)
+settings.register_profile("thorough", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 LONGEST_FIRST = ("processes", "spark", "crash", "histories", "integration", "unit")
 
