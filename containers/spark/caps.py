@@ -89,6 +89,10 @@ class StageCaps:
         return self._watermarks.stateful
 
     @property
+    def _emits_state(self) -> bool:
+        return self._watermarks.delay is not None and self._watermarks.emits_state
+
+    @property
     def delays(self) -> Mapping[StreamId, timedelta]:
         """The largest delay of a `withWatermark` above each stream."""
         return self._delays
@@ -149,7 +153,7 @@ class StageCaps:
                 self._partitions[ssp] = max(at, self._partitions.get(ssp, at))
         if batch.written is not None:
             self._newest = max(batch.written, self._newest or batch.written)
-        pending = self._watermarks.delay is not None and batch.state is not None and batch.state.rows > 0
+        pending = self._emits_state and batch.state is not None and batch.state.rows > 0
         if self._writes_event_time:
             self._progress = self._column(self._least(batch.latest), pending)
         else:
@@ -159,7 +163,7 @@ class StageCaps:
 
     def _at_start(self) -> FeederProgress:
         entry = self._entry(committed=True)
-        pending = entry is not None and self._watermarks.stateful and self._watermarks.delay is not None
+        pending = entry is not None and self._emits_state
         if self._writes_event_time:
             return self._column(None, pending)
         watermark = None if entry is None else _moment(millis(entry.watermark))

@@ -107,11 +107,16 @@ def sources_of(writer: DataStreamWriter) -> tuple[str | None, ...]:
 @dataclass(frozen=True, slots=True)
 class Watermarks:
     """The calls of `withWatermark` in a query. `delay`: the largest of their delays, None without any; `above`: the largest of those above
-    each stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators."""
+    each stream that the query reads, by the stream's name. `stateful`: whether the query has stateful operators; `emits_state`: whether
+    one of them appends rows from its state when the watermark rises, as windows do. A deduplication keeps state and appends none of it."""
 
     delay: timedelta | None
     above: Mapping[str, timedelta]
     stateful: bool
+    emits_state: bool
+
+
+_EMITTING = (Effect.EMITS, Effect.UNMATCHED, Effect.FIRES)
 
 
 def watermarks_of(writer: DataStreamWriter) -> Watermarks:
@@ -125,7 +130,8 @@ def watermarks_of(writer: DataStreamWriter) -> Watermarks:
             for name in filter(None, map(_stream_of, _each(node.collectLeaves()))):
                 above[name] = max(delays[-1], above.get(name, delays[-1]))
     mode = _output_mode(writer._jwrite)
-    return Watermarks(max(delays, default=None), above, any(_operator(node, mode) is not None for node in nodes))
+    operators = [operator for node in nodes if (operator := _operator(node, mode)) is not None]
+    return Watermarks(max(delays, default=None), above, bool(operators), any(each.effect in _EMITTING for each in operators))
 
 
 def _stream_of(leaf: Any) -> str | None:

@@ -20,9 +20,9 @@ from tests.support.fakes import FakeClock
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 IN, MID = StreamId("log", "in"), StreamId("log", "mid")
 MINUTE = timedelta(minutes=1)
-WINDOWS = Watermarks(MINUTE, {"in": MINUTE, "mid": MINUTE}, stateful=True)
-STATELESS = Watermarks(MINUTE, {"in": MINUTE, "mid": MINUTE}, stateful=False)
-PLAIN = Watermarks(None, {}, stateful=False)
+WINDOWS = Watermarks(MINUTE, {"in": MINUTE, "mid": MINUTE}, stateful=True, emits_state=True)
+STATELESS = Watermarks(MINUTE, {"in": MINUTE, "mid": MINUTE}, stateful=False, emits_state=False)
+PLAIN = Watermarks(None, {}, stateful=False, emits_state=False)
 
 
 def at(minutes: float) -> datetime:
@@ -123,7 +123,7 @@ def test_a_step_counts_once_a_committed_batch_ends_beyond_it(checkpoint: Checkpo
 
 def test_a_stream_without_a_watermark_above_it_limits_nothing(checkpoint: Checkpoint) -> None:
     assert not checkpoint.caps(PLAIN).limited
-    assert not checkpoint.caps(Watermarks(MINUTE, {}, stateful=True)).limited
+    assert not checkpoint.caps(Watermarks(MINUTE, {}, stateful=True, emits_state=True)).limited
     assert checkpoint.caps().limited
 
 
@@ -174,6 +174,13 @@ def test_a_stateful_query_has_come_as_far_as_the_watermark_of_its_last_batch(che
     caps = checkpoint.caps(reads=[IN])
     checkpoint.commit(10, 30)
     assert caps.committed(batch(10, rows=3)) == FeederProgress(at(11), MINUTE, ProgressSource.WATERMARK, pending=True)
+
+
+def test_state_that_is_never_appended_holds_no_reader(checkpoint: Checkpoint) -> None:
+    caps = checkpoint.caps(Watermarks(MINUTE, {"in": MINUTE}, stateful=True, emits_state=False), reads=[IN])
+    checkpoint.commit(10, 30)
+    assert not caps.progress.pending
+    assert not caps.committed(batch(10, rows=3)).pending
 
 
 def test_a_stateless_query_has_come_as_far_as_what_it_has_read(checkpoint: Checkpoint) -> None:
