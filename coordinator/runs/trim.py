@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import asyncio
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import stages_of
 from sluice.clock import Clock
+from sluice.core.errors import SluiceError
 from sluice.core.ids import Ssp, StageKey, StreamId
 from sluice.core.model import JobModel
 from sluice.core.ownership import PartitionReader, unread_from
 from sluice.streams.port import StreamSystem
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Streams that are trimmed concurrently: a slow one does not delay the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,8 @@ class TrimStreams:
 
     A stage of a task that has not reported a partition, or has reported an offset beyond its end, holds it at the offset where it began.
     Because a restore repeats batches, the oldest retained snapshot counts, too. Inputs and outputs belong to others and are not changed.
-    `model_of` returns the job model of a run.
+    A stream that cannot be trimmed is counted as `untrimmed`, and the next run tries it again. `failing` has the last error of each such
+    stream. `model_of` returns the job model of a run.
     """
 
     store: Store
@@ -33,6 +42,7 @@ class TrimStreams:
     model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]]
     every: timedelta = timedelta(seconds=60)
     name: str = "trim_streams"
+    failing: dict[StreamId, str] = field(default_factory=dict)
 
     async def run_once(self) -> Mapping[str, int]:
         readers: defaultdict[StreamId, defaultdict[int, list[PartitionReader]]] = defaultdict(lambda: defaultdict(list))
@@ -42,16 +52,36 @@ class TrimStreams:
                     continue
                 for ssp, reader in await _readers(tx, run, await self.model_of(tx, run)):
                     readers[ssp.stream_id][ssp.partition].append(reader)
-        trimmed = 0
-        for stream, partitions in readers.items():
-            if stream.system not in self.systems:
-                continue  # removed from the settings while a run uses it
-            system = self.systems[stream.system]
+        for stream in self.failing.keys() - readers.keys():
+            del self.failing[stream]
+        done: Counter[str] = Counter()
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def trim(stream: StreamId) -> None:
+            async with places:
+                done.update(await self._trim(stream, readers[stream]))
+
+        known = [
+            stream for stream in readers if stream.system in self.systems
+        ]  # a system may be removed from the settings of a running job
+        await asyncio.gather(*map(trim, known))
+        return +done
+
+    async def _trim(self, stream: StreamId, readers: Mapping[int, Sequence[PartitionReader]]) -> Mapping[str, int]:
+        """Trim one stream. Return the number of records that were trimmed, or that the stream failed: others are trimmed all the same."""
+        system = self.systems[stream.system]
+        try:
             ends = await system.latest(stream.stream)
             old = await system.at_time(stream.stream, self.clock.now() - self.keep)
-            before = {p: min(unread_from(each, ends.get(p, 0)), old.get(p, 0)) for p, each in partitions.items()}
-            trimmed += await system.trim(stream.stream, before)
-        return {"trimmed": trimmed} if trimmed else {}
+            before = {p: min(unread_from(each, ends.get(p, 0)), old.get(p, 0)) for p, each in readers.items()}
+            trimmed = await system.trim(stream.stream, before)
+        except Exception as error:
+            if self.failing.get(stream) != str(error):
+                log.warning("%s is not trimmed, and grows: %s", stream, error, exc_info=not isinstance(error, SluiceError))
+            self.failing[stream] = str(error)
+            return {"untrimmed": 1}
+        self.failing.pop(stream, None)
+        return {"trimmed": trimmed}
 
 
 async def _readers(tx: ReadTransaction, run: RunRow, model: JobModel) -> Sequence[tuple[Ssp, PartitionReader]]:

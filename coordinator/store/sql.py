@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -26,6 +27,14 @@ _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory
 """Makes a transaction that writes wait for all others, including those of other processes. The number identifies Sluice's lock."""
 
 _BEGIN_READING = {"sqlite": "BEGIN", "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"}
+
+WAL_BYTES = 16 << 20
+"""SQLite: a write-ahead log that grows beyond a multiple of this size is checkpointed and truncated. SQLite starts it again from the
+beginning only when no reader uses it, which never happens while readers overlap."""
+
+_BUSY_MILLIS = 10_000
+_READERS_MILLIS = 1_000
+"""How long a truncation waits for readers. Writers of this process wait meanwhile."""
 
 _WITHIN = {"sqlite": None, "postgresql": 30.0}
 """Time limit of a transaction, in seconds. SQLite needs none: it limits only how long it waits for a lock."""
@@ -65,19 +74,25 @@ class WriteTransaction(ReadTransaction):
 class Store:
     """A database behind an engine; see `open_store`. Writers of this process wait for one another here, not in the database."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, wal_bytes: int = WAL_BYTES) -> None:
         self.engine = engine
         self.failures = 0
         """Transactions that the database failed."""
         self._writing = asyncio.Lock()
         self._claim: Claim = FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine)
+        self._wal = _wal_of(engine)
+        self._wal_bytes = wal_bytes
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[WriteTransaction]:
         """A transaction with writes. They become durable when the block ends; none of them if it raises. Raises StoreUnavailable."""
-        async with self._writing, self._translated(), self._claim.writer() as connection:
-            await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
-            yield WriteTransaction(connection)
+        async with self._writing:
+            before = _size(self._wal)
+            async with self._translated(), self._claim.writer() as connection:
+                await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
+                yield WriteTransaction(connection)
+            if _size(self._wal) // self._wal_bytes > before // self._wal_bytes:
+                await self._truncate_wal()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[ReadTransaction]:
@@ -85,6 +100,17 @@ class Store:
         async with self._translated(), self.engine.connect() as connection:
             await connection.exec_driver_sql(_BEGIN_READING[self.engine.dialect.name])
             yield ReadTransaction(connection)
+
+    async def _truncate_wal(self) -> None:
+        """Move the WAL's contents into the database file and empty the WAL, unless a reader uses it for too long: then the next attempt
+        comes when the WAL has grown by as much again. The caller's transaction has been committed, so a failure is ignored."""
+        with suppress(SQLAlchemyError, OSError):
+            async with self.engine.connect() as connection:
+                await connection.exec_driver_sql(f"PRAGMA busy_timeout={_READERS_MILLIS}")
+                try:
+                    await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                finally:
+                    await connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY_MILLIS}")
 
     async def claim(self) -> None:
         """Become the only coordinator of this database, until `close`. Called again, it checks the claim, and takes a lost one again.
@@ -117,6 +143,19 @@ class Store:
             raise StoreUnavailable(f"the coordinator's database: {str(cause) or f'no answer within {within} s'}") from error
 
 
+def _wal_of(engine: AsyncEngine) -> Path | None:
+    """The write-ahead log of an SQLite database in a file."""
+    name = engine.url.database or ":memory:"
+    return None if engine.dialect.name != "sqlite" or name.startswith((":memory:", "file:")) else Path(f"{name}-wal")
+
+
+def _size(file: Path | None) -> int:
+    try:
+        return 0 if file is None else file.stat().st_size
+    except OSError:
+        return 0
+
+
 def open_store(url: str) -> Store:
     """Open the database at an SQLAlchemy URL with an async driver: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`."""
     return Store(new_engine(url))
@@ -140,5 +179,5 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=10000")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_MILLIS}")
     cursor.close()

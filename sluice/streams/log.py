@@ -11,17 +11,21 @@
 An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and records the
 number of the batch. A batch at or below the writer's last one is skipped, so a batch that Spark runs twice appears once. Files are in WAL
 mode with synchronous=FULL: an append that returned survives a power failure. A stream's file is independent of the coordinator's database.
+
+SQLite starts its WAL again from the beginning only when no reader uses it, which never happens while readers overlap. So a writer whose
+transaction makes the WAL exceed a size waits for the present readers to end; later ones read the database file alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import sqlite3
 import stat
 import zlib
 from asyncio import to_thread
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +40,17 @@ from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _SPAN = 1 << 40
 _BUSY_SECONDS = 30.0
+WAL_BYTES = 16 << 20
+"""A WAL that grows beyond a multiple of this size is checkpointed and truncated. SQLite's own checkpoints come at 4 MiB."""
+
+_READERS_SECONDS = 1.0
+"""How long a truncation of the WAL waits for readers. Appends wait meanwhile. After a longer reader, such as a process that is suspended,
+the next attempt comes when the WAL has grown by as much again."""
+
+_TRIM_PAUSE = timedelta(seconds=0.1)
+"""The shortest pause between two portions of a trim: SQLite's waiting writers look at least this often whether they may begin."""
+
+TRIM_PORTION = 100_000
 _LONGEST_NAME = 240
 """A file name has up to 255 bytes, and SQLite appends up to eight to that of the database."""
 
@@ -88,8 +103,9 @@ def _mode(path: Path) -> int:
 class Log:
     """One directory of streams. Methods block and may be called from any thread or process; every call opens its own connection."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, wal_bytes: int = WAL_BYTES) -> None:
         self.directory = directory
+        self._wal_bytes = wal_bytes
 
     def _file(self, stream: str) -> Path:
         if len(checked_name("stream", stream)) > _LONGEST_NAME:
@@ -103,6 +119,7 @@ class Log:
             self._check_present(stream, file)
             with closing(sqlite3.connect(file, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous=FULL")
+                before = self._wal_size(file) if write else 0
                 connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 try:
                     yield connection
@@ -111,8 +128,23 @@ class Log:
                         connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT")
+                if write and self._wal_size(file) // self._wal_bytes > before // self._wal_bytes:
+                    self._truncate_wal(connection)
         except (OSError, sqlite3.Error) as error:
             raise StreamUnavailable(f"log stream {stream}: {error} (file {file})") from error
+
+    def _wal_size(self, file: Path) -> int:
+        try:
+            return file.with_name(f"{file.name}-wal").stat().st_size
+        except OSError:
+            return 0
+
+    def _truncate_wal(self, connection: sqlite3.Connection) -> None:
+        """Move the WAL's contents into the database file and empty the WAL, unless a reader uses it for too long. The caller's transaction
+        has been committed, so a failure is ignored."""
+        with suppress(sqlite3.Error):
+            connection.execute(f"PRAGMA busy_timeout={_READERS_SECONDS * 1000:.0f}")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def _check_present(self, stream: str, file: Path) -> None:
         """A missing directory, such as one that is not mounted, is an error and not a log without streams."""
@@ -272,7 +304,7 @@ class Log:
         with self._open(stream) as connection:
             return {id_: json.loads(entries) for id_, entries in connection.execute("SELECT id, entries FROM headers")}
 
-    def trim(self, stream: str, before: Offsets, limit: int = 100_000) -> int:
+    def trim(self, stream: str, before: Offsets, limit: int = TRIM_PORTION) -> int:
         """Delete up to `limit` records of each partition below `before`. The limit keeps the transaction short: appends wait for it."""
         gone = 0
         with self._open(stream, write=True) as connection:
@@ -289,13 +321,22 @@ class Log:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+Pause = Callable[[timedelta], Awaitable[None]]
+
+
+async def _sleep(duration: timedelta) -> None:
+    await asyncio.sleep(duration.total_seconds())
+
 
 class LogSystem:
-    """The log as a stream system. Its streams have no retention: every one is kept."""
+    """The log as a stream system. Its streams have no retention: every one is kept. `trim_portion`: records of each partition that one
+    transaction of a trim deletes at most; `pause` waits between two of them."""
 
-    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
+    def __init__(self, directory: Path, clock: Clock | None = None, trim_portion: int = TRIM_PORTION, pause: Pause = _sleep) -> None:
         self.log = Log(directory)
         self._clock = clock or SystemClock()
+        self._trim_portion = trim_portion
+        self._pause = pause
 
     async def partitions(self, stream: str) -> int:
         return await to_thread(self.log.partitions, stream)
@@ -316,7 +357,15 @@ class LogSystem:
         return await to_thread(self.log.at_time, stream, (when - _EPOCH) // _MICROSECOND)
 
     async def trim(self, stream: str, before: Offsets) -> int:
-        return await to_thread(self.log.trim, stream, before)
+        """In portions. After each one, writers get as much time as it took."""
+        gone = 0
+        while True:
+            began = self._clock.elapsed()
+            portion = await to_thread(self.log.trim, stream, before, self._trim_portion)
+            gone += portion
+            if portion < self._trim_portion:
+                return gone
+            await self._pause(max(_TRIM_PAUSE, timedelta(seconds=self._clock.elapsed() - began)))
 
     def connection(self) -> Mapping[str, str]:
         return {"type": "log", "path": str(self.log.directory)}

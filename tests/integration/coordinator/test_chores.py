@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
@@ -30,9 +31,9 @@ def fill(caller: Caller, clock: FakeClock, stream: str, records: int) -> None:
     caller.log.append(stream, [Record(b"x", partition=0)] * records, writer=writer, batch=int(clock.elapsed()), now_micros=micros)
 
 
-async def report(caller: Caller, run_id: str, stages: Mapping[str, tuple[str, int]]) -> None:
+async def report(caller: Caller, run_id: str, stages: Mapping[str, tuple[str, int]], container: str = "c1") -> None:
     """Report for each stage of "Partition 0" the stream that it read, and up to where."""
-    held = await caller.acquired(run_id, "c1")
+    held = await caller.acquired(run_id, container)
     for stage in held["stages"]:
         if stage["stage"] in stages:
             stream, offset = stages[stage["stage"]]
@@ -42,10 +43,10 @@ async def report(caller: Caller, run_id: str, stages: Mapping[str, tuple[str, in
             assert answer.status_code == 204
 
 
-async def deployed(caller: Caller, clock: FakeClock, body: Json) -> str:
-    """A run with c1, and ten old records in its intermediate stream and its input."""
+async def deployed(caller: Caller, clock: FakeClock, body: Json, container: str = "c1") -> str:
+    """A run with a container, and ten old records in its intermediate stream and its input."""
     run_id = str((await caller.deploy(body))["runId"])
-    await caller.registered(run_id, "c1")
+    await caller.registered(run_id, container)
     for stream in ("by-carrier", "flights"):
         fill(caller, clock, stream, 10)
     return run_id
@@ -101,6 +102,30 @@ async def test_the_streams_of_an_ended_run_are_left_alone(caller: Caller, clock:
     await caller.stop(run_id)
     clock.advance(3600)
     assert await trimming(caller, clock).run_once() == {}
+
+
+def renamed(body: Json, job: str) -> Json:
+    """The same job under another name, with an intermediate stream of its own."""
+    text = json.dumps(body).replace("by-carrier", f"of-{job}")
+    return {**json.loads(text), "job": job}
+
+
+@pytest.mark.parametrize("trouble", ["deleted", "unreadable"])
+async def test_a_stream_that_cannot_be_trimmed_does_not_stop_the_trim_of_other_jobs(
+    caller: Caller, clock: FakeClock, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    chore = trimming(caller, clock)
+    for job, container in (("a", "c1"), ("z", "c2")):
+        run_id = str((await caller.deploy(renamed(chained_body(2), job)))["runId"])
+        await caller.registered(run_id, container)
+    run_id = await deployed(caller, clock, chained_body(2), "c3")
+    await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)}, "c3")
+    clock.advance(3600)
+    for job in ("a", "z"):
+        file = caller.log.directory / f"of-{job}.db"
+        file.unlink() if trouble == "deleted" else file.write_bytes(b"not a database" * 1000)
+    assert [await chore.run_once() for _ in range(2)] == [{"trimmed": 7, "untrimmed": 2}, {"untrimmed": 2}]
+    assert sum("is not trimmed" in each.message for each in caplog.records) == 2  # once for each stream
 
 
 async def test_who_was_heard_is_written_once(caller: Caller, clock: FakeClock) -> None:

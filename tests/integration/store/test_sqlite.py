@@ -78,6 +78,36 @@ async def write_much(store: Store) -> None:
             await tx.runs.add_notice(RunId("r1"), "STOP", NOON, {"reason": "x" * 5_000})
 
 
+async def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_emptied(migrated: Store, file: Path) -> None:
+    store = Store(migrated.engine, wal_bytes=1 << 20)
+    wal, largest = file.with_name(f"{file.name}-wal"), 0
+    async with store.begin() as tx:
+        await tx.runs.put(run_row("r1"))
+    reading, ended = [asyncio.Event(), asyncio.Event()], False
+
+    async def read(me: int) -> None:
+        """Begins before the other one ends, so that there is always a reader."""
+        while not ended:
+            async with store.read() as tx:
+                await tx.runs.get(RunId("r1"))
+                reading[me].set()
+                await reading[1 - me].wait()
+                reading[1 - me].clear()
+
+    async with asyncio.TaskGroup() as group:
+        readers = [group.create_task(read(me)) for me in (0, 1)]
+        try:
+            for _ in range(40):
+                async with store.begin() as tx:
+                    await tx.runs.add_notice(RunId("r1"), "STOP", NOON, {"reason": "x" * 250_000})
+                largest = max(largest, wal.stat().st_size)
+        finally:
+            ended = True
+            for each in readers:
+                each.cancel()
+    assert largest < 3 << 20
+
+
 async def test_a_file_that_is_no_database_is_trouble(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE t (x)")

@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
 
@@ -210,6 +213,65 @@ def test_trimming_goes_in_portions(log: Log) -> None:
     log.append("s", texts(*"abcdef"), writer=writer(), batch=0, now_micros=T0)
     assert [log.trim("s", {0: 5}, limit=2) for _ in range(4)] == [2, 2, 1, 0]
     assert log.earliest("s")[0] == 5
+
+
+async def test_a_trim_goes_on_until_everything_is_gone_and_lets_writers_in_between(log: Log) -> None:
+    log.append("s", texts(*"abcdefg"), writer=writer(), batch=0, now_micros=T0)
+    log.append("s", texts(*"abc", partition=1), writer=writer(), batch=1, now_micros=T0)
+    batches = count(2)
+
+    async def append(_: timedelta) -> None:
+        log.append("s", texts("new"), writer=writer(), batch=next(batches), now_micros=T0)
+
+    system = LogSystem(log.directory, trim_portion=2, pause=append)
+    assert await system.trim("s", {0: 7, 1: 2}) == 9
+    assert log.earliest("s") == {0: 7, 1: 2}
+    assert values(log) == ["new"] * 3
+
+
+def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_emptied(log: Log, tmp_path: Path) -> None:
+    megabyte = 1 << 20
+    log = Log(tmp_path, wal_bytes=megabyte)
+    log.append("s", texts("a"), writer=writer(), batch=0, now_micros=T0)
+    ended, open_ = Event(), [Semaphore(0), Semaphore(0)]
+
+    def read(me: int) -> None:
+        """Begins before the other one ends, so that there is always a reader."""
+        while not ended.is_set():
+            with closing(log.read("s", 0, 0, 1)) as rows:
+                next(rows)
+                open_[me].release()
+                open_[1 - me].acquire(timeout=10)
+
+    def size() -> int:
+        with suppress(FileNotFoundError):  # the last one that closes the database removes it
+            return (tmp_path / "s.db-wal").stat().st_size
+        return 0
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read, me) for me in (0, 1)]
+        sizes = []
+        try:
+            for batch in range(1, 41):
+                log.append("s", [Record(b"v" * (megabyte // 4))], writer=writer(), batch=batch, now_micros=T0)
+                sizes.append(size())
+        finally:
+            ended.set()
+            for each in open_:
+                each.release()
+        for reader in readers:
+            reader.result()
+    assert max(sizes) < 3 * megabyte
+
+
+def test_a_reader_that_does_not_end_delays_no_append_for_long(tmp_path: Path) -> None:
+    log = Log(tmp_path, wal_bytes=1 << 16)
+    log.create("s", 1)
+    log.append("s", texts("a"), writer=writer(), batch=0, now_micros=T0)
+    with closing(log.read("s", 0, 0, 1)) as rows:
+        next(rows)
+        assert log.append("s", [Record(b"v" * (1 << 17))], writer=writer(), batch=1, now_micros=T0) is True
+    assert log.latest("s") == {0: 2}
 
 
 def test_streams_are_listed_without_drafts(log: Log, tmp_path: Path) -> None:
