@@ -32,6 +32,7 @@ from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.operations import Progress
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, open_store
+from coordinator.waits import DeletionHold
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, JobName, Lineage, RunId, StageKey, StageName, TaskName
@@ -180,6 +181,7 @@ async def collect(home: Path) -> dict[str, float]:
         store,
         blob_stores,
         clock,
+        DeletionHold(clock, timedelta(0)),
         grace=timedelta(0),
         every=timedelta(hours=1),
         deletes_per_second=1e9,

@@ -54,6 +54,7 @@ from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
 from coordinator.store.sql import Store, open_store
+from coordinator.waits import DeletionHold
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore
@@ -103,9 +104,9 @@ class Coordinator:
     prepare: Callable[[], Awaitable[None]]
 
 
-def stream_systems(settings: Settings) -> dict[str, StreamSystem]:
+def stream_systems(settings: Settings, clock: Clock) -> dict[str, StreamSystem]:
     """The embedded log, and Kafka if the settings name a cluster. Raises BadSettings."""
-    systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory)}
+    systems: dict[str, StreamSystem] = {"log": LogSystem(settings.log_directory, clock)}
     if settings.kafka_bootstrap:
         properties = KafkaProperties.read(settings.kafka_properties)
         systems["kafka"] = KafkaSystem(settings.kafka_bootstrap, properties, replication=settings.kafka_replication)
@@ -139,7 +140,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
-    systems = stream_systems(settings)
+    systems = stream_systems(settings, clock)
     stage_metrics, traffic = StageMetrics(), Traffic(clock)
     lag = LagMonitor(store, systems, stage_metrics, clock, models.decoded)
     reports, regrouping = ReportChecks(models.decoded, lag.ends_after), Regrouping(leases, clock, new_lineage, lag.forget)
@@ -148,10 +149,12 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
+    hold = DeletionHold(clock, settings.gc_grace)
     collection = Collection(
         store,
         blob_stores,
         clock,
+        hold,
         grace=settings.gc_grace,
         every=timedelta(seconds=settings.gc_every_seconds),
         deletes_per_second=settings.gc_max_deletes_per_second,
@@ -176,8 +179,8 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             lag,
             OpenBlobStores(blob_stores),
             clean_up,
-            RetireStores(store, clock, timedelta(seconds=settings.retire_after_seconds), retention),
-            SweepExpired(blob_stores, clean_up, clock),
+            RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
+            SweepExpired(blob_stores, clean_up, clock, hold),
             collection,
         ],
         clock,
@@ -216,8 +219,9 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
                     partial(metrics.of_database, lambda: store.failures),
-                    partial(metrics.of_drains, drain_watch, clock),
-                    partial(metrics.of_snapshots, snapshots, lag, clock),
+                    partial(metrics.of_drains, drain_watch),
+                    partial(metrics.of_snapshots, snapshots, lag),
+                    partial(metrics.of_clock, hold),
                     partial(metrics.of_clean_up, clean_up, clock),
                     partial(metrics.of_collection, collection),
                     partial(metrics.of_requests, requests),
@@ -237,6 +241,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             await models.recover()
             await parts.registrations.recover()
             await snapshots.recover()
+            hold.check_start(max(snapshots.newest.values(), default=None))
             async with maintenance:
                 yield
         finally:

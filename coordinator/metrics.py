@@ -25,6 +25,7 @@ from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
+from coordinator.waits import DeletionHold
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Mode, Phase, Step
@@ -32,6 +33,7 @@ from sluice.core.expansion import Verdict
 from sluice.core.ids import StageName
 from sluice.core.lifecycle import RunState
 from sluice.core.ownership import FALSE
+from sluice.core.waits import age
 from sluice.metrics import with_old_names
 
 Source = Callable[[], Iterable[Metric]]
@@ -186,7 +188,7 @@ def of_streams(watch: PartitionMonitor, clock: Clock) -> Iterable[Metric]:
                 seen.add_metric(labels, row.seen)
             known.add_metric(labels, row.known)
             refused.add_metric(labels, float(row.verdict is Verdict.REFUSED))
-            unseen.add_metric(labels, 0.0 if row.seen is not None else (now - row.since).total_seconds())
+            unseen.add_metric(labels, 0.0 if row.seen is not None else age(row.since, now).total_seconds())
     yield from (seen, known, refused, unseen)
 
 
@@ -245,7 +247,7 @@ def of_versions(lag: LagMonitor) -> Iterable[Metric]:
     yield from (version, behind, away)
 
 
-def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
+def of_drains(watch: DrainDeadlines) -> Iterable[Metric]:
     """Drains in progress, as of a second ago, and the number of finished ones by outcome."""
     seconds = GaugeMetricFamily("sluice_drain_phase_seconds", "Time that a drain has spent in its phase.", labels=["sluice_job", "phase"])
     stages = GaugeMetricFamily(
@@ -253,11 +255,10 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
     )
     late = GaugeMetricFamily("sluice_drain_late", "1 if a drain is past its soft deadline or its phase's budget.", labels=["sluice_job"])
     keeps = GaugeMetricFamily("sluice_drain_keeps_state", "1 if a drain keeps the state, 0 if it empties it.", labels=["sluice_job"])
-    now = clock.now()
     for each in watch.active:
         job = each.drain.job
         keeps.add_metric([job], float(each.drain.mode is Mode.KEEP_STATE))
-        seconds.add_metric([job, each.drain.phase.value], (now - each.drain.entered_at).total_seconds())
+        seconds.add_metric([job, each.drain.phase.value], each.in_phase.total_seconds())
         for step in Step:
             stages.add_metric([job, step.name.lower()], each.steps.get(step, 0))
         late.add_metric([job], float(each.late))
@@ -267,21 +268,29 @@ def of_drains(watch: DrainDeadlines, clock: Clock) -> Iterable[Metric]:
     yield from (seconds, stages, late, keeps, ended)
 
 
-def of_snapshots(snapshots: Snapshots, lag: LagMonitor, clock: Clock) -> Iterable[Metric]:
+def of_clock(hold: DeletionHold) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "sluice_clock_jump_seconds",
+        "By how much the clock has jumped ahead, while nothing is deleted because of that; otherwise 0.",
+        hold.jump.total_seconds(),
+    )
+
+
+def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:
     """For each task the oldest over its stages: the work that a lost disk would cost. Only jobs with a live run."""
-    age = GaugeMetricFamily(
+    ages = GaugeMetricFamily(
         "sluice_snapshot_age_seconds", "Age of a task's newest snapshot; of its stages the oldest.", labels=["sluice_job", "task"]
     )
-    now, going_on = clock.now(), {each.job for each in lag.jobs if not each.state.ended}
+    going_on = {each.job for each in lag.jobs if not each.state.ended}
     oldest: dict[tuple[str, str], float] = {}
-    for key, at in snapshots.newest.items():
+    for key in snapshots.newest:
         if key.job not in going_on:
             continue
-        seconds = (now - at).total_seconds()
+        seconds = snapshots.age(key).total_seconds()
         oldest[key.job, key.task] = max(seconds, oldest.get((key.job, key.task), seconds))
     for (job, task), seconds in sorted(oldest.items()):
-        age.add_metric([job, task], seconds)
-    yield age
+        ages.add_metric([job, task], seconds)
+    yield ages
 
 
 def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
@@ -292,7 +301,7 @@ def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:
     for each in clean_up.queue:
         length.add_metric([each.kind.value], each.length)
         failing.add_metric([each.kind.value], each.failing)
-        oldest.add_metric([each.kind.value], (now - each.oldest).total_seconds())
+        oldest.add_metric([each.kind.value], age(each.oldest, now).total_seconds())
     yield from (length, failing, oldest)
     yield GaugeMetricFamily(
         "sluice_cleanup_overdue",

@@ -72,6 +72,10 @@ class Settings(BaseSettings):
     margin_seconds: float = Field(3, description="safety margin: a container stops this long before its lease expires")
     grace_seconds: float = Field(5, description="grace period: tasks are reassigned this long after a lease expires")
     heartbeat_max_rate: float = Field(2500, description="heartbeats per second of all containers together; a larger fleet sends fewer each")
+    bare_lease_seconds: float = Field(
+        160, description="lease of containers that send no epoch, as Apache Samza's: they send a heartbeat every 60 s and try it for 93 s"
+    )
+    bare_grace_seconds: float = Field(120, description="grace period of such containers, which take up to two minutes to shut down")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
     log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
@@ -226,6 +230,8 @@ class Settings(BaseSettings):
             margin=timedelta(seconds=self.margin_seconds),
             grace=timedelta(seconds=self.grace_seconds),
             max_rate=self.heartbeat_max_rate,
+            bare_lease=timedelta(seconds=self.bare_lease_seconds),
+            bare_grace=timedelta(seconds=self.bare_grace_seconds),
         )
 
 

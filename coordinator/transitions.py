@@ -5,7 +5,7 @@ what is queued for clean-up, and the fencing check. Each function takes an open 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import NAMESPACE_OID, uuid5
@@ -19,7 +19,7 @@ from coordinator.store.sql import ReadTransaction, WriteTransaction
 from sluice.core.drain import DrainId, Phase, Shape, cancelled, moved
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, UnknownRun, UnknownTask
 from sluice.core.failover import BackoffUntil, CrashLoopPolicy, Incarnation, backoff_until
-from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.ids import ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.lifecycle import moved as run_moved
 from sluice.core.model import JobModel
@@ -50,6 +50,11 @@ async def get_run(tx: ReadTransaction, run_id: RunId) -> RunRow:
     return run
 
 
+async def hosts_of(tx: ReadTransaction, run: RunRow) -> Mapping[ProcessorId, str]:
+    """The host of the newest incarnation of each slot; of a slot that has none in this run, the host in the runs before."""
+    return {**await tx.jobmodels.former_hosts(run.job), **{each.processor_id: each.host for each in await tx.fleet.containers(run.run_id)}}
+
+
 async def end_container(
     tx: WriteTransaction, container: ContainerRow, state: ContainerState, now: datetime, *, exit_code: int | None = None, reason: str = ""
 ) -> tuple[ContainerRow, Sequence[TaskOwnershipRow]]:
@@ -69,7 +74,7 @@ async def end_container(
     return ended, holds
 
 
-def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> BackoffUntil | None:
+def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy, now: datetime) -> BackoffUntil | None:
     """Until when the slot with these incarnations, in order of their epochs, backs off; None if it does not. A container failed if it
     was LOST, or exited with a code other than 0 and 3. There is no back-off while one of them may still act."""
     if any(each.ended_at is None for each in containers[-1:]):
@@ -79,7 +84,7 @@ def backoff_of(containers: Sequence[ContainerRow], rule: CrashLoopPolicy) -> Bac
         for each in containers
         if each.ended_at is not None
     ]
-    return backoff_until(ended, rule)
+    return backoff_until(ended, rule, now)
 
 
 _NO_FAILURES = (None, 0, 3)

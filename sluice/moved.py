@@ -137,7 +137,7 @@ MOVED = {
     "coordinator.clock": "sluice.clock",
     "coordinator.collection": "coordinator.snapshots.gc",
     "coordinator.core.alignment": "sluice.core.watermarks",
-    "coordinator.core.backoff": "sluice.core.backoff",
+    "coordinator.core.backoff": "sluice.core.waits",
     "coordinator.core.blobids": "sluice.core.snapshot",
     "coordinator.core.custom_grouping": "sluice.core.grouping",
     "coordinator.core.cuts": "containers.state.freeze",

@@ -12,20 +12,28 @@ from coordinator.drains.drains import Drains, stages_at
 from coordinator.store.drains import DrainRow
 from coordinator.store.sql import Store
 from coordinator.transitions import shape_of
+from coordinator.waits import Waits
 from sluice.clock import Clock
-from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers
+from sluice.core.drain import Blocker, DrainId, Phase, Step, blockers, is_late
 
 log = logging.getLogger(__name__)
 
 MAX_NAMED = 10
 """How many blockers a log line names."""
 
+AFTER_RESTART = timedelta(minutes=1)
+"""A drain has at least this long, or its hard deadline if that is shorter, after the coordinator has started: containers could not report
+before, and the wall clock may have jumped."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """A drain in progress, as of the last round, and how many stages are at each step."""
+    """A drain in progress, as of the last round, and how many stages are at each step. `waited`: since the first container began to stop;
+    `in_phase`: since the present phase began."""
 
     drain: DrainRow
+    waited: timedelta
+    in_phase: timedelta
     late: bool
     steps: Mapping[Step, int]
 
@@ -43,25 +51,38 @@ class DrainDeadlines:
     active: Sequence[DrainProgress] = ()
     outcomes: Mapping[Phase, int] = field(default_factory=dict)
     _reported: set[tuple[DrainId, Phase]] = field(default_factory=set)
+    _waits: Waits[tuple[DrainId, Phase | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waits = Waits(self.clock)
 
     async def run_once(self) -> Mapping[str, int]:
-        now = self.clock.now()
         async with self.store.read() as tx:
             self.outcomes = {phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over}
-            progress = [DrainProgress(each, each.is_late(now), await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
+            progress = [self._progress(each, await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
         self.active = progress
+        self._waits.end_round({(each.drain.drain_id, phase) for each in progress for phase in (None, each.drain.phase)})
         self._reported &= {(each.drain.drain_id, phase) for each in progress for phase in Phase}
         done: Counter[str] = Counter()
         for each in progress:
             drain = each.drain
-            if drain.hard_at is not None and now >= drain.hard_at:
-                await self.drains.expire(drain.drain_id, f"its hard deadline has passed; {await self._blockers(drain)}")
+            if drain.stopping_at is not None and each.waited >= drain.hard:
+                await self.drains.expire(drain, f"its hard deadline has passed; {await self._blockers(drain)}")
                 done["failed"] += 1
             elif each.late and (drain.drain_id, drain.phase) not in self._reported:
                 self._reported.add((drain.drain_id, drain.phase))
                 log.warning("drain %s of run %s is late in %s: %s", drain.drain_id, drain.run_id, drain.phase, await self._blockers(drain))
                 done["late"] += 1
         return done
+
+    def _progress(self, drain: DrainRow, steps: Mapping[Step, int]) -> DrainProgress:
+        """Counted by the clock that never jumps: a jump of the wall clock must not fail a drain whose state is half flushed."""
+        at_most = max(timedelta(0), drain.hard - AFTER_RESTART)
+        waited = self._waits.waited((drain.drain_id, None), drain.stopping_at or drain.requested_at, at_most)
+        in_phase = self._waits.waited((drain.drain_id, drain.phase), drain.entered_at, waited)
+        now = self.clock.now()
+        began = None if drain.stopping_at is None else now - waited
+        return DrainProgress(drain, waited, in_phase, is_late(drain.times, drain.phase, began, now - in_phase, now), steps)
 
     async def _blockers(self, drain: DrainRow) -> str:
         found = await self.drains.describe(drain.drain_id)

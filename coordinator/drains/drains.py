@@ -46,6 +46,7 @@ from sluice.core.drain import (
 )
 from sluice.core.errors import (
     CheckpointNeeded,
+    DrainIdInUse,
     ForeignDrain,
     NotEmptied,
     OutdatedContainers,
@@ -70,7 +71,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class DrainRequest:
     """`require_empty`: refuse a drain that empties state if it cannot empty all. `soft`, `hard`: the deadlines that the request itself
-    names."""
+    names; `drain_id`: the id for a new drain that it chooses."""
 
     run_id: RunId
     mode: Mode
@@ -78,6 +79,7 @@ class DrainRequest:
     require_empty: bool = False
     soft: timedelta | None = None
     hard: timedelta | None = None
+    drain_id: DrainId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +164,18 @@ class Drains:
         """Start a drain, or return the present one. Returns the drain, and whether it is new; see the table in `sluice.core.drain`.
         Later deadlines in the request extend an active drain.
 
-        Raises UnknownRun, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, UnknownSystem and StreamUnavailable for the ends of
-        intermediate streams.
+        Raises UnknownRun, StaleRun, OtherDrainMode, OutdatedContainers, NotEmptied, DrainIdInUse for the id of another run's drain,
+        UnknownSystem and StreamUnavailable for the ends of intermediate streams.
         """
         async with self._store.read() as tx:
             run = await get_run(tx, request.run_id)
-            present = await self._present(tx, run, request.mode)
+            present = await self._present(tx, run, request)
         if present is not None:
             return (await self._extended(present.drain_id, request) if _extends(present, request) else present), False
         pinned = await self._ends(run.spec.intermediates)
         async with self._store.begin() as tx:
             run = await get_run(tx, request.run_id)
-            present = await self._present(tx, run, request.mode)
+            present = await self._present(tx, run, request)
             if present is not None:
                 return await _extend(tx, present, request), False
             model = await self._model_of(tx, run)
@@ -189,14 +191,21 @@ class Drains:
         async with self._store.begin() as tx:
             return await _extend(tx, await get_drain(tx, drain_id), request)
 
-    async def _present(self, tx: ReadTransaction, run: RunRow, mode: Mode) -> DrainRow | None:
-        """The drain that answers a request for one of that mode; None if a new one must begin. Raises StaleRun, OtherDrainMode."""
+    async def _present(self, tx: ReadTransaction, run: RunRow, request: DrainRequest) -> DrainRow | None:
+        """The drain that answers a request; None if a new one must begin. The drain with the id of the request answers it also after it has
+        ended, so that the request may be repeated. Raises StaleRun, OtherDrainMode, DrainIdInUse."""
+        named = None if request.drain_id is None else await tx.drains.get(request.drain_id)
+        if named is not None:
+            if named.run_id != run.run_id:
+                raise DrainIdInUse(f"drain {request.drain_id} is of run {named.run_id}: every drain needs an id of its own")
+            check_mode(named.mode, named.phase, request.mode)
+            return named
         newest = await tx.drains.newest(run.run_id)
         stopping = run.stop_requested_at is not None
         emptied = newest is not None and newest.emptied
         if not begins(run.state, stopping=stopping, newest=newest.phase if newest else None, flushed=emptied):
             assert newest is not None
-            check_mode(newest.mode, newest.phase, mode)
+            check_mode(newest.mode, newest.phase, request.mode)
             return newest
         current = await tx.runs.current(run.job)
         if current is None or current.run_id != run.run_id:
@@ -209,7 +218,7 @@ class Drains:
         now = self._clock.now()
         last = await tx.drains.page(run.job, None, 1)
         drain = DrainRow(
-            drain_id=self._new_id(),
+            drain_id=request.drain_id or self._new_id(),
             run_id=run.run_id,
             job=run.job,
             seq=1 + (last[0].seq if last else 0),
@@ -248,13 +257,13 @@ class Drains:
         self._notices.notify(drain.run_id)
         return drain
 
-    async def expire(self, drain_id: DrainId, reason: str) -> DrainRow:
-        """Fail a drain whose hard deadline has passed, unless it has ended or was extended. Raises UnknownDrain."""
+    async def expire(self, seen: DrainRow, reason: str) -> DrainRow:
+        """Fail a drain whose hard deadline has passed, unless it has ended or was extended since it was `seen`. Raises UnknownDrain."""
         async with self._store.begin() as tx:
-            drain, now = await get_drain(tx, drain_id), self._clock.now()
-            if drain.phase.over or drain.hard_at is None or now < drain.hard_at:
+            drain = await get_drain(tx, seen.drain_id)
+            if drain.phase.over or drain.hard > seen.hard:
                 return drain
-            _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, now)
+            _, drain = await fail(tx, await get_run(tx, drain.run_id), drain, reason, self._clock.now())
         self._notices.notify(drain.run_id)
         return drain
 

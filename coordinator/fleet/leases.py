@@ -2,7 +2,8 @@
 
 A container is *valid* while its heartbeats renew its lease. It is *ending* once it was superseded or its run has ended: its heartbeats are
 answered with false, but it may still act until its last lease and the grace period have expired, so its tasks are not reassigned before
-that. After a restart of the coordinator every container in the database gets a new lease, so that a restart stops no container.
+that. A *bare* container, a client of Apache Samza, sends no epoch and reads no terms, so it has terms of its own. After a restart of the
+coordinator every container in the database gets a new lease, so that a restart stops no container.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Leases:
         self.terms: Terms = policy.terms(0)
         self._lease_seconds = self.terms.lease.total_seconds()
         self._grace_seconds = policy.grace.total_seconds()
+        self._bare_lease_seconds = policy.bare_lease.total_seconds()
+        self._bare_grace_seconds = policy.bare_grace.total_seconds()
         self.answered_alive = 0
         self.answered_invalid = 0
         """Counted where that answer is sent, which is not on the fast path."""
@@ -81,15 +84,27 @@ class Leases:
         """Make the container valid, with a full lease from now. `heard` is false for one that is known from the database."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
-        now = self._clock.elapsed()
-        lease = granted(epoch, now, self.terms, bare=bare)
+        now, terms = self._clock.elapsed(), self._terms_of(bare=bare)
+        lease = granted(epoch, now, terms, bare=bare)
         former = self._valid.get(execution_id)
-        headers = _headers(epoch, model_version, self.terms)
+        headers = _headers(epoch, model_version, terms)
         entry = self._valid[execution_id] = LeaseEntry(lease, model_version, headers, now, heard=heard)
         if former is not None:
             entry.ends_at = max(entry.ends_at, former.ends_at)
-        self._expect_expiry(entry.ends_at)
-        return self.terms
+        self._expect_expiry(self._free_at(entry))
+        return terms
+
+    def _terms_of(self, *, bare: bool) -> Terms:
+        return self.policy.bare_terms if bare else self.terms
+
+    def _free_at(self, entry: LeaseEntry) -> float:
+        """When its lease and grace period have expired."""
+        return entry.ends_at + (self._bare_grace_seconds if entry.bare else self._grace_seconds)
+
+    def is_bare(self, execution_id: str) -> bool:
+        """Whether it is a valid container that sends no epoch."""
+        entry = self._valid.get(execution_id)
+        return entry is not None and entry.bare
 
     def set_model_version(self, execution_ids: Sequence[ExecutionContainerId], version: int) -> None:
         """Name the version of the job model in the answers to the heartbeats of these containers. Containers that are not valid are
@@ -98,15 +113,15 @@ class Leases:
             entry = self._valid.get(execution_id)
             if entry is not None:
                 entry.model_version = version
-                entry.headers = _headers(entry.epoch, version, self.terms)
+                entry.headers = _headers(entry.epoch, version, self._terms_of(bare=entry.bare))
 
     def renew_all(self) -> None:
         """Give every valid container a full lease from now. Used after a restart, when the terms are known once all containers are
         loaded."""
-        ends_at = self._clock.elapsed() + self._lease_seconds
+        now = self._clock.elapsed()
         for entry in self._valid.values():
-            entry.ends_at = ends_at
-        self._expect_expiry(ends_at)
+            entry.ends_at = now + self._terms_of(bare=entry.bare).lease.total_seconds()
+            self._expect_expiry(self._free_at(entry))
 
     def beat(self, execution_id: str, sent: int | None) -> LeaseEntry | None:
         """Renew the lease if the heartbeat is of the valid incarnation. Returns its entry, or None if the answer is false.
@@ -118,11 +133,12 @@ class Leases:
         if entry is None or (sent is not None and sent != entry.epoch):
             return None
         now = self._clock.elapsed()
-        if now >= entry.ends_at + self._grace_seconds:
+        bare = entry.bare
+        if now >= entry.ends_at + (self._bare_grace_seconds if bare else self._grace_seconds):
             return None
         self.answered_alive += 1
         if sent is not None or may_renew(entry.lease, None):  # as `granted` does, without making a Lease
-            entry.ends_at = max(entry.ends_at, now + self._lease_seconds)
+            entry.ends_at = max(entry.ends_at, now + (self._bare_lease_seconds if bare else self._lease_seconds))
             entry.heard_at, entry.heard = now, True
             self._renewed.add(execution_id)
         return entry
@@ -135,9 +151,10 @@ class Leases:
             self._ending[execution_id] = entry.lease.free_at(self.policy)
             self._adjust_terms(len(self._valid))
 
-    def remember_superseded(self, execution_id: ExecutionContainerId) -> None:
+    def remember_superseded(self, execution_id: ExecutionContainerId, *, bare: bool = False) -> None:
         """After a restart, for a superseded container: its lease is unknown, so it gets the longest that it can have."""
-        self._ending[execution_id] = granted(Epoch(0), self._clock.elapsed(), self.terms).free_at(self.policy)
+        lease = granted(Epoch(0), self._clock.elapsed(), self._terms_of(bare=bare), bare=bare)
+        self._ending[execution_id] = lease.free_at(self.policy)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
         """Forget a container that has ended."""
@@ -171,14 +188,14 @@ class Leases:
         now = self._clock.elapsed()
         found = [each for each, free_at in self._ending.items() if free_at <= now]
         if now >= self._next_expiry:
-            first = min((entry.ends_at for entry in self._valid.values()), default=inf) + self._grace_seconds
+            first = min(map(self._free_at, self._valid.values()), default=inf)
             self._next_expiry = Instant(first)
             if first <= now:
-                found += [each for each, entry in self._valid.items() if entry.ends_at + self._grace_seconds <= now]
+                found += [each for each, entry in self._valid.items() if self._free_at(entry) <= now]
         return [ExecutionContainerId(each) for each in found[:limit]]
 
-    def _expect_expiry(self, ends_at: float) -> None:
-        self._next_expiry = Instant(min(self._next_expiry, ends_at + self._grace_seconds))
+    def _expect_expiry(self, free_at: float) -> None:
+        self._next_expiry = Instant(min(self._next_expiry, free_at))
 
     def take_renewed(self) -> Sequence[ExecutionContainerId]:
         """The containers whose lease was renewed since the last call."""
@@ -191,7 +208,7 @@ class Leases:
             self.terms = terms
             self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
-                entry.headers = _headers(entry.epoch, entry.model_version, terms)
+                entry.headers = _headers(entry.epoch, entry.model_version, self._terms_of(bare=entry.bare))
 
 
 @lru_cache(maxsize=1024)

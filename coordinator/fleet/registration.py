@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from coordinator.fleet.leases import Leases
+from coordinator.fleet.leases import LeaseEntry, Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.store.fleet import ContainerRow, ContainerState, TaskOwnershipRow
 from coordinator.store.groupcommit import GroupCommit
@@ -24,11 +24,12 @@ from sluice.core.errors import (
     OutdatedContainers,
     SluiceError,
     StaleRun,
+    Unavailable,
     UnknownContainer,
     UnknownSlot,
 )
 from sluice.core.failover import DEFAULT, CrashLoopPolicy
-from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId, RunId
+from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.core.lifecycle import RunState, moved
 
 log = logging.getLogger(__name__)
@@ -89,10 +90,10 @@ class Registrations:
             if run is not None and container.state is ContainerState.LIVE:
                 self._leases.grant(container.execution_id, container.epoch, run.model_version, bare=container.bare, heard=False)
             else:
-                superseded.append(container.execution_id)
+                superseded.append(container)
         self._leases.renew_all()
-        for execution_id in superseded:
-            self._leases.remember_superseded(execution_id)
+        for container in superseded:
+            self._leases.remember_superseded(container.execution_id, bare=container.bare)
         return len(standing)
 
     async def register(self, run_id: RunId, new: Registration) -> Registered:
@@ -132,8 +133,9 @@ class Registrations:
 
     def _check_backoff(self, former: Sequence[ContainerRow]) -> None:
         """Raises CrashLoopBackoff."""
-        backoff, now = backoff_of(former, self._crash_loop), self._clock.now()
-        if backoff is not None and now < backoff.until:
+        now = self._clock.now()
+        backoff = backoff_of(former, self._crash_loop, now)
+        if backoff is not None:
             left = (backoff.until - now).total_seconds()
             raise CrashLoopBackoff(
                 f"slot {former[-1].processor_id} has failed {backoff.failures} times in a row right after starting; "
@@ -210,6 +212,23 @@ class Registrations:
         """The valid incarnation of each slot that has one, of all runs."""
         async with self._store.read() as tx:
             return [each for each in await tx.fleet.active_containers() if each.state is ContainerState.LIVE]
+
+    async def beat_of_job(self, execution_id: ExecutionContainerId, sent: int | None, job: JobName | None) -> LeaseEntry | None:
+        """`Leases.beat` for a container of this job (None: of any), and for bare ones. None also for a bare container whose run has ended
+        or is stopping: it reads no notices, so this is how it learns that it must stop. While the database does not answer, only
+        `Leases` decides."""
+        try:
+            async with self._store.read() as tx:
+                container = await tx.fleet.container(execution_id)
+                run = None if container is None else await tx.runs.get(container.run_id)
+        except Unavailable as error:
+            log.warning("heartbeat of %s: its run is not looked up: %s", execution_id, error)
+            return self._leases.beat(execution_id, sent)
+        if container is None or run is None or (job is not None and container.job != job):
+            return None
+        if container.bare and (run.state.ended or run.stop_requested_at is not None):
+            self._leases.supersede(execution_id)
+        return self._leases.beat(execution_id, sent)
 
     async def state_of_ended_run(self, execution_id: ExecutionContainerId) -> RunState | None:
         """For an invalid container: the state of its run if the run has ended, so that the container can exit with code 0."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.cache import JobModels
@@ -14,10 +14,11 @@ from coordinator.jobmodels.versions import ChangeReason, ModelChange, ModelVersi
 from coordinator.store.fleet import ContainerRow, ContainerState
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
+from coordinator.waits import Waits
 from sluice.clock import Clock
 from sluice.core.errors import RunIsDraining, SluiceError, StaleRun, VersionConflict
 from sluice.core.failover import FailOver, Slot, slots_to_reassign
-from sluice.core.ids import ProcessorId, TaskName
+from sluice.core.ids import ProcessorId, RunId, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.placement import Homes
 
@@ -28,7 +29,11 @@ VERSIONS_SEARCHED = 20
 """How many versions of the model are searched for the tasks that a returning slot had."""
 
 
-@dataclass(frozen=True, slots=True)
+_Waiting = tuple[RunId, ProcessorId, datetime]
+"""A slot, and when its present state was recorded."""
+
+
+@dataclass(slots=True)
 class ReassignTasks:
     """Only for runs that are backed up: without a backup another slot could not restore the state. `rule`: for runs whose configuration
     does not set one."""
@@ -41,10 +46,16 @@ class ReassignTasks:
     rule: FailOver
     every: timedelta = timedelta(seconds=1)
     name: str = "fail_over"
+    _waits: Waits[_Waiting] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._waits = Waits(self.clock)
 
     async def run_once(self) -> Mapping[str, int]:
+        looked_at: set[_Waiting] = set()
         async with self.store.read() as tx:
-            found = [(run, await self._change(tx, run)) for run in await tx.runs.active()]
+            found = [(run, await self._change(tx, run, looked_at)) for run in await tx.runs.active()]
+        self._waits.end_round(looked_at)
         done: Counter[str] = Counter()
         for run, change_and_why in found:
             if change_and_why is None:
@@ -61,8 +72,9 @@ class ReassignTasks:
             done["moved"] += len(changed.proposal.effect.moves)
         return +done
 
-    async def _change(self, tx: ReadTransaction, run: RunRow) -> tuple[ModelChange, str] | None:
-        """How the slots of the run are to change, and why; None if they stay as they are."""
+    async def _change(self, tx: ReadTransaction, run: RunRow, looked_at: set[_Waiting]) -> tuple[ModelChange, str] | None:
+        """How the slots of the run are to change, and why; None if they stay as they are. Slots whose waits matter are added to
+        `looked_at`."""
         rule = self.rule.of_config(run.spec.config)
         current = await tx.runs.current(run.job)
         if rule.after is None or run.state is not RunState.RUNNING or run.stop_requested_at is not None:
@@ -73,7 +85,8 @@ class ReassignTasks:
         if not away and (await tx.fleet.tally(run.run_id, run.job)).containers.get(ContainerState.LIVE, 0) >= run.spec.containers:
             return None
         rows = await tx.fleet.containers(run.run_id)
-        wanted = slots_to_reassign(await self._slots(tx, run, rows), away, rule, self.clock.now())
+        now = self.clock.now()
+        wanted = slots_to_reassign(await self._slots(tx, run, rows, now, looked_at), away, rule, now)
         if wanted == away:
             return None
         lost, back = sorted(wanted - away), sorted(away - wanted)
@@ -81,18 +94,20 @@ class ReassignTasks:
         why = "; ".join([*reasons, *(f"slot {pid} is back" for pid in back)])
         return ModelChange(away=wanted, homes=await self._before(tx, run, back)), why
 
-    async def _slots(self, tx: ReadTransaction, run: RunRow, rows: Sequence[ContainerRow]) -> Mapping[ProcessorId, Slot]:
+    async def _slots(
+        self, tx: ReadTransaction, run: RunRow, rows: Sequence[ContainerRow], now: datetime, looked_at: set[_Waiting]
+    ) -> Mapping[ProcessorId, Slot]:
         newest = {row.processor_id: row for row in rows}  # they are sorted by slot and epoch
         (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
         started = max(run.started_at or run.created_at, version.created_at)
 
         def slot(pid: ProcessorId) -> Slot:
             row = newest.get(pid)
-            if row is None:
-                return Slot(live=False, since=started)
-            if row.state is ContainerState.LIVE:
-                return Slot(live=True, since=row.registered_at)
-            return Slot(live=False, since=row.ended_at or row.last_seen_at)
+            live = row is not None and row.state is ContainerState.LIVE
+            recorded = started if row is None else row.registered_at if live else row.ended_at or row.last_seen_at
+            key = (run.run_id, pid, recorded)
+            looked_at.add(key)
+            return Slot(live=live, since=now - self._waits.waited(key, recorded))
 
         return {pid: slot(pid) for pid in run.spec.slots}
 

@@ -126,7 +126,8 @@ class ModelHistory:
         read = _counts_of(wanted).keys()
         remaining = {ssp for task in wanted.tasks.values() for ssp in task.ssps}
         containers = int(wanted.config.get("job.container.count", run.spec.containers))
-        model = replace(wanted, config={**present.config, "job.container.count": str(containers)})
+        config = {**present.config, "job.container.count": str(containers)}
+        model = replace(wanted, config=config, changelog_partitions=present.changelog_partitions)
         kept = {ssp: task for ssp, task in previous.tasks.items() if ssp in remaining or ssp.stream_id not in read}
         assignment = replace(previous, tasks=kept)
         changes = effect(present, model)
@@ -151,7 +152,8 @@ async def _not_adopted(tx: ReadTransaction, run: RunRow, version: int) -> None:
                 f"container {container.execution_id} has adopted version {container.model_version}, and a query cannot give partitions up"
             )
     for hold in await tx.fleet.owners(run.job):
-        if hold.run_id == run.run_id and hold.acquired_at >= since:
+        adopted = hold.model_version > version if hold.model_version else hold.acquired_at >= since
+        if hold.run_id == run.run_id and adopted:
             raise VersionAdopted(
                 f"container {hold.owner.holder} has acquired task {hold.task} since version {later[0].version} came in force"
             )

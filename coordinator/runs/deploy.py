@@ -18,7 +18,7 @@ from coordinator.store.drains import DrainRow
 from coordinator.store.jobmodels import ModelRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
-from coordinator.transitions import get_run, request_stop
+from coordinator.transitions import get_run, hosts_of, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import Mode, check_continued
 from sluice.core.errors import NeverDrained, NotTheCurrentRun, RunIsDraining, StateUnregistered
@@ -220,6 +220,8 @@ class Deployments:
                 created_at=now,
                 backup=self._blob_stores.of_config(spec.config, former.backup if former else None),
             )
+            if former is not None:
+                await tx.jobmodels.put_former_hosts(job, await hosts_of(tx, former))
             await tx.runs.put(run)
             await tx.jobmodels.put_assignment(job, plan.assignment)
             await tx.runs.put_start_offsets(run_id, starts)

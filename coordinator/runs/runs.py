@@ -14,7 +14,7 @@ from coordinator.store.fleet import ContainerRow, StageStateRow, TaskOwnershipRo
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import Store
-from coordinator.transitions import abandon_drain, backoff_of, get_run, request_stop
+from coordinator.transitions import abandon_drain, backoff_of, get_run, hosts_of, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
 from sluice.core.errors import UnknownJob
@@ -80,8 +80,8 @@ class Runs:
         for each in containers:
             by_slot[each.processor_id].append(each)
         now = self._clock.now()
-        found = {pid: backoff_of(rows, self._crash_loop) for pid, rows in by_slot.items()}
-        return {pid: held for pid, held in found.items() if held is not None and held.until > now}
+        found = {pid: backoff_of(rows, self._crash_loop, now) for pid, rows in by_slot.items()}
+        return {pid: held for pid, held in found.items() if held is not None}
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
         """Up to `limit` runs of the job, or of all jobs, newest first; with `before`, only runs older than that one.
@@ -106,13 +106,13 @@ class Runs:
             return await tx.runs.jobs()
 
     async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
-        """Processor id -> host of the newest incarnation, of the job's current run; "" where none registered. Raises UnknownJob."""
+        """Processor id -> host of the newest incarnation, also one of a former run; "" where none ever registered. Raises UnknownJob."""
         async with self._store.read() as tx:
             run = await tx.runs.current(job)
             if run is None:
                 raise UnknownJob(f"there is no job {job!r}")
-            hosts = dict.fromkeys(run.spec.slots, "")
-            return hosts | {each.processor_id: each.host for each in await tx.fleet.containers(run.run_id) if each.processor_id in hosts}
+            found = await hosts_of(tx, run)
+            return {pid: found.get(pid, "") for pid in run.spec.slots}
 
     async def stop(self, run_id: RunId, reason: str, *, failed: bool) -> RunRow:
         """Tell the run's containers to stop after their current batch. Idempotent; an ended run stays as it is. A drain in progress is

@@ -112,7 +112,7 @@ class Tasks:
             if isinstance(decision, Wait):
                 return decision
             hold = TaskOwner(decision.generation, execution_id, released=False)
-            await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now()))
+            await tx.fleet.put_owner(TaskOwnershipRow(run.job, task, run_id, hold, self._clock.now(), run.model_version))
             drain = await drain_of(tx, run) if run.state is RunState.DRAINING else None
             if row is not None and row.owner != hold:
                 await self._leave_checkpoint(tx, run, task, row.owner.holder, execution_id)

@@ -1,8 +1,9 @@
 """Clean-up after a report, from a queue in the database: remove times to live (TTLs), retire superseded snapshots, and delete offset-log
 entries that are no longer needed.
 
-Each task may run twice, and is removed from the queue when it is done. One that fails is tried again later. Nothing here deletes blobs
-that a snapshot refers to: garbage collection does, after a grace period.
+Each task may run twice, and is removed from the queue when it is done. One that fails is tried again later. No task waits for longer than
+LONGEST_PAUSE, so one that is due later was queued under a clock that was ahead, and is done at once. Nothing here deletes blobs that a
+snapshot refers to: garbage collection does, after a grace period.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from coordinator.snapshots.inventory import stage_snapshots
 from coordinator.store.cleanup import CleanupKind, CleanupRow, QueueTally
 from coordinator.store.snapshots import PinRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
+from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
@@ -27,6 +29,7 @@ from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage, StageKey
 from sluice.core.retention import Retention, Taken, retained
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
+from sluice.core.waits import TOLERANCE
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +82,8 @@ class CleanUp:
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
             self.queue = await tx.cleanup.tally()
-            due = await tx.cleanup.due(self.clock.now(), self.batch)
+            now = self.clock.now()
+            due = [*await tx.cleanup.due(now, self.batch), *await tx.cleanup.due_after(now + LONGEST_PAUSE + TOLERANCE, self.batch)]
         by_store: defaultdict[BlobStoreName, list[CleanupRow]] = defaultdict(list)
         for item in due:
             by_store[item.blob_store].append(item)
@@ -128,8 +132,9 @@ class CleanUp:
         async with self.store.begin() as tx:
             known = await tx.cleanup.queued(item)
             if known is not None and known.queued_at == item.queued_at:
-                later = self.clock.now() + pause_after(item.tries)
-                await tx.cleanup.put(replace(known, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
+                now = self.clock.now()
+                later, queued_at = now + pause_after(item.tries), min(known.queued_at, now)
+                await tx.cleanup.put(replace(known, queued_at=queued_at, due_at=later, tries=item.tries + 1, error=str(error)[:1000]))
 
     async def _do(self, item: CleanupRow) -> None:
         key = item.stage_key
@@ -219,12 +224,15 @@ class RetireStores:
 
     store: Store
     clock: Clock
+    hold: DeletionHold
     after: timedelta
     retention: Retention
     every: timedelta = timedelta(minutes=10)
     name: str = "retire_stores"
 
     async def run_once(self) -> Mapping[str, int]:
+        if self.hold.active():
+            return {"held_back": 1}
         async with self.store.read() as tx:
             keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
         done: defaultdict[str, int] = defaultdict(int)
@@ -260,18 +268,19 @@ class RetireStores:
 @dataclass(frozen=True, slots=True)
 class SweepExpired:
     """Chore: delete uploads that were never reported when their time to live has passed, in blob stores that do not do so themselves.
-    Suspended while the removal of TTLs is overdue."""
+    Suspended while the removal of TTLs is overdue, and while deletions are held."""
 
     blob_stores: BlobStores
     clean_up: CleanUp
     clock: Clock
+    hold: DeletionHold
     batch: int = 1000
     rounds: int = 20
     every: timedelta = timedelta(minutes=5)
     name: str = "sweep_expired"
 
     async def run_once(self) -> Mapping[str, int]:
-        if self.clean_up.overdue(self.clock.now()):
+        if self.hold.active() or self.clean_up.overdue(self.clock.now()):
             return {"held_back": 1}
         found = await asyncio.gather(*(self._sweep(name) for name in self.blob_stores.names), return_exceptions=True)
         for each in found:

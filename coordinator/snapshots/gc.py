@@ -19,6 +19,7 @@ from coordinator.snapshots.inventory import StageSnapshots, is_known, owns_blob_
 from coordinator.snapshots.operations import Progress
 from coordinator.store.cleanup import MarkedBlobRow
 from coordinator.store.sql import Store
+from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.clock import Clock
@@ -94,7 +95,8 @@ class Totals:
 
 
 class Collection:
-    """Chore, and the same on request. `pause` sleeps for a number of seconds, which limits deletions to `deletes_per_second`."""
+    """Chore, and the same on request. `pause` sleeps for a number of seconds, which limits deletions to `deletes_per_second`. While
+    `hold` is active, garbage is marked and not deleted."""
 
     name = "collect_garbage"
 
@@ -103,6 +105,7 @@ class Collection:
         store: Store,
         blob_stores: BlobStores,
         clock: Clock,
+        hold: DeletionHold,
         *,
         grace: timedelta,
         every: timedelta,
@@ -115,6 +118,7 @@ class Collection:
         self._store = store
         self._blob_stores = blob_stores
         self._clock = clock
+        self._hold = hold
         self._rate = deletes_per_second
         self._pause = pause
         self._passing = asyncio.Lock()
@@ -206,9 +210,10 @@ class Collection:
             return
         if judged.condemn or judged.pardon:
             async with self._store.begin() as tx:
+                again = [each.blob for each in judged.condemn if each.blob in condemned]
+                await tx.cleanup.unmark(name, [*judged.pardon, *again])
                 await tx.cleanup.mark(MarkedBlobRow(name, each.blob, each.size, now) for each in judged.condemn)
-                await tx.cleanup.unmark(name, judged.pardon)
-        if judged.delete and await self._unchanged(scope):
+        if judged.delete and not self._hold.active() and await self._unchanged(scope):
             await self._delete(name, blobs, scope, judged.delete, collected)
 
     async def _unchanged(self, scope: _Scope) -> bool:

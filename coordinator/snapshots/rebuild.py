@@ -30,7 +30,7 @@ from sluice.clock import Clock
 from sluice.core.errors import CatalogNotEmpty, CorruptData
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, StageKey
 from sluice.core.ownership import TaskOwner
-from sluice.core.retention import split
+from sluice.core.retention import BEFORE_ALL, split
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
 
 ABOUT = About(Purpose.AUDIT)
@@ -133,13 +133,18 @@ def _unfit(index: SnapshotIndex, prefix: str, listed: Mapping[BlobId, Listed]) -
 
 
 def _rows(found: Iterable[FoundSnapshot]) -> Sequence[SnapshotRow]:
-    """The rows of one stage, oldest first: by generation, because the clocks of containers differ."""
+    """The rows of one stage, oldest first: by generation, and under one generation by batch, because the clocks of containers differ and
+    jump."""
     by_checkpoint: dict[CommitId, SnapshotRow] = {}
     for each in found:
         row = _row(each)
         known = by_checkpoint.get(row.checkpoint)
         by_checkpoint[row.checkpoint] = row if known is None else replace(known, markers={**known.markers, **row.markers})
-    return sorted(by_checkpoint.values(), key=lambda row: (row.generation, row.reported_at, row.checkpoint))
+    return sorted(by_checkpoint.values(), key=lambda row: (row.generation, _number(row.batch_id), row.reported_at, row.checkpoint))
+
+
+def _number(batch: int | None) -> int:
+    return BEFORE_ALL if batch is None else batch
 
 
 def _row(found: FoundSnapshot) -> SnapshotRow:
@@ -189,7 +194,7 @@ async def _forget(tx: WriteTransaction, job: JobName) -> None:
 
 async def _write(tx: WriteTransaction, now: datetime, rebuilt: Rebuilt) -> None:
     for row in rebuilt.snapshots:
-        await tx.snapshots.put(row)
+        await tx.snapshots.put(replace(row, reported_at=min(row.reported_at, now)))
         for name in row.markers:
             await tx.cleanup.put(keeping(row, name, now))
     for store in rebuilt.stores:

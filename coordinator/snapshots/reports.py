@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.notices import Notices
@@ -20,6 +20,7 @@ from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.ownership import Committed
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
+from sluice.core.waits import age
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,16 @@ class Snapshots:
         self._clock = clock
         self._new_lineage = new_lineage
         self.newest: dict[StageKey, datetime] = {}
+        self._reported: dict[StageKey, float] = {}
+        """The same by the clock that never jumps."""
+
+    def age(self, key: StageKey) -> timedelta:
+        """The time since the newest snapshot of the stage was reported."""
+        return timedelta(seconds=self._clock.elapsed() - self._reported[key])
+
+    def _note(self, key: StageKey, at: datetime) -> None:
+        self.newest[key] = at
+        self._reported[key] = self._clock.elapsed() - age(at, self._clock.now()).total_seconds()
 
     async def recover(self) -> None:
         """Read from the database when the stages of active runs were last reported."""
@@ -70,7 +81,7 @@ class Snapshots:
                     key = store.key
                     found = None if store.head is None else await tx.snapshots.get(key, store.head)
                     if found is not None:
-                        self.newest[key] = found.reported_at
+                        self._note(key, found.reported_at)
 
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: Reported) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
@@ -97,7 +108,7 @@ class Snapshots:
             await tx.snapshots.put(made)
             await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
-        self.newest[key] = now
+        self._note(key, now)
         return made
 
     async def new_lineage(

@@ -80,6 +80,12 @@ class CleanupReads(Reads):
         query = select(table).where(table.c.due_at <= now).order_by(*order).limit(limit)
         return [cleanup_row(found) for found in await self._connection.execute(query)]
 
+    async def due_after(self, at: datetime, limit: int) -> Sequence[CleanupRow]:
+        """Up to `limit` tasks that are not due until after that time, in the order of `due_at`."""
+        table = tables.cleanups
+        query = select(table).where(table.c.due_at > at).order_by(table.c.due_at, table.c.kind, table.c.blob_store, table.c.subject)
+        return [cleanup_row(found) for found in await self._connection.execute(query.limit(limit))]
+
     async def queued(self, like: CleanupRow) -> CleanupRow | None:
         """The task that is queued under the same key."""
         found = (await self._connection.execute(select(tables.cleanups).where(*_same_key(like)))).first()

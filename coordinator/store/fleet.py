@@ -62,13 +62,15 @@ class ContainerRow:
 
 @dataclass(frozen=True, slots=True)
 class TaskOwnershipRow:
-    """The last owner of a job's task."""
+    """The last owner of a job's task. `model_version`: the version of the job model whose partitions it got; 0 if it acquired the task
+    under a release that did not record it."""
 
     job: JobName
     task: TaskName
     run_id: RunId
     owner: TaskOwner
     acquired_at: datetime
+    model_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +240,13 @@ def ownership_columns(row: TaskOwnershipRow) -> Columns:
         "holder": row.owner.holder,
         "released": row.owner.released,
         "acquired_at": row.acquired_at,
+        "model_version": row.model_version,
     }
 
 
 def ownership_row(found: Row[Any]) -> TaskOwnershipRow:
     owner = TaskOwner(Generation(found.generation), ExecutionContainerId(found.holder), found.released)
-    return TaskOwnershipRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), owner, found.acquired_at)
+    return TaskOwnershipRow(JobName(found.job), TaskName(found.task), RunId(found.run_id), owner, found.acquired_at, found.model_version)
 
 
 def stage_state_columns(row: StageStateRow) -> Columns:

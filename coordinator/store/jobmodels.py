@@ -1,8 +1,8 @@
-"""Versions of job models, the assignment of partitions to tasks, and the monitored inputs: rows, columns and SQL."""
+"""Versions of job models, the assignment of partitions to tasks, former hosts, and the monitored inputs: rows, columns and SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes
 from sluice.core.expansion import Verdict
 from sluice.core.grouping import Previous
-from sluice.core.ids import JobName, RunId, Ssp, StreamId, TaskName
+from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,12 @@ class JobModelReads(Reads):
             grouping=grouping or "",
         )
 
+    async def former_hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
+        """Where the last container of each slot ran, of the runs before the current one."""
+        table = tables.localities
+        found = await self._connection.execute(select(table.c.processor_id, table.c.host).where(table.c.job == job))
+        return {ProcessorId(processor_id): host for processor_id, host in found}
+
 
 class JobModelWrites(JobModelReads, Writes):
     async def add(self, row: ModelRow) -> None:
@@ -108,6 +114,10 @@ class JobModelWrites(JobModelReads, Writes):
         """Replace the job's as a whole: rows of streams that it no longer reads are deleted."""
         await self._connection.execute(delete(tables.watched_streams).where(tables.watched_streams.c.job == job))
         await self._put(tables.watched_streams, [monitored_stream_columns(row) for row in watched])
+
+    async def put_former_hosts(self, job: JobName, hosts: Mapping[ProcessorId, str]) -> None:
+        """Slots that are not among these keep theirs."""
+        await self._put(tables.localities, ({"job": job, "processor_id": pid, "host": host} for pid, host in hosts.items()))
 
     async def put_assignment(self, job: JobName, assignment: Previous) -> None:
         """Replace the job's assignment as a whole."""

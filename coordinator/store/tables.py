@@ -172,6 +172,15 @@ containers = Table(
     Index("ix_containers_standing", "run_id", "execution_id", sqlite_where=_NOT_ENDED, postgresql_where=_NOT_ENDED),
 )
 
+localities = Table(
+    "localities",
+    metadata,
+    Column("job", String(249), primary_key=True),
+    Column("processor_id", String(100), primary_key=True),
+    Column("host", String(300), nullable=False),
+)
+"""Where the last container of each slot of a job ran, of the runs before the current one."""
+
 holds = Table(
     "holds",
     metadata,
@@ -182,6 +191,7 @@ holds = Table(
     Column("holder", String(300), nullable=False, index=True),
     Column("released", Boolean, nullable=False),
     Column("acquired_at", Utc, nullable=False),
+    Column("model_version", Integer, nullable=False, server_default=text("0")),
 )
 
 stores = Table(

@@ -22,9 +22,9 @@ from sluice.blobs.retrying import RetryingBlobs
 from sluice.blobs.timeouts import TimeoutBlobs
 from sluice.clock import Clock, SystemClock
 from sluice.core import deprecations
-from sluice.core.backoff import Backoff
 from sluice.core.deprecations import Kind
 from sluice.core.errors import BadSettings
+from sluice.core.waits import Backoff
 
 CONCURRENCY = 16
 TIMEOUT = timedelta(seconds=20)

@@ -13,9 +13,9 @@ from typing import TypeVar
 from sluice.blobs.port import About, BlobStore, Listed, Sink
 from sluice.blobs.wrapper import Request, WrappedBlobs
 from sluice.clock import Clock
-from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobUnavailable
 from sluice.core.snapshot import BlobId
+from sluice.core.waits import Backoff
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -209,6 +209,10 @@ class IdInUse(Conflict):
     """The execution container id belongs to another slot."""
 
 
+class DrainIdInUse(Conflict):
+    """Another run's drain has that id."""
+
+
 class TaskNotYours(Conflict):
     """The job model gives that task to another slot."""
 

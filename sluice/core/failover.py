@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from sluice.core.errors import BadConfig
 from sluice.core.ids import ProcessorId
+from sluice.core.waits import is_ahead
 
 AFTER, GIVE_BACK = "failover.after.seconds", "failover.give.back"
 """Keys of a job's configuration."""
@@ -101,14 +102,17 @@ class BackoffUntil:
     until: datetime
 
 
-def backoff_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy) -> BackoffUntil | None:
-    """When a slot with these incarnations, in order, may register again; None if it may now."""
+def backoff_until(incarnations: Sequence[Incarnation], rule: CrashLoopPolicy, now: datetime) -> BackoffUntil | None:
+    """When a slot with these incarnations, in order, may register again; None if it may now.
+
+    A failure that was recorded under a clock that was ahead holds no slot back: how long ago it was is unknown."""
     failures = 0
     for each in reversed(incarnations):
         if not each.failed or each.ended_at - each.registered_at > rule.crash_window:
             break
         failures += 1
-    if failures <= rule.allowed_failures or not rule.first:
+    if failures <= rule.allowed_failures or not rule.first or is_ahead(incarnations[-1].ended_at, now):
         return None
     doublings = min(failures - rule.allowed_failures - 1, 30)
-    return BackoffUntil(failures, incarnations[-1].ended_at + min(rule.longest, rule.first * 2**doublings))
+    until = incarnations[-1].ended_at + min(rule.longest, rule.first * 2**doublings)
+    return BackoffUntil(failures, until) if until > now else None

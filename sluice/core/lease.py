@@ -30,6 +30,10 @@ MAX_DRIFT = 0.01
 KILL_TIME = timedelta(seconds=1)
 """From the end of a lease until the last process of the driver's session has ended (measured: 0.1 to 0.6 s)."""
 
+BARE_INTERVAL = timedelta(seconds=60)
+"""A client of Apache Samza sends a heartbeat at this fixed interval. It tries each one six times, which takes up to 93 s, and then shuts
+down, which takes up to 120 s (ContainerHeartbeatClient, ContainerHeartbeatMonitor)."""
+
 JITTER = 0.1
 """A container waits up to this fraction less than the interval, so that a fleet that starts together spreads out."""
 
@@ -44,13 +48,17 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class LeasePolicy:
-    """The coordinator's settings. Raises BadSettings, with the violated inequality, if they are not safe together."""
+    """The coordinator's settings. Raises BadSettings, with the violated inequality, if they are not safe together. `bare_lease`: the lease
+    of a bare container, which must cover its interval and the time for which it tries a heartbeat; `bare_grace`: how long it may take to
+    shut down."""
 
     lease: timedelta = timedelta(seconds=40)
     interval: timedelta = timedelta(seconds=5)
     margin: timedelta = timedelta(seconds=3)
     grace: timedelta = timedelta(seconds=5)
     max_rate: float = 2500.0
+    bare_lease: timedelta = timedelta(seconds=160)
+    bare_grace: timedelta = timedelta(seconds=120)
 
     def __post_init__(self) -> None:
         wrong = self.problems()
@@ -60,8 +68,13 @@ class LeasePolicy:
     def problems(self) -> Sequence[str]:
         zero = timedelta(0)
         found = []
-        if min(self.lease, self.interval) <= zero or min(self.margin, self.grace) < zero or self.max_rate <= 0:
+        if min(self.lease, self.interval) <= zero or min(self.margin, self.grace, self.bare_grace) < zero or self.max_rate <= 0:
             found.append("lease, interval and rate must be positive, margin and grace not negative")
+        if self.bare_lease <= BARE_INTERVAL:
+            found.append(
+                f"bare lease > {BARE_INTERVAL.total_seconds():g} s fails ({self.bare_lease.total_seconds():g} s): "
+                "a container without epoch sends a heartbeat only that often"
+            )
         if self.lease < 2 * self.interval + self.margin:
             found.append(
                 f"lease >= 2 * interval + margin fails ({self.lease.total_seconds():g} s < 2 * {self.interval.total_seconds():g} s + "
@@ -81,6 +94,15 @@ class LeasePolicy:
         stretch = max(1.0, ceil(4 * fleet / (self.max_rate * self.interval.total_seconds())) / 4)
         return Terms(lease=self.lease * stretch, interval=self.interval * stretch)
 
+    @property
+    def bare_terms(self) -> Terms:
+        """The terms of bare containers. They do not depend on the fleet, because these clients read no terms."""
+        return Terms(lease=self.bare_lease, interval=BARE_INTERVAL)
+
+    def grace_of(self, *, bare: bool) -> timedelta:
+        """How long after the end of a container's lease its tasks are reassigned."""
+        return self.bare_grace if bare else self.grace
+
     def overlap(self, terms: Terms) -> timedelta:
         """How long two incarnations of a slot can act at the same time in the worst case (see the module's docstring)."""
         return max(timedelta(0), KILL_TIME + MAX_DRIFT * terms.lease - self.margin - self.grace)
@@ -96,7 +118,7 @@ class Lease:
 
     def free_at(self, policy: LeasePolicy) -> Instant:
         """When the container's tasks may be reassigned, unless it renews the lease."""
-        return Instant(self.ends_at + policy.grace.total_seconds())
+        return Instant(self.ends_at + policy.grace_of(bare=self.bare).total_seconds())
 
 
 def may_renew(lease: Lease, sent: Epoch | None) -> bool:

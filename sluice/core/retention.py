@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sluice.core.ids import Lineage
 from sluice.core.snapshot import BlobId, CommitId, Kind, batch_of
+from sluice.core.waits import is_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ class _Judging:
 def judge(
     found: Iterable[Found], condemned: Mapping[BlobId, datetime], refer_to: Callable[[BlobId], bool], now: datetime, grace: timedelta
 ) -> Judged:
-    """`condemned` are those of the same range of ids, and when they were condemned; all times are of the coordinator's clock."""
+    """`condemned` are those of the same range of ids, and when they were condemned; all times are of the coordinator's clock. A blob
+    that was condemned under a clock that was ahead is condemned again."""
     judging, seen = _Judging(), set()
     for each in found:
         seen.add(each.blob)
@@ -151,7 +153,7 @@ def judge(
             judging.referenced += 1
             if since is not None:
                 judging.pardon.append(each.blob)
-        elif since is None:
+        elif since is None or is_ahead(since, now):
             judging.condemn.append(each)
         else:
             (judging.delete if since + grace <= now else judging.wait).append(each)

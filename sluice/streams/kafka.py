@@ -31,6 +31,10 @@ _EARLIEST, _LATEST = -2, -1
 _NO_RECORD = -1
 """Kafka's answer for a time after the last record."""
 
+_KEPT = {"retention.ms": "-1", "cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+"""The configuration of a topic that the coordinator trims. The brokers set the timestamps, because a container's clock may be wrong: a
+record that seems to be of next year would end the trimming."""
+
 _APPEARS_WITHIN = timedelta(seconds=20)
 _POLL = timedelta(milliseconds=50)
 _NOT_AUTHORIZED = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
@@ -80,7 +84,7 @@ class KafkaSystem:
         checked_name("stream", stream)
         if partitions < 1:
             raise StreamConflict(f"a stream needs at least one partition, not {partitions}")
-        configuration = [("retention.ms", "-1"), ("cleanup.policy", "delete")] if kept else []
+        configuration = [*_KEPT.items()] if kept else []
         async with self._cluster(stream) as client:
             topic: Any = (stream, partitions, self._replication, [], configuration)
             reply = await self._send(client, CreateTopicsRequest([topic], self._timeout_ms, False))

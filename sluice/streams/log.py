@@ -7,6 +7,7 @@
       writers      lineage -> last batch appended           (exactly once)
       identity     the unique id of the stream
       fences       owner -> highest generation seen         (rejects appends of former owners)
+      falls        partition, offset of a record that is older than the one before it, by more than the clocks may differ
 
 An append is one transaction: it checks the fence and the writer, adds the records of one batch to any number of partitions, and records the
 number of the batch. A batch at or below the writer's last one is skipped, so a batch that Spark runs twice appears once. Files are in WAL
@@ -25,10 +26,12 @@ import sqlite3
 import stat
 import zlib
 from asyncio import to_thread
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -36,6 +39,7 @@ from uuid import uuid4
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import ClientError, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage, checked_name
+from sluice.core.waits import TOLERANCE
 from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _SPAN = 1 << 40
@@ -62,6 +66,11 @@ CREATE TABLE writers (lineage TEXT PRIMARY KEY, batch INTEGER NOT NULL);
 CREATE TABLE fences (owner TEXT PRIMARY KEY, generation INTEGER NOT NULL);
 CREATE TABLE identity (id TEXT NOT NULL);
 """
+
+_FALLS = "CREATE TABLE IF NOT EXISTS falls (partition INTEGER, offset INTEGER, PRIMARY KEY (partition, offset)) WITHOUT ROWID"
+"""Made when it is needed, which is hardly ever."""
+
+_TOLERANCE_MICROS = TOLERANCE // timedelta(microseconds=1)
 
 Headers = Mapping[str, str]
 
@@ -216,17 +225,17 @@ class Log:
         with self._open(stream) as connection:
             return dict(connection.execute("SELECT partition, latest FROM partitions"))
 
-    def at_time(self, stream: str, micros: int) -> Offsets:
-        """Per partition the first offset appended at or after `micros` (µs since 1970). Timestamps within a partition never fall."""
+    def at_time(self, stream: str, micros: int, now_micros: int) -> Offsets:
+        """Per partition the first offset appended at or after `micros` (µs since 1970).
+
+        A record with a timestamp further than TOLERANCE ahead of `now_micros` was appended by a container whose clock was ahead. It counts
+        as appended between the records around it."""
+        limit = now_micros + _TOLERANCE_MICROS
         with self._open(stream) as connection:
-            found: dict[int, int] = {}
+            falls, found = _falls(connection), dict[int, int]()
             for partition, earliest, latest in connection.execute("SELECT partition, earliest, latest FROM partitions").fetchall():
-                low, high = earliest, latest
-                while low < high:
-                    middle = (low + high) // 2
-                    row = connection.execute("SELECT timestamp FROM records WHERE id = ?", (partition * _SPAN + middle,)).fetchone()
-                    low, high = (low, middle) if row and row[0] >= micros else (middle + 1, high)
-                found[partition] = low
+                bounds = [earliest, *(offset for offset in falls.get(partition, ()) if offset > earliest), latest]
+                found[partition] = _first_at(connection, partition, bounds, micros, limit)
             return found
 
     def fence(self, stream: str, owner: str, generation: Generation) -> None:
@@ -261,7 +270,8 @@ class Log:
         entries = json.dumps(dict(sorted(headers.items())))
         connection.execute("INSERT OR IGNORE INTO headers (entries) VALUES (?)", (entries,))
         (headers_id,) = connection.execute("SELECT id FROM headers WHERE entries = ?", (entries,)).fetchone()
-        micros = max(now_micros, self._newest(connection))
+        newest = self._newest(connection)
+        micros = max([now_micros, *(each for each in newest.values() if each <= now_micros + _TOLERANCE_MICROS)])
         rows = []
         for position, record in enumerate(records):
             partition = record.partition
@@ -274,13 +284,18 @@ class Log:
         connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", rows)
         moved = [(end, p) for p, end in ends.items() if end != before[p]]
         connection.executemany("UPDATE partitions SET latest = ? WHERE partition = ?", moved)
+        if fell := [(p, before[p]) for _, p in moved if newest.get(p, micros) > micros]:
+            connection.execute(_FALLS)
+            connection.executemany("INSERT OR IGNORE INTO falls VALUES (?, ?)", fell)
 
-    def _newest(self, connection: sqlite3.Connection) -> int:
-        """The newest timestamp in the stream. New records get at least this one, also after the clock was set back."""
-        found = connection.execute(
-            "SELECT max(r.timestamp) FROM partitions p JOIN records r ON r.id = p.partition * ? + p.latest - 1", (_SPAN,)
-        ).fetchone()
-        return int(found[0] or 0)
+    def _newest(self, connection: sqlite3.Connection) -> Mapping[int, int]:
+        """The timestamp of the last record of each partition that has one. New records get at least the newest of these, also after the
+        clock was set back, unless that is further ahead than TOLERANCE."""
+        return dict(
+            connection.execute(
+                "SELECT p.partition, r.timestamp FROM partitions p JOIN records r ON r.id = p.partition * ? + p.latest - 1", (_SPAN,)
+            )
+        )
 
     def last_batch(self, stream: str, lineage: Lineage) -> int | None:
         """The last batch that the lineage appended to the stream, None before the first."""
@@ -316,6 +331,40 @@ class Log:
                     connection.execute("UPDATE partitions SET earliest = ? WHERE partition = ?", (end, partition))
                     gone += end - earliest
         return gone
+
+
+def _falls(connection: sqlite3.Connection) -> Mapping[int, Sequence[int]]:
+    """The offsets at which timestamps fall, in order, by partition. Between two of them they never fall."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'falls'").fetchone() is None:
+        return {}
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for partition, offset in connection.execute("SELECT partition, offset FROM falls ORDER BY partition, offset"):
+        found[partition].append(offset)
+    return found
+
+
+def _first_at(connection: sqlite3.Connection, partition: int, bounds: Sequence[int], micros: int, limit: int) -> int:
+    """The first offset at or after `micros`. Between two `bounds` timestamps never fall; those above `limit` are wrong."""
+
+    def first(low: int, high: int, at_least: int) -> int:
+        while low < high:
+            middle = (low + high) // 2
+            row = connection.execute("SELECT timestamp FROM records WHERE id = ?", (partition * _SPAN + middle,)).fetchone()
+            low, high = (low, middle) if row and row[0] >= at_least else (middle + 1, high)
+        return low
+
+    unknown: int | None = None
+    """The first of the records before this stretch whose time is unknown."""
+    for low, high in pairwise(bounds):
+        wrong = first(low, high, limit + 1)
+        found = first(low, wrong, micros)
+        if found < wrong:
+            return found if found > low or unknown is None else unknown
+        if found > low:
+            unknown = None
+        if wrong < high and unknown is None:
+            unknown = wrong
+    return bounds[-1] if unknown is None else unknown
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -354,7 +403,8 @@ class LogSystem:
         return await to_thread(self.log.latest, stream)
 
     async def at_time(self, stream: str, when: datetime) -> Offsets:
-        return await to_thread(self.log.at_time, stream, (when - _EPOCH) // _MICROSECOND)
+        now = max(self._clock.now(), when)
+        return await to_thread(self.log.at_time, stream, (when - _EPOCH) // _MICROSECOND, (now - _EPOCH) // _MICROSECOND)
 
     async def trim(self, stream: str, before: Offsets) -> int:
         """In portions. After each one, writers get as much time as it took."""

@@ -145,6 +145,7 @@ def _everything() -> dict[Table, Iterator[Columns]]:
         tables.condemned: (
             cleanup.marked_blob_columns(marked_blob_row(f"jobs/j/t/s/data/{n:013}-0000000000000000")) for n in range(20_000)
         ),
+        tables.localities: ({"job": _job(n), "processor_id": str(s), "host": "h"} for n in jobs for s in range(50)),
         tables.baselines: ({"job": _job(n), "system": "log", "stream": f"s{s}", "partitions": 1} for n in jobs for s in range(50)),
     }
 
@@ -203,6 +204,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "jobmodels.get": [lambda tx: tx.jobmodels.get(JOB), lambda tx: tx.jobmodels.get(JOB, 7)],
     "jobmodels.page": [lambda tx: tx.jobmodels.page(JOB, None, 20), lambda tx: tx.jobmodels.page(JOB, 50, 20)],
     "jobmodels.monitored": [lambda tx: tx.jobmodels.monitored(JOB)],
+    "jobmodels.former_hosts": [lambda tx: tx.jobmodels.former_hosts(JOB)],
     "jobmodels.assignment": [lambda tx: tx.jobmodels.assignment(JOB)],
     "runs.start_offsets": [lambda tx: tx.runs.start_offsets(RUN)],
     "fleet.container": [lambda tx: tx.fleet.container(CONTAINER)],
@@ -228,6 +230,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "snapshots.pins": [lambda tx: tx.snapshots.pins(JOB)],
     "snapshots.pin": [lambda tx: tx.snapshots.pin("pin-7-120")],
     "cleanup.due": [lambda tx: tx.cleanup.due(NOON + timedelta(hours=50), 20)],
+    "cleanup.due_after": [lambda tx: tx.cleanup.due_after(NOON + timedelta(hours=4_900), 20)],
     "cleanup.queued": [lambda tx: tx.cleanup.queued(cleanup_row(7))],
     "cleanup.marked": [lambda tx: tx.cleanup.marked(LOCAL, FIRST_BLOB, LAST_BLOB)],
     "cleanup.owner_id": [lambda tx: tx.cleanup.owner_id(LOCAL)],
@@ -249,6 +252,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "runs.put": [lambda tx: tx.runs.put(RUN_ROW), lambda tx: tx.runs.put(replace(RUN_ROW, run_id=RunId("new")))],
     "jobmodels.add": [lambda tx: tx.jobmodels.add(model_row(1_000, JOB))],
     "jobmodels.put_monitored": [lambda tx: tx.jobmodels.put_monitored(JOB, [monitored_stream_row(job=JOB)])],
+    "jobmodels.put_former_hosts": [lambda tx: tx.jobmodels.put_former_hosts(JOB, {SLOT: "h"})],
     "jobmodels.put_assignment": [lambda tx: tx.jobmodels.put_assignment(JOB, ASSIGNMENT)],
     "runs.put_start_offsets": [lambda tx: tx.runs.put_start_offsets(RUN, {Ssp("log", "s", 1): 5})],
     "fleet.put_container": [lambda tx: tx.fleet.put_container(container_row(CONTAINER, SLOT, 1, RUN))],

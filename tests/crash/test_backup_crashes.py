@@ -282,7 +282,7 @@ async def test_deleting_keeps_below_its_rate() -> None:
 
     await world.clean_up.run_once()
     slow = type(world.collection)(
-        world.store, world.blob_stores, world.clock, grace=timedelta(0), every=timedelta(1), deletes_per_second=2, pause=pause
+        world.store, world.blob_stores, world.clock, world.hold, grace=timedelta(0), every=timedelta(1), deletes_per_second=2, pause=pause
     )
     await slow.run_once()
     deleted = (await slow.run_once())["deleted"]

@@ -24,6 +24,7 @@ from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.snapshots import MarkerRow
 from coordinator.store.sql import ReadTransaction, Store
+from coordinator.waits import DeletionHold
 from sluice import Job
 from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.core.grouping import Previous
@@ -103,6 +104,7 @@ class World:
     registry: SnapshotCatalog = field(init=False)
     sweep: SweepExpired = field(init=False)
     retire: RetireStores = field(init=False)
+    hold: DeletionHold = field(init=False)
 
     def __post_init__(self) -> None:
         self.wire(self.blobs)
@@ -118,12 +120,13 @@ class World:
         self.blob_stores = stores
         self.snapshots = Snapshots(self.store, stores, Notices(self.store), self.clock, lambda: Lineage(f"l{next(self.number)}"), CHECKS)
         self.clean_up = CleanUp(self.store, stores, self.clock, self.retention, TTL)
+        self.hold = DeletionHold(self.clock, GRACE)
         self.collection = Collection(
-            self.store, stores, self.clock, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
+            self.store, stores, self.clock, self.hold, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
         )
         self.registry = SnapshotCatalog(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
-        self.sweep = SweepExpired(stores, self.clean_up, self.clock)
-        self.retire = RetireStores(self.store, self.clock, timedelta(days=7), self.retention)
+        self.sweep = SweepExpired(stores, self.clean_up, self.clock, self.hold)
+        self.retire = RetireStores(self.store, self.clock, self.hold, timedelta(days=7), self.retention)
 
     async def begin(self) -> None:
         await self.blob_stores.opened(LOCAL)
@@ -187,7 +190,8 @@ class World:
         checkpoint = CommitId(f"{1_700_000_000_000 + next(self.number)}-123456")
         root = DirIndex("", tuple(known[name] for name in sorted(known)))
         metadata_of = SnapshotMetadata(checkpoint, JOB, TASK, STAGE)
-        index = SnapshotIndex(0, metadata_of, root, agent.previous, agent.generation, agent.lineage, agent.batch)
+        millis = int((self.clock.now().timestamp() + agent.skew_hours * 3600) * 1000)
+        index = SnapshotIndex(millis, metadata_of, root, agent.previous, agent.generation, agent.lineage, agent.batch)
         blob = self.fresh(Kind.SNAPSHOTS, agent)
         await self.blobs.put(blob, encoded(index), ABOUT, ttl=TTL)
         return blob, index

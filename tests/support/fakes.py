@@ -27,6 +27,10 @@ class FakeClock:
         self._now += timedelta(seconds=seconds)
         self._elapsed += seconds
 
+    def jump(self, by: timedelta) -> None:
+        """The time of day is set to another time; the clock of leases goes on as before."""
+        self._now += by
+
 
 def kept_somewhere() -> BlobStores:
     """For verbs of runs that are backed up."""

@@ -226,9 +226,8 @@ class Upgrade:
         self._announce_run(step.run_id, seen.run.containers, "the new version")
         if self._local is not None:
             self._local.take(self._options.job_file, step.run_id, seen.run.containers)
-        trial = HealthWatch(
-            self._options.batches, self._options.watch, await retrying(lambda: self._checks.batches_before(seen, step.former))
-        )
+        before = await retrying(lambda: self._checks.batches_before(seen, step.former))
+        trial = HealthWatch(self._options.batches, self._options.watch, SystemClock(), before)
         verdict = await self._judge(step.run_id, trial)
         if verdict is None:
             self._stays = self._local is not None

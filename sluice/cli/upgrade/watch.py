@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum, auto
 from types import MappingProxyType
 
 from sluice.cli.console.bars import Bars
 from sluice.cli.console.overview import failing_line, failing_stages, lag_of, live_containers
 from sluice.cli.console.tables import shown
+from sluice.clock import Clock
+from sluice.core.ids import Instant
 from sluice.core.lifecycle import RunState
+from sluice.core.waits import age
 from sluice.wire import runs as wire_runs
 
 ORDERLY_CODES = (0, 3)
@@ -103,38 +106,41 @@ def _missing(run: wire_runs.RunDetail, stages: int, batches: int) -> Sequence[st
 
 
 class HealthWatch:
-    """Judges a new version repeatedly until `within` after its deployment, by the coordinator's clock. A command that starts later still
-    gets a verdict, but `too_late` tells it not to roll back: there may be much output that would be written again."""
+    """Judges a new version repeatedly until `within` after its deployment. A command that starts later still gets a verdict, but `too_late`
+    tells it not to roll back: there may be much output that would be written again. The time before the first look is by the coordinator's
+    wall clock, the time since then by `clock`, which does not jump."""
 
-    def __init__(self, batches: int, within: timedelta, before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> None:
+    def __init__(self, batches: int, within: timedelta, clock: Clock, before: Mapping[tuple[str, str], int] = NONE_BEFORE) -> None:
         """`before`: see `look`."""
         self._batches = batches
         self._before = before
         self._within = within
-        self._began: datetime | None = None
-        self._well_since: datetime | None = None
+        self._clock = clock
+        self._deployed: float | None = None
+        self._first_look = Instant(0.0)
+        self._well_since: Instant | None = None
         self.too_late = False
 
     def seen(self, run: wire_runs.RunDetail, crashed: str = "") -> VersionHealth:
         """HEALTHY and FAILED are final. FAILED is also the verdict when the time is over."""
-        now = run.server_time
-        assert now is not None
-        if self._began is None:
-            self._began = now
-            self.too_late = now > run.created_at + self._within
+        now = self._clock.elapsed()
+        if self._deployed is None:
+            assert run.server_time is not None
+            before = age(run.created_at, run.server_time)
+            self._first_look, self._deployed = now, now - before.total_seconds()
+            self.too_late = before > self._within
         found = look(run, self._batches, crashed, self._before)
-        ends = (self._began if self.too_late else run.created_at) + (2 * SETTLED if self.too_late else self._within)
+        settled, within = SETTLED.total_seconds(), self._within.total_seconds()
+        ends = self._first_look + 2 * settled if self.too_late else self._deployed + within
         match found.how:
             case HealthState.SETTLING:
-                self._well_since = self._well_since or now
-                if now >= self._well_since + SETTLED:
+                self._well_since = now if self._well_since is None else self._well_since
+                if now >= self._well_since + settled:
                     return VersionHealth(HealthState.HEALTHY, "", found.done, found.total)
             case HealthState.PENDING:
                 self._well_since = None
                 if now >= ends:
-                    return VersionHealth(
-                        HealthState.FAILED, f"not within {self._within.total_seconds():g} s: {found.reason}", found.done, found.total
-                    )
+                    return VersionHealth(HealthState.FAILED, f"not within {within:g} s: {found.reason}", found.done, found.total)
             case _:
                 pass
         return found

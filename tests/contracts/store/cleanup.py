@@ -25,6 +25,8 @@ class CleanupContract:
             assert [row.subject[-1] for row in due] == ["2", "3", "1"]
             assert due[0] == cleanup_row(2, due=NOON + timedelta(minutes=1))
             assert len(await tx.cleanup.due(NOON + timedelta(days=1), 2)) == 2
+            assert [row.subject[-1] for row in await tx.cleanup.due_after(NOON + timedelta(minutes=2), 9)] == ["1", "4"]
+            assert len(await tx.cleanup.due_after(NOON, 1)) == 1
 
     async def test_a_task_that_was_queued_again_is_not_dropped_with_the_former(self, store: Store) -> None:
         again = cleanup_row(queued_at=NOON + timedelta(seconds=1), tries=2, error="é")

@@ -8,7 +8,7 @@ from coordinator.store.jobmodels import ModelHead, ModelRow
 from coordinator.store.sql import Store
 from sluice.core.expansion import Verdict
 from sluice.core.grouping import Previous
-from sluice.core.ids import Ssp, StreamId, TaskName
+from sluice.core.ids import ProcessorId, Ssp, StreamId, TaskName
 from tests.contracts.rows import (
     JOB,
     NOON,
@@ -36,6 +36,14 @@ class JobModelsContract:
         async with store.read() as tx:
             assert await tx.jobmodels.assignment(JOB) == second
             assert await tx.jobmodels.assignment(OTHER) == Previous()
+
+    async def test_former_hosts_are_written_over_slot_by_slot(self, store: Store) -> None:
+        async with store.begin() as tx:
+            await tx.jobmodels.put_former_hosts(JOB, {ProcessorId("0"): "a", ProcessorId("1"): "b"})
+            await tx.jobmodels.put_former_hosts(JOB, {ProcessorId("1"): "c"})
+        async with store.read() as tx:
+            assert await tx.jobmodels.former_hosts(JOB) == {"0": "a", "1": "c"}
+            assert await tx.jobmodels.former_hosts(OTHER) == {}
 
     async def test_the_model_is_the_newest_or_the_one_asked_for(self, store: Store) -> None:
         async with store.begin() as tx:

@@ -15,9 +15,9 @@ import pytest
 from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.blobs.port import BlobStore, Purpose
-from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobDeleted, BlobUnavailable
 from sluice.core.snapshot import BlobId
+from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
 from tests.support.s3_faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Lost, faulty_s3
 from tests.support.s3servers import S3Server, toxiproxy

@@ -8,14 +8,18 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Semaphore
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.core.errors import BadName, LeaseLost, StreamConflict, UnknownStream
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, LogSystem, Record, Writer, partition_of
-from tests.contracts.streams import Append, Delete, Grow, StreamSystemContract
+from tests.contracts.streams import HOUR, NOON, Append, Delete, Grow, StreamSystemContract
+from tests.support.fakes import FakeClock
 
 T0 = 1_772_366_400_000_000
 
@@ -37,7 +41,7 @@ class TestLogSystem(StreamSystemContract):
     @pytest.fixture
     async def system(self, tmp_path: Path) -> AsyncIterator[LogSystem]:
         (tmp_path / "log").mkdir()
-        system = LogSystem(tmp_path / "log")
+        system = LogSystem(tmp_path / "log", FakeClock(NOON + 365 * 24 * HOUR))
         yield system
         await system.close()
 
@@ -293,3 +297,36 @@ def test_a_created_stream_leaves_no_draft_behind(log: Log, tmp_path: Path) -> No
     with pytest.raises(StreamConflict):
         log.create("s", 3)
     assert [each.name for each in tmp_path.iterdir()] == ["s.db"]
+
+
+# --- wrong clocks ----------------------------------------------------------------------------------------------------
+
+MINUTE = 60_000_000
+YEARS = 10 * 365 * 24 * 60 * MINUTE
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, YEARS, 2 * YEARS, -YEARS]), max_size=12), st.integers(0, 12))
+def test_records_of_wrong_clocks_hide_no_other_record(skews: list[int], wanted: int) -> None:
+    """One record a minute, each appended under a clock that was wrong by so much. A record whose own time is right is found if it was
+    appended at the time or later, and only then."""
+    with TemporaryDirectory() as directory:
+        log = Log(Path(directory))
+        log.create("s", 1)
+        for minute, skew in enumerate(skews):
+            log.append("s", texts("x"), writer=writer(), batch=minute, now_micros=T0 + minute * MINUTE + skew)
+        now = T0 + len(skews) * MINUTE
+        found = log.at_time("s", T0 + wanted * MINUTE, now)[0]
+        right = min(wanted, len(skews))
+        assert all(skew != 0 for skew in [*skews[right:found], *skews[found:right]])
+
+
+def test_after_a_record_of_the_future_the_clock_counts_again(log: Log) -> None:
+    log.create("s", 2)
+    for batch, skew in enumerate((0, YEARS, 0, 0)):
+        log.append("s", texts("x", "y"), writer=writer(), batch=batch, now_micros=T0 + batch + skew)
+    log.append("s", texts("z", partition=1), writer=writer(), batch=9, now_micros=T0 + 9)
+    times = [row[1] - T0 for rows in log.read("s", 0, 0, 99) for row in rows]
+    assert times == [0, 0, YEARS + 1, YEARS + 1, 2, 2, 3, 3]
+    assert [row[1] - T0 for rows in log.read("s", 1, 0, 9) for row in rows] == [9]
+    with sqlite3.connect(log.directory / "s.db") as connection:
+        assert connection.execute("SELECT * FROM falls").fetchall() == [(0, 4)]

@@ -15,9 +15,9 @@ from sluice.blobs.limited import LimitedBlobs
 from sluice.blobs.port import About, BlobStore, Purpose, Sink
 from sluice.blobs.retrying import RetryingBlobs
 from sluice.blobs.timeouts import TimeoutBlobs
-from sluice.core.backoff import Backoff
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
+from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, bytes_of, ids, put
 from tests.support.fakes import FakeClock
 from tests.support.faults import Fault, FaultyBlobs, Plan, at, every, healthy

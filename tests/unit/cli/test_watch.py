@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.upgrade.watch import SETTLED, HealthState, HealthWatch, look
+from sluice.cli.upgrade.watch import SETTLED, HealthState, HealthWatch, VersionHealth, look
 from sluice.wire import runs as wire_runs
 from tests.support.api import NOON, ago, container, detail, execution_id, measures, stage, task
+from tests.support.fakes import FakeClock
 
 WITHIN = timedelta(minutes=10)
 
@@ -100,46 +101,64 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 # --- over time ---
 
 
-def seen(trial: HealthWatch, *stages: wire_runs.StageProgress, after: float, **changes: Any) -> HealthState:
-    """The run was deployed at noon less five minutes."""
-    return trial.seen(of_stages(*stages, server_time=ago(minutes=5) + timedelta(seconds=after), **changes)).how
+class Trial:
+    """A watch of a run that was deployed at noon less five minutes."""
+
+    def __init__(self, within: timedelta = WITHIN) -> None:
+        self.clock = FakeClock()
+        self.watch = HealthWatch(2, within, self.clock)
+        self._deployed = self.clock.elapsed()
+
+    def look(self, *stages: wire_runs.StageProgress, after: float, jumped: float = 0) -> VersionHealth:
+        """`after` seconds from the deployment; the coordinator's wall clock has `jumped` ahead by as many."""
+        self.clock.advance(self._deployed + after - self.clock.elapsed())
+        return self.watch.seen(of_stages(*stages, server_time=ago(minutes=5) + timedelta(seconds=after + jumped)))
+
+    def seen(self, *stages: wire_runs.StageProgress, after: float, jumped: float = 0) -> HealthState:
+        return self.look(*stages, after=after, jumped=jumped).how
 
 
 def test_an_idle_stage_must_stay_idle_until_the_coordinator_would_have_seen_otherwise() -> None:
-    trial = HealthWatch(2, WITHIN)
-    settled = SETTLED.total_seconds()
-    assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
-    assert seen(trial, at(0, 0), after=settled) is HealthState.SETTLING
-    assert seen(trial, at(0, 0), after=1 + settled) is HealthState.HEALTHY
+    trial, settled = Trial(), SETTLED.total_seconds()
+    assert trial.seen(at(0, 0), after=1) is HealthState.SETTLING
+    assert trial.seen(at(0, 0), after=settled) is HealthState.SETTLING
+    assert trial.seen(at(0, 0), after=1 + settled) is HealthState.HEALTHY
 
 
 def test_a_stage_that_gets_something_to_read_begins_anew() -> None:
-    trial = HealthWatch(2, WITHIN)
-    assert seen(trial, at(0, 0), after=1) is HealthState.SETTLING
-    assert seen(trial, at(0, 7), after=8) is HealthState.PENDING
-    assert seen(trial, at(0, 0), after=12) is HealthState.SETTLING
-    assert seen(trial, at(1, 7), after=13) is HealthState.HEALTHY
+    trial = Trial()
+    assert trial.seen(at(0, 0), after=1) is HealthState.SETTLING
+    assert trial.seen(at(0, 7), after=8) is HealthState.PENDING
+    assert trial.seen(at(0, 0), after=12) is HealthState.SETTLING
+    assert trial.seen(at(1, 7), after=13) is HealthState.HEALTHY
 
 
 def test_what_is_not_well_in_time_is_bad_and_says_what_is_missing() -> None:
-    trial = HealthWatch(2, WITHIN)
-    assert seen(trial, at(None), after=1) is HealthState.PENDING
-    assert seen(trial, at(None), after=599) is HealthState.PENDING
-    late = trial.seen(of_stages(at(None), server_time=ago(minutes=5) + WITHIN))
+    trial = Trial()
+    assert trial.seen(at(None), after=1) is HealthState.PENDING
+    assert trial.seen(at(None), after=599) is HealthState.PENDING
+    late = trial.look(at(None), after=WITHIN.total_seconds())
     assert late.how is HealthState.FAILED
     assert late.reason.startswith("not within 600 s: ")
-    assert not trial.too_late
+    assert not trial.watch.too_late
+
+
+def test_a_jump_of_the_coordinators_clock_fails_no_upgrade() -> None:
+    trial = Trial()
+    assert trial.seen(at(None), after=1) is HealthState.PENDING
+    assert trial.seen(at(None), after=2, jumped=3600) is HealthState.PENDING
+    assert trial.seen(at(None), after=WITHIN.total_seconds(), jumped=-3600) is HealthState.FAILED
 
 
 def test_who_comes_after_the_time_may_judge_and_not_go_back() -> None:
-    trial = HealthWatch(2, timedelta(seconds=60))
-    assert seen(trial, at(0), after=100) is HealthState.PENDING
-    assert trial.too_late
-    assert seen(trial, at(1), after=101) is HealthState.HEALTHY
-    another = HealthWatch(2, timedelta(seconds=60))
-    assert seen(another, at(0), after=100) is HealthState.PENDING
-    assert seen(another, at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.FAILED
-    assert another.too_late
+    trial = Trial(timedelta(seconds=60))
+    assert trial.seen(at(0), after=100) is HealthState.PENDING
+    assert trial.watch.too_late
+    assert trial.seen(at(1), after=101) is HealthState.HEALTHY
+    another = Trial(timedelta(seconds=60))
+    assert another.seen(at(0), after=100) is HealthState.PENDING
+    assert another.seen(at(0), after=100 + 2 * SETTLED.total_seconds()) is HealthState.FAILED
+    assert another.watch.too_late
 
 
 def test_what_a_new_version_fails_with_is_told_while_it_is_tried_again() -> None:

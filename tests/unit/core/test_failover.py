@@ -87,17 +87,23 @@ def lives(*each: tuple[float, bool]) -> list[Incarnation]:
 def test_the_first_failures_cost_nothing_and_each_further_one_double() -> None:
     rule = CrashLoopPolicy()
     for failures, delay in ((0, None), (3, None), (4, 5), (5, 10), (6, 20), (9, 160), (10, 300), (60, 300), (1000, 300)):
-        found = backoff_until(lives(*[(1, True)] * failures), rule)
+        found = backoff_until(lives(*[(1, True)] * failures), rule, NOON + seconds(failures))
         assert found == (None if delay is None else BackoffUntil(failures, NOON + seconds(failures + delay)))
 
 
 def test_a_failure_after_good_work_or_an_orderly_end_begins_the_count_anew() -> None:
     rule = CrashLoopPolicy(allowed_failures=1)
-    assert backoff_until(lives((1, True), (1, True)), rule) == BackoffUntil(2, NOON + seconds(7))
-    assert backoff_until(lives((1, True), (1, True), (61, True)), rule) is None
-    assert backoff_until(lives((1, True), (1, True), (1, False), (1, True)), rule) is None
-    assert backoff_until(lives((1, True), (1, True), (60, True)), rule) == BackoffUntil(3, NOON + seconds(72))
+    assert backoff_until(lives((1, True), (1, True)), rule, NOON) == BackoffUntil(2, NOON + seconds(7))
+    assert backoff_until(lives((1, True), (1, True), (61, True)), rule, NOON) is None
+    assert backoff_until(lives((1, True), (1, True), (1, False), (1, True)), rule, NOON) is None
+    assert backoff_until(lives((1, True), (1, True), (60, True)), rule, NOON) == BackoffUntil(3, NOON + seconds(72))
+
+
+def test_the_delay_ends_by_itself_and_one_from_a_clock_that_was_ahead_holds_nobody_back() -> None:
+    rule, failed = CrashLoopPolicy(allowed_failures=0), lives((1, True))
+    for later, held in ((1, True), (5.9, True), (6, False), (-200, True), (-299, True), (-300, False), (-3 * 86400, False)):
+        assert (backoff_until(failed, rule, NOON + seconds(later)) is not None) == held, later
 
 
 def test_a_rule_of_no_delay_holds_nobody_back() -> None:
-    assert backoff_until(lives(*[(1, True)] * 9), CrashLoopPolicy(first=timedelta(0))) is None
+    assert backoff_until(lives(*[(1, True)] * 9), CrashLoopPolicy(first=timedelta(0)), NOON) is None

@@ -1,4 +1,8 @@
-"""How long to wait before a retry, and when to give up.
+"""How long to wait: the pauses between retries, and the age of what was recorded while a clock was wrong.
+
+A time in the database was read from a wall clock, and a wall clock jumps: it may be days ahead until it is corrected. What was recorded
+then lies in the future. Clocks may differ by TOLERANCE; a time that is further ahead says nothing about when something happened. Each
+wait that begins at a recorded time has a rule for such times; docs/waits.md lists them.
 
 Full jitter, as in Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015): each pause is drawn uniformly between zero
 and a bound that doubles, so that clients which failed together do not retry together.
@@ -7,7 +11,20 @@ and a bound that doubles, so that clients which failed together do not retry tog
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+TOLERANCE = timedelta(minutes=5)
+"""How far ahead of the present clock a recorded time may be, and how far a clock may be adjusted at once without having jumped."""
+
+
+def is_ahead(recorded: datetime, now: datetime) -> bool:
+    """Whether the time was recorded under a clock that was ahead."""
+    return recorded - now > TOLERANCE
+
+
+def age(recorded: datetime, now: datetime) -> timedelta:
+    """The time since then; zero for a time in the future."""
+    return max(timedelta(0), now - recorded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""Waits that a jump of the wall clock neither ends nor prolongs. docs/waits.md lists all waits of the coordinator.
+
+A short wait, such as a drain's deadline, is counted by the clock that never jumps (`Waits`). The recorded time at which it began is used
+once, when the coordinator first sees it. A long wait must outlast restarts, so its end is a recorded time. If deleting something is what it
+waits for, a jump of the wall clock could end it too early: then nothing is deleted for a while (`DeletionHold`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+
+from sluice.clock import Clock
+from sluice.core.ids import Instant
+from sluice.core.waits import TOLERANCE, age
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+
+
+class Waits(Generic[K]):
+    """How long each of a set of things has been waiting. A chore looks at all of them in rounds: `waited` for each, then `end_round`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started_at = clock.now()
+        self._last_round = clock.elapsed()
+        self._since: dict[K, float] = {}
+
+    def waited(self, key: K, recorded: datetime, at_most: timedelta = timedelta.max) -> timedelta:
+        """How long the thing has been waiting, which began to wait when the wall clock showed `recorded`.
+
+        When it is seen for the first time, it cannot have waited for longer than since the last round; if it waited before the coordinator
+        started, the wall clock decides, up to `at_most`."""
+        elapsed = self._clock.elapsed()
+        if key not in self._since:
+            before = age(recorded, self._clock.now())
+            since_last_round = timedelta(seconds=elapsed - self._last_round)
+            before = min(before, at_most) if recorded < self._started_at else min(before, since_last_round)
+            self._since[key] = elapsed - before.total_seconds()
+        return timedelta(seconds=elapsed - self._since[key])
+
+    def end_round(self, waiting: Collection[K]) -> None:
+        """All things were looked at; those that are not among `waiting` are forgotten."""
+        self._last_round = self._clock.elapsed()
+        self._since = {key: since for key, since in self._since.items() if key in waiting}
+
+
+class DeletionHold:
+    """Nothing is deleted for `lasting` after the wall clock has jumped ahead.
+
+    `lasting` is the grace period of garbage, which is longer than any commit: whatever a container was uploading at the time of the jump
+    has been reported when the hold ends. Ask at every round of a chore that deletes."""
+
+    def __init__(self, clock: Clock, lasting: timedelta) -> None:
+        self._clock = clock
+        self._lasting = lasting
+        self._offset = self._offset_now()
+        self._until = Instant(clock.elapsed())
+        self._jump = timedelta(0)
+
+    @property
+    def jump(self) -> timedelta:
+        """By how much the clock has jumped ahead; zero unless deletions are held."""
+        return self._jump if self.active() else timedelta(0)
+
+    def active(self) -> bool:
+        offset = self._offset_now()
+        if offset - self._offset > TOLERANCE.total_seconds():
+            self._begin(timedelta(seconds=offset - self._offset))
+        self._offset = offset
+        return self._clock.elapsed() < self._until
+
+    def check_start(self, newest: datetime | None) -> None:
+        """At the start of the coordinator. `newest`: when the newest snapshot of an active run was reported; None if there is none. If it
+        is too old, the clock may have jumped while no coordinator ran."""
+        if newest is not None and age(newest, self._clock.now()) > self._lasting:
+            self._begin(age(newest, self._clock.now()))
+
+    def _begin(self, jump: timedelta) -> None:
+        self._jump = jump
+        self._until = Instant(self._clock.elapsed() + self._lasting.total_seconds())
+        log.error("the clock is %s ahead of when it was last read: nothing is deleted for %s; check the clock", jump, self._lasting)
+
+    def _offset_now(self) -> float:
+        return self._clock.now().timestamp() - self._clock.elapsed()
