@@ -13,9 +13,10 @@ from traceback import walk_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from sluice.core.errors import BadJobFile, SluiceError
+from sluice.core.errors import BadGraph, BadJobFile, SluiceError
 from sluice.core.graph import Graph, Stage, chain
 from sluice.core.ids import JobName, StageName, checked_name
+from sluice.core.spec import broadcast_partitions, broadcast_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A stream that another program writes. A broadcast stream is read completely by every task. `event_time`: see `Job.input`."""
+    """A stream that another program writes. A broadcast stream is read completely by every task; with text such as "#0" or "#[0-3]", those
+    partitions of it. `event_time`: see `Job.input`."""
 
     name: str
-    broadcast: bool = False
+    broadcast: bool | str = False
     event_time: str | None = None
 
 
@@ -165,12 +167,20 @@ class Job:
         self.directory: Path | None = None
         """The directory of the job file and of the modules beside it. None for a job that was not loaded from a file."""
 
-    def input(self, name: str, *, broadcast: bool = False, event_time: str | None = None) -> Input:
+    def input(self, name: str, *, broadcast: bool | str = False, event_time: str | None = None) -> Input:
         """Declare a stream to read. Its system, and its name there if it differs, are given at deployment.
+
+        `broadcast`: True if every task reads the whole stream. For single partitions of it, what Apache Samza's `task.broadcast.inputs` has
+        after the name of the stream: "#0", "#[0-3]", or several with commas. Raises BadJobFile.
 
         `event_time`: what the stages call `withWatermark` with. Either the name of a field of the records' values, which are JSON objects,
         or an SQL expression over the columns of `Task.read`; a timestamp, or seconds since 1970. Where one task reads several partitions,
         its watermark then waits for the slowest of them, as long as that has unread records."""
+        if not isinstance(broadcast, bool):
+            try:
+                broadcast = broadcast_text(broadcast_partitions(str(broadcast)))
+            except BadGraph as error:
+                raise BadJobFile(f"the input {name!r}: {error}") from error
         self.inputs.append(Input(checked_name("stream", name), broadcast, event_time))
         return self.inputs[-1]
 

@@ -113,7 +113,7 @@ class StateContext:
         return [self._streams[name] for name in start.declared.stage.reads]
 
     def new_commit_id(self) -> CommitId:
-        return commit_id(self.clock.now(), secrets.randbelow(1_000_000))
+        return commit_id(self.clock.now(), 100_000 + secrets.randbelow(900_000))
 
     def uploader(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
@@ -150,5 +150,5 @@ class StateContext:
 
 
 def commit_id(now: datetime, random: int) -> CommitId:
-    """Samza's spelling; `random` is below a million."""
-    return CommitId(f"{int(now.timestamp() * 1000)}-{random:06}")
+    """Samza's spelling. `random` has six digits: release 0.1 accepts only such ids, and Samza's have no leading zeros."""
+    return CommitId(f"{int(now.timestamp() * 1000)}-{random}")

@@ -1,8 +1,9 @@
 """The HTTP API. Each route reads a request, makes one call and builds its answer; the rules are in `sluice.core`.
 
-The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `jobmodels`, `drains`, `snapshots`
-and `ops` (metrics and probes). `deps` has what routes depend on, `errors` turns errors into answers, `middleware` counts and limits
-requests, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats without the framework.
+The routes and the bodies they build are grouped by capability: `runs`, `agents` (what containers call), `samza` (what Apache Samza's
+containers call), `jobmodels`, `drains`, `snapshots` and `ops` (metrics and probes). `deps` has what routes depend on, `errors` turns errors
+into answers, `middleware` counts and limits requests, `text` refuses text that cannot be stored, and `fastpath` answers heartbeats without
+the framework.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from coordinator.api import agents, drains, jobmodels, ops, runs, snapshots
+from coordinator.api import agents, drains, jobmodels, ops, runs, samza, snapshots
 from coordinator.api.text import check_text
 from sluice.core.deprecations import Kind, of_kind
 
-ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.router, jobmodels.router)
+ROUTERS = (runs.router, agents.router, ops.router, snapshots.router, drains.router, jobmodels.router, samza.router)
 
 
 def new_api(**kwargs: Any) -> FastAPI:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.api.deps import PROBLEMS, PartsDep, RunIdPath, StagePath, TaskPath
+from coordinator.api.deps import PROBLEMS, Parts, PartsDep, RunIdPath, StagePath, TaskPath
 from coordinator.api.fastpath import ALIVE
 from coordinator.api.runs import container_reply, drain_of_run
 from coordinator.fleet.registration import Registration
@@ -19,7 +19,7 @@ from coordinator.runs.watermarks import StreamCap
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.snapshots import SnapshotRow
 from sluice.core.drain import Mode
-from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, RunId, StageName, TaskName
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.ownership import Wait
 from sluice.core.watermarks import FeederProgress, ProgressSource
 from sluice.wire import agents as wire_agents
@@ -86,13 +86,21 @@ async def container_heartbeat(
     sluice_epoch: Annotated[int | None, Header(ge=0, lt=2**31)] = None,
 ) -> Response:
     """Whether this container is valid. With `Sluice-Epoch` its lease is renewed; without, only if it registered as `bare`."""
-    entry = parts.leases.beat(execution_container_id, None if sluice_epoch is None else Epoch(sluice_epoch))
+    return await heartbeat_answer(parts, ExecutionContainerId(execution_container_id), sluice_epoch)
+
+
+async def heartbeat_answer(parts: Parts, execution_id: ExecutionContainerId, epoch: int | None, job: JobName | None = None) -> Response:
+    """`job`: the container is valid only if it is of this job."""
+    if job is None and (epoch is not None or not parts.leases.is_bare(execution_id)):
+        entry = parts.leases.beat(execution_id, epoch)
+    else:
+        entry = await parts.registrations.beat_of_job(execution_id, epoch, job)
     headers = {"Cache-Control": "no-store"}
     if entry is not None:
         headers |= {name.decode(): value.decode() for name, value in entry.headers}
         return Response(ALIVE, media_type="application/json", headers=headers)
     parts.leases.answered_invalid += 1
-    ended = await parts.registrations.state_of_ended_run(ExecutionContainerId(execution_container_id))
+    ended = await parts.registrations.state_of_ended_run(execution_id)
     if ended is not None:
         headers[wire_body.RUN_STATE_HEADER] = ended.value
     return Response(b'{"alive": false}', media_type="application/json", headers=headers)

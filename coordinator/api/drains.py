@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from coordinator.api.deps import PROBLEMS, DrainsDep, RunIdPath, StagePath, TaskPath
+from coordinator.api.deps import PROBLEMS, DrainsDep, PartsDep, RunIdPath, StagePath, TaskPath
 from coordinator.drains.drains import DrainDetails, DrainPlan, DrainRequest, StepReport, stages_at
 from coordinator.store.drains import DrainRow, DrainStageRow
 from coordinator.store.fleet import ContainerState
@@ -28,7 +28,7 @@ router = APIRouter(responses=PROBLEMS)
 @router.post("/drain", status_code=202, responses={200: {"model": wire_drains.DrainSummary, "description": "The run's drain"}})
 async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, response: Response) -> wire_drains.DrainSummary:
     """Drain a run. A repeated request is answered with the same drain, also after it has finished; if it names later deadlines, they extend
-    an active drain."""
+    an active drain. A `uuid` is the new drain's; a drain that the run has already keeps its own."""
     times = _times(body, ours.times)
     drain, new = await ours.drains.request(
         DrainRequest(
@@ -38,6 +38,7 @@ async def request_drain(body: wire_drains.DrainRequest, ours: DrainsDep, respons
             body.require_empty,
             soft=_seconds(body.soft_deadline_seconds),
             hard=_seconds(body.hard_deadline_seconds),
+            drain_id=None if body.uuid is None else DrainId(str(body.uuid)),
         )
     )
     if not new:
@@ -72,14 +73,16 @@ async def get_drain(uuid: DrainPath, ours: DrainsDep) -> wire_drains.DrainDetail
 @router.get("/drains")
 async def get_drains(
     ours: DrainsDep,
-    job: wire_body.Name,
+    parts: PartsDep,
+    job: Annotated[wire_body.Name | None, Query(description="required if there is more than one job")] = None,
     before: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_drains.DrainsReply:
     """The drains of a job, newest first. For the next page, set `before` to the answer's `next`."""
-    found = await ours.drains.of_job(JobName(job), before, limit + 1)
+    of_job = JobName(job) if job else parts.models.only_job()
+    found = await ours.drains.of_job(of_job, before, limit + 1)
     following = found[limit - 1].seq if len(found) > limit else None
-    return wire_drains.DrainsReply(job=job, drains=tuple(drain_summary(each) for each in found[:limit]), next=following)
+    return wire_drains.DrainsReply(job=of_job, drains=tuple(drain_summary(each) for each in found[:limit]), next=following)
 
 
 @router.delete("/drain/{uuid}")

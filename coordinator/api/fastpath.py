@@ -52,7 +52,7 @@ def fast_paths(app: App, leases: Leases, models: JobModels) -> App:
 
 def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
     """The entry of the valid container that sent this heartbeat, with its lease renewed. None: pass the request on to `app`, which looks up
-    how the run of an invalid container ended."""
+    how the run of an invalid container ended, and whether that of a bare one is stopping."""
     query: bytes = scope["query_string"]
     if not query.startswith(_PARAMETER) or b"&" in query or len(query) == len(_PARAMETER):
         return None
@@ -63,7 +63,10 @@ def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
                 return None
             epoch = int(value)
     raw = query[len(_PARAMETER) :].decode("ascii", "replace")
-    return leases.beat(unquote_plus(raw) if "%" in raw or "+" in raw else raw, epoch)
+    execution_id = unquote_plus(raw) if "%" in raw or "+" in raw else raw
+    if epoch is None and leases.is_bare(execution_id):
+        return None
+    return leases.beat(execution_id, epoch)
 
 
 def _unchanged(scope: Scope, models: JobModels) -> Served | None:

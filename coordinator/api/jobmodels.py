@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from coordinator.api.agents import stage_snapshot
-from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, PartsDep, RunIdPath, Versioning
+from coordinator.api.deps import PROBLEMS, Actor, JobModelsDep, JobPath, Parts, PartsDep, RunIdPath, Versioning
 from coordinator.blobpool import BlobStores
 from coordinator.jobmodels.rollout import AdoptionReport, Version
 from coordinator.jobmodels.standby import StandbyPlan
 from coordinator.jobmodels.versions import Change, ChangeReason, ModelChange, Proposal, hypothetical
 from coordinator.store.jobmodels import ModelHead
-from sluice.core.errors import BadPlacement, ClientError, UnknownJob, UnknownSlot, VersionConflict
+from sluice.core.errors import BadPlacement, UnknownSlot, VersionConflict
 from sluice.core.expansion import Effect, Judged, Skew
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.wire import jobmodels as wire_jobmodels
@@ -23,6 +23,7 @@ from sluice.wire import samza as wire_samza
 
 VersionPath = Annotated[int, Path(ge=1, lt=2**31)]
 IfMatch = Annotated[str | None, Header(description="an ETag of the run or its job model: change only if that version is in force")]
+ONE_JOB = "required if there is more than one job"
 router = APIRouter(responses=PROBLEMS)
 
 
@@ -142,10 +143,15 @@ async def get_standby(
 @router.get("/jobModel", response_model=None, responses={200: {"content": {"application/json": {}}}, 304: {"description": "Unchanged"}})
 async def get_job_model(
     parts: PartsDep,
-    job: Annotated[str, Query(min_length=1)],
+    job: Annotated[str | None, Query(min_length=1, description=ONE_JOB)] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The current job model of a job in the format of Apache Samza; the run and the version are in headers."""
+    return model_response(parts, job or parts.models.only_job(), if_none_match)
+
+
+def model_response(parts: Parts, job: str, if_none_match: str | None) -> Response:
+    """The job's model, or 304 if the client has it. Raises NoJobModel."""
     served = parts.models.served(job)
     if if_none_match is not None and _matches(if_none_match, served.etag.decode()):
         return Response(status_code=304, headers=served.headers)
@@ -159,18 +165,16 @@ def _matches(if_none_match: str, etag: str) -> bool:
 @router.get("/locality")
 async def get_locality(
     parts: PartsDep,
-    job: Annotated[str | None, Query(min_length=1, description="required if there is more than one job")] = None,
+    job: Annotated[str | None, Query(min_length=1, description=ONE_JOB)] = None,
     processor_id: Annotated[str | None, Query(alias="processorId")] = None,
 ) -> dict[str, Any]:
-    """The host of each slot of a job."""
-    if job is None:
-        known = parts.models.jobs()
-        if len(known) > 1:
-            raise ClientError(f"there are {len(known)} jobs: add ?job=NAME")
-        if not known:
-            raise UnknownJob("there is no job yet")
-        job = known[0]
-    hosts = await parts.runs.hosts(JobName(job))
+    """The host of each slot of a job, where its last container ran, also one of a former run."""
+    return await localities(parts, JobName(job) if job else parts.models.only_job(), processor_id)
+
+
+async def localities(parts: Parts, job: JobName, processor_id: str | None) -> dict[str, Any]:
+    """Of all slots, or of one. Raises UnknownJob, UnknownSlot."""
+    hosts = await parts.runs.hosts(job)
     if processor_id is None:
         return {"processor-localities": {pid: wire_samza.locality_document(pid, host) for pid, host in hosts.items()}}
     if ProcessorId(processor_id) not in hosts:

@@ -28,7 +28,7 @@ from sluice.core.drain import Mode, Phase
 from sluice.core.graph import Stage
 from sluice.core.ids import ExecutionContainerId, JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.ownership import TaskOwner
-from sluice.core.spec import Role, RunSpec, StreamSpec
+from sluice.core.spec import Role, RunSpec, StreamSpec, broadcast_partitions
 from sluice.wire import body as wire_body
 from sluice.wire import runs as wire_runs
 
@@ -131,12 +131,13 @@ def spec_of(request: wire_runs.RunRequest) -> RunSpec:
     )
 
 
-def _stream(body: wire_runs.StreamBody, role: Role, partitions: int | None = None, *, broadcast: bool = False) -> StreamSpec:
+def _stream(body: wire_runs.StreamBody, role: Role, partitions: int | None = None, *, broadcast: bool | str = False) -> StreamSpec:
     return StreamSpec(
         name=body.name,
         role=role,
         id=StreamId(body.system, body.stream or body.name),
-        broadcast=broadcast,
+        broadcast=broadcast is True,
+        broadcast_partitions=broadcast_partitions(broadcast) if isinstance(broadcast, str) else (),
         requested_stream=body.stream,
         requested_partitions=partitions,
     )
@@ -156,7 +157,7 @@ def request_of(spec: RunSpec) -> wire_runs.RunRequest:
         {
             "job": spec.job,
             "containers": spec.containers,
-            "inputs": [{**fields, "broadcast": each.broadcast} for each, fields in streams(Role.INPUT)],
+            "inputs": [{**fields, "broadcast": each.requested_broadcast} for each, fields in streams(Role.INPUT)],
             "intermediates": created(Role.INTERMEDIATE),
             "outputs": created(Role.OUTPUT),
             "stages": [_stage_body(each) for each in spec.stages],
@@ -177,6 +178,7 @@ def _stage_body(stage: Stage) -> wire_runs.StageBody:
 def _stream_reply(stream: StreamSpec) -> wire_runs.StreamReply:
     fields: dict[str, object] = {"name": stream.name, "role": stream.role.value, "system": stream.id.system, "stream": stream.id.stream}
     fields |= {"partitions": stream.partitions, "broadcast": stream.broadcast, "identity": stream.identity}
+    fields |= {"broadcast_partitions": stream.broadcast_partitions}
     return wire_runs.StreamReply.model_validate(fields)
 
 

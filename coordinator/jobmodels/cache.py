@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
-from sluice.core.errors import NoJobModel
+from sluice.core.errors import ClientError, NoJobModel, UnknownJob
 from sluice.core.ids import JobName, RunId
 from sluice.core.model import JobModel
 from sluice.wire import body as wire_body
@@ -71,8 +71,13 @@ class JobModels:
     def find(self, job: str) -> Served | None:
         return self._served.get(job)
 
-    def jobs(self) -> list[str]:
-        return sorted(self._served)
+    def only_job(self) -> JobName:
+        """The job, where there is one. Raises UnknownJob, or ClientError where there are several."""
+        if len(self._served) > 1:
+            raise ClientError(f"there are {len(self._served)} jobs: add ?job=NAME, or begin the path with /jobs/NAME/")
+        for job in self._served:
+            return JobName(job)
+        raise UnknownJob("there is no job yet")
 
     async def decoded(self, tx: ReadTransaction, run: RunRow) -> JobModel:
         """The model of a run."""

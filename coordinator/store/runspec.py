@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.core.graph import Stage
 from sluice.core.ids import JobName, ProcessorId, StageName, StreamId
-from sluice.core.spec import Role, RunSpec, Start, StreamSpec
+from sluice.core.spec import Role, RunSpec, Start, StreamSpec, broadcast_partitions
 
 _LISTS = {Role.INPUT: "inputs", Role.INTERMEDIATE: "intermediates", Role.OUTPUT: "outputs"}
 _STARTS = ("checkpoint", "drained", "earliest", "latest")
@@ -42,7 +42,7 @@ def _declared(stage: Stage) -> dict[str, Any]:
 
 def _requested(stream: StreamSpec) -> dict[str, Any]:
     found: dict[str, Any] = {"name": stream.name, "system": stream.id.system, "stream": stream.requested_stream}
-    return found | ({"broadcast": stream.broadcast} if stream.role is Role.INPUT else {"partitions": stream.requested_partitions})
+    return found | ({"broadcast": stream.requested_broadcast} if stream.role is Role.INPUT else {"partitions": stream.requested_partitions})
 
 
 def streams_json(spec: RunSpec) -> list[dict[str, Any]]:
@@ -82,12 +82,14 @@ def spec_of(spec: Mapping[str, Any], streams: Sequence[Mapping[str, Any]]) -> Ru
 
 
 def _stream(requested: Mapping[str, Any], role: Role, resolved: Mapping[str, Any]) -> StreamSpec:
+    broadcast = requested.get("broadcast", False)
     return StreamSpec(
         name=requested["name"],
         role=role,
         id=StreamId(requested["system"], requested.get("stream") or requested["name"]),
         partitions=resolved.get("partitions", 0),
-        broadcast=requested.get("broadcast", False),
+        broadcast=broadcast is True,
+        broadcast_partitions=broadcast_partitions(broadcast) if isinstance(broadcast, str) else (),
         identity=resolved.get("identity"),
         requested_stream=requested.get("stream"),
         requested_partitions=None if role is Role.INPUT else requested.get("partitions", 1),

@@ -130,15 +130,18 @@ def assign(
     grouping: str,
     stateful: bool,
     stateless: frozenset[StreamId] = frozenset(),
+    broadcast_partitions: Mapping[StreamId, Sequence[int]] | None = None,
 ) -> Assignment:
     """Group the partitions of `counts` (stream -> partitions) into tasks.
 
     A stateful job keeps `previous`; a stateless one regroups. Of a stateful job, `stateless` are the streams that only stages without state
-    read: they may have any number of partitions. Broadcast streams go to every task and never create one.
-    Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task or a stateful job changed its grouper.
+    read: they may have any number of partitions. Broadcast streams, and the `broadcast_partitions` of other streams, go to every task and
+    never create one. Raises IncompatibleExpansion, or BadGrouping if there is no partition for a task, a partition to broadcast does not
+    exist, or a stateful job changed its grouper.
     """
-    keyed = {stream: n for stream, n in counts.items() if stream not in broadcast}
-    ssps = frozenset(Ssp(s.system, s.stream, p) for s, n in keyed.items() for p in range(n))
+    everywhere = _everywhere(counts, broadcast, broadcast_partitions or {})
+    ssps = frozenset(Ssp(s.system, s.stream, p) for s, n in counts.items() for p in range(n)) - everywhere
+    keyed = {stream: counts[stream] for stream in {ssp.stream_id for ssp in ssps}}
     if not ssps:
         raise BadGrouping("no task can be made: the run has no inputs besides broadcast streams")
     kept = previous if stateful else Previous()
@@ -148,12 +151,35 @@ def assign(
         )
     baselines = {stream: kept.baselines.get(stream, n) for stream, n in sorted(keyed.items())}
     for stream, n in sorted(keyed.items()):
-        _check_growth(stream, baselines[stream], kept.tasks, n, keyed=stream not in stateless)
+        if broadcast_partitions and broadcast_partitions.get(stream):
+            _check_no_growth(stream, baselines[stream], n)
+        else:
+            _check_growth(stream, baselines[stream], kept.tasks, n, keyed=stream not in stateless)
     plain = {ssp: task for task, group in grouper.group(kept, ssps).items() for ssp in group}
     owners = {ssp: _owner(ssp, kept.tasks, baselines[ssp.stream_id], plain) for ssp in sorted(ssps)}
-    everywhere = frozenset(Ssp(s.system, s.stream, p) for s in broadcast if s in counts for p in range(counts[s]))
     tasks = {name: group | everywhere for name, group in _grouped((t, s) for s, t in owners.items()).items()}
     return Assignment(tasks=tasks, owners=owners, baselines=baselines)
+
+
+def _everywhere(
+    counts: Mapping[StreamId, int], broadcast: frozenset[StreamId], broadcast_partitions: Mapping[StreamId, Sequence[int]]
+) -> frozenset[Ssp]:
+    """The partitions that every task reads. Raises BadGrouping."""
+    found = {Ssp(s.system, s.stream, p) for s in broadcast if s in counts for p in range(counts[s])}
+    for stream, partitions in broadcast_partitions.items():
+        if stream in counts and partitions and max(partitions) >= counts[stream]:
+            raise BadGrouping(f"{stream} has {counts[stream]} partitions, so its partition {max(partitions)} cannot be broadcast")
+        found |= {Ssp(stream.system, stream.stream, p) for p in partitions if stream in counts}
+    return frozenset(found)
+
+
+def _check_no_growth(stream: StreamId, baseline: int, now: int) -> None:
+    """The keys of a broadcast partition would move to one that a single task reads."""
+    if now != baseline:
+        raise IncompatibleExpansion(
+            f"{stream} began with {baseline} partitions and now has {now}: a stateful job cannot follow, because single partitions of it "
+            "are broadcast; start afresh"
+        )
 
 
 def _owner(ssp: Ssp, kept: Mapping[Ssp, TaskName], baseline: int, plain: Mapping[Ssp, TaskName]) -> TaskName:
@@ -185,7 +211,8 @@ def check_co_partitioned(stage: str, reads: Sequence[StreamId], baselines: Mappi
         found = ", ".join(f"{stream} has {baselines[stream]}" for stream in keyed)
         raise NotCoPartitioned(f"stage {stage} reads streams with unequal partition counts ({found}): route by the join key first")
     for p in range(baselines[keyed[0]] if len(keyed) > 1 else 0):
-        tasks = Counter(owners[Ssp(s.system, s.stream, p)] for s in keyed)
+        ssps = [Ssp(s.system, s.stream, p) for s in keyed]
+        tasks = Counter(owners[ssp] for ssp in ssps if ssp in owners)  # the others are broadcast
         if len(tasks) > 1:
             raise NotCoPartitioned(
                 f"stage {stage} reads {', '.join(map(str, keyed))}, but their partition {p} goes to different tasks "

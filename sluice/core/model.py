@@ -33,8 +33,12 @@ class ContainerModel:
 
 @dataclass(frozen=True, slots=True)
 class JobModel:
+    """`changelog_partitions`: how many changelog partitions the job's tasks have been given so far, including tasks that no longer exist.
+    It is not part of the content that `content_hash` identifies."""
+
     config: Mapping[str, str]
     containers: Mapping[ProcessorId, ContainerModel]
+    changelog_partitions: int = 0
 
     def task(self, name: TaskName) -> tuple[ProcessorId, TaskModel] | None:
         """The task of that name and its slot, or None."""
@@ -75,11 +79,13 @@ def job_model(
     tasks: Mapping[TaskName, frozenset[Ssp]],
     placement: Mapping[TaskName, ProcessorId],
     changelog: Mapping[TaskName, int],
+    changelog_partitions: int = 0,
 ) -> JobModel:
-    """Put a model together. Known tasks keep their `changelog` number, new ones take the next free ones in name order
-    (as Samza's JobModelCalculator does). Containers and tasks are in name order, so that equal models serialise equally."""
+    """Put a model together. Known tasks keep their `changelog` number. New ones take the next numbers from `changelog_partitions` on, in
+    name order (as Samza's JobModelCalculator does): the changelog of a task that has vanished is not given to another. Containers and
+    tasks are in name order, so that equal models serialise equally."""
     numbers = dict(changelog)
-    free = max(numbers.values(), default=-1) + 1
+    free = max([changelog_partitions, *(number + 1 for number in numbers.values())])
     for name in sorted(tasks):
         if name not in numbers:
             numbers[name] = free
@@ -88,7 +94,7 @@ def job_model(
     for name in sorted(tasks):
         by_slot[placement[name]][name] = TaskModel(name, tasks[name], numbers[name])
     containers = {pid: ContainerModel(pid, held) for pid, held in by_slot.items()}
-    return JobModel(config=dict(sorted(config.items())), containers=containers)
+    return JobModel(config=dict(sorted(config.items())), containers=containers, changelog_partitions=free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,14 @@ def plan_model(
     streams = {each.id: each.partitions for each in spec.streams_read}
     broadcast = frozenset(each.id for each in spec.streams_read if each.broadcast)
     made: Assignment = assign(
-        grouper, previous, streams, broadcast, grouping=spec.grouping, stateful=spec.stateful, stateless=spec.stateless_streams
+        grouper,
+        previous,
+        streams,
+        broadcast,
+        grouping=spec.grouping,
+        stateful=spec.stateful,
+        stateless=spec.stateless_streams,
+        broadcast_partitions={each.id: each.broadcast_partitions for each in spec.streams_read},
     )
     ids = spec.stream_ids
     for stage in spec.stages:
@@ -124,6 +137,6 @@ def plan_model(
     changelog = {name: task.changelog_partition for name, task in former.tasks.items() if name in made.tasks} if former else {}
     config = {**spec.config, "job.name": spec.job, "job.container.count": str(spec.containers)}
     return PlannedModel(
-        model=job_model(config, made.tasks, placement, changelog),
+        model=job_model(config, made.tasks, placement, changelog, former.changelog_partitions if former else 0),
         assignment=previous.updated(made, spec.grouping),
     )

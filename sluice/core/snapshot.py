@@ -28,7 +28,7 @@ BlobId = NewType("BlobId", str)
 """The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'."""
 
 CommitId = NewType("CommitId", str)
-"""Samza's spelling: "<milliseconds>-<six digits>"."""
+"""Samza's spelling: "<milliseconds>-<number below a million>", both without leading zeros."""
 
 BlobStoreName = NewType("BlobStoreName", str)
 """A blob store in the settings: "local", "s3"."""

@@ -6,6 +6,7 @@ does no I/O. Partition counts and identities come from the systems of the stream
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,8 @@ class Role(StrEnum):
 class StreamSpec:
     """A stream of a run. `name` is the job's name for it.
 
-    `partitions`: as many as the run's job model has; 0 before the stream was looked up. `broadcast`: every task reads all partitions.
+    `partitions`: as many as the run's job model has; 0 before the stream was looked up. `broadcast`: every task reads all partitions;
+    `broadcast_partitions`: every task reads these, in order, and each of the others is read by one task.
     `identity`: tells a stream from a later one of the same name; None if the system cannot tell, or it was not looked up.
     `requested_stream` and `requested_partitions` are as the deploy request spelled them; None if it did not.
     """
@@ -42,9 +44,44 @@ class StreamSpec:
     id: StreamId
     partitions: int = 0
     broadcast: bool = False
+    broadcast_partitions: tuple[int, ...] = ()
     identity: str | None = None
     requested_stream: str | None = None
     requested_partitions: int | None = None
+
+    @property
+    def requested_broadcast(self) -> bool | str:
+        """As a deploy request spells it: `sluice.wire.runs.InputBody`."""
+        return broadcast_text(self.broadcast_partitions) or self.broadcast
+
+
+MAX_PARTITIONS = 100_000
+
+_BROADCAST = re.compile(r"#(?:([0-9]{1,6})|\[([0-9]{1,6})-([0-9]{1,6})\])")
+
+
+def broadcast_partitions(text: str) -> tuple[int, ...]:
+    """The partitions in the spelling of Apache Samza's `task.broadcast.inputs`, without the stream: "#0", "#[0-3]", "#0,#[4-5]". Raises
+    BadGraph."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _BROADCAST.fullmatch(part.strip())
+        first, last = (0, -1) if match is None else (int(match[1] or match[2]), int(match[1] or match[3]))
+        if not first <= last < MAX_PARTITIONS:
+            raise BadGraph(f"{text[:100]!r} names no partitions to broadcast: write #0, #[0-3], or several of these with commas")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def broadcast_text(partitions: Sequence[int]) -> str:
+    """The reverse of `broadcast_partitions`, for partitions in order."""
+    spans: list[list[int]] = []
+    for each in partitions:
+        if spans and spans[-1][1] == each - 1:
+            spans[-1][1] = each
+        else:
+            spans.append([each, each])
+    return ",".join(f"#{first}" if first == last else f"#[{first}-{last}]" for first, last in spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, ClassVar
+from uuid import UUID
 
 from pydantic import Field
 
@@ -28,13 +29,17 @@ class DrainBudgets(Body):
     committing: Seconds | None = None
 
 
-class DrainRequest(Body):
+class DrainRequest(RenamedBody):
     """Drain a run: process what was read, close windows, fire timers, commit, end. With the `drainMode` KEEP_STATE no window is closed and
     no timer fires: the state stays for the job's next run, which must have the same stateful operators. Both deadlines count from the run's
     first container: after `softDeadlineSeconds` the drain is reported as late, after `hardDeadlineSeconds` it fails. Fields left out have
     the values of the coordinator's settings. `requireEmpty`: refuse if a flush would leave rows in the state of some stage; without meaning
-    for KEEP_STATE."""
+    for KEEP_STATE. `uuid`: the id that the drain shall have if this request starts it; by default the coordinator chooses one. The first
+    three fields are Apache Samza's DrainNotification."""
 
+    added_fields: ClassVar[frozenset[str]] = frozenset({"uuid"})
+
+    uuid: UUID | None = None
     run_id: RunText
     drain_mode: Mode = Mode.DEFAULT
     soft_deadline_seconds: Seconds | None = None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StrictBool
 
 from sluice.core.drain import Phase
+from sluice.core.errors import BadGraph
 from sluice.core.expansion import Verdict
 from sluice.core.ids import ProcessorId
 from sluice.core.lifecycle import RunState
 from sluice.core.placement import slots
+from sluice.core.spec import broadcast_partitions, broadcast_text
 from sluice.wire.body import NO_NUL, Body, Count, Name, RenamedReply, Reply, SspOffset, Utc
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -25,10 +27,23 @@ class StreamBody(Body):
     stream: Name | None = None
 
 
-class InputBody(StreamBody):
-    """A stream that the job reads and another program writes."""
+BroadcastText = Annotated[str, Field(max_length=1000, pattern=r"^#[0-9#,\[\] -]*$")]
 
-    broadcast: bool = False
+
+def _canonical(broadcast: bool | str) -> bool | str:
+    if isinstance(broadcast, bool):
+        return broadcast
+    try:
+        return broadcast_text(broadcast_partitions(broadcast))
+    except BadGraph as error:
+        raise ValueError(str(error)) from error
+
+
+class InputBody(StreamBody):
+    """A stream that the job reads and another program writes. `broadcast`: true if every task reads all partitions; for single partitions
+    as in Apache Samza's `task.broadcast.inputs` without the stream: "#0", "#[0-3]", "#0,#[4-5]"."""
+
+    broadcast: Annotated[StrictBool | BroadcastText, AfterValidator(_canonical)] = False
 
 
 class IntermediateBody(StreamBody):
@@ -84,12 +99,15 @@ class StopRequest(Body):
 
 
 class StreamReply(Reply):
+    """`broadcast`: every task reads all partitions; `broadcastPartitions`: every task reads these."""
+
     name: str
     role: Literal["input", "intermediate", "output"]
     system: str
     stream: str
     partitions: int
     broadcast: bool = False
+    broadcast_partitions: tuple[int, ...] = ()
     identity: str | None = None
 
 

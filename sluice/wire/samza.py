@@ -31,7 +31,7 @@ def job_model_document(model: JobModel) -> dict[str, Any]:
             pid: {"processor-id": pid, "tasks": {name: task_document(task) for name, task in container.tasks.items()}}
             for pid, container in model.containers.items()
         },
-        "max-change-log-stream-partitions": 1 + max((t.changelog_partition for t in model.tasks.values()), default=-1),
+        "max-change-log-stream-partitions": model.changelog_partitions,
     }
 
 
@@ -40,7 +40,8 @@ def job_model_bytes(model: JobModel) -> bytes:
 
 
 def parse_job_model(document: Mapping[str, Any]) -> JobModel:
-    """Read a job model back; unknown keys are ignored, a missing task mode means Active, as in Samza."""
+    """Read a job model back; unknown keys are ignored, a missing task mode means Active, as in Samza, which writes the number of changelog
+    partitions and does not read it."""
 
     def task_model(task: Mapping[str, Any]) -> TaskModel:
         ssps = frozenset(Ssp(s["system"], s["stream"], s["partition"]) for s in task["system-stream-partitions"])
@@ -49,10 +50,9 @@ def parse_job_model(document: Mapping[str, Any]) -> JobModel:
     def container_model(pid: str, container: Mapping[str, Any]) -> ContainerModel:
         return ContainerModel(ProcessorId(pid), {TaskName(name): task_model(task) for name, task in container["tasks"].items()})
 
-    return JobModel(
-        config=document["config"],
-        containers={ProcessorId(pid): container_model(pid, container) for pid, container in document["containers"].items()},
-    )
+    containers = {ProcessorId(pid): container_model(pid, container) for pid, container in document["containers"].items()}
+    used = [task.changelog_partition + 1 for container in containers.values() for task in container.tasks.values()]
+    return JobModel(document["config"], containers, max([document.get("max-change-log-stream-partitions", 0), *used]))
 
 
 def locality_document(processor_id: str, host: str) -> dict[str, str]:

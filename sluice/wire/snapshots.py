@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sluice.wire.body import NO_NUL, Body, Name, Offset, RenamedReply, Reply, SspOffset
 
-CheckpointText = Annotated[str, Field(min_length=8, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{6}$")]
+CheckpointText = Annotated[str, Field(min_length=3, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{1,6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
 TaskText = Annotated[str, Field(min_length=1, max_length=600, pattern=NO_NUL)]
 BlobText = Annotated[str, Field(min_length=1, max_length=900, pattern=NO_NUL)]

@@ -248,3 +248,10 @@ def test_an_argument_of_the_wrong_type_is_refused_with_what_to_give_instead(writ
 def test_a_job_that_was_refused_leaves_room_for_the_next(write: Write) -> None:
     refusal(write("1 / 0\n"))
     assert load_job(write(GOOD + "\n# another size, so that no cached bytecode is taken for it\n")).name == "delays"
+
+
+def test_an_input_may_have_single_partitions_broadcast_as_samza_spells_them() -> None:
+    job = Job("delays")
+    assert [job.input("a", broadcast="#1,#0").broadcast, job.input("b", broadcast=True).broadcast] == ["#[0-1]", True]
+    with pytest.raises(BadJobFile, match="the input 'c': '1' names no partitions to broadcast"):
+        job.input("c", broadcast="1")

@@ -124,7 +124,7 @@ async def test_bytes_that_are_no_request_are_refused_as_a_problem(caller: Caller
         ("POST", "/containers/lost/exit", {"exitCode": 0}, (404, "unknown-container")),
         ("POST", "/containers/lo%2Fst/exit", {"exitCode": 0}, (404, "unknown-container")),
         ("GET", "/jobModel?job=lost", None, (404, "no-job-model")),
-        ("GET", "/jobModel", None, (422, "invalid-request")),
+        ("GET", "/jobModel", None, (404, "unknown-job")),
         ("GET", "/jobModel?job=", None, (422, "invalid-request")),
         ("GET", "/locality", None, (404, "unknown-job")),
         ("GET", "/locality?job=lost", None, (404, "unknown-job")),

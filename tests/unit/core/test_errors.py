@@ -46,6 +46,7 @@ WIRE = {
     ("checkpoint-needed", 422, "A stage that is backed up reports its pinned checkpoint."),
     ("not-aligned", 422, "The stage's tasks are not aligned by event time."),
     ("id-in-use", 409, "The execution container id belongs to another slot."),
+    ("drain-id-in-use", 409, "Another run's drain has that id."),
     ("task-not-yours", 409, "The job model gives that task to another slot."),
     ("body-too-large", 413, "The request's body is larger than Sluice reads."),
     ("bad-settings", 422, "The settings cannot be used."),

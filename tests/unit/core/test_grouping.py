@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sluice.core.errors import BadGrouping
-from sluice.core.grouping import Assignment, Previous, assign, grouper_named
+from sluice.core.errors import BadGrouping, IncompatibleExpansion
+from sluice.core.grouping import Assignment, Previous, assign, check_co_partitioned, grouper_named
 from sluice.core.ids import Ssp, StreamId, TaskName
 
 VIEWS = StreamId("kafka", "page-views")
@@ -67,6 +67,46 @@ def test_a_broadcast_stream_goes_whole_to_every_task_and_makes_none(grouper: str
     assert all(rules < group for group in both.tasks.values())
     assert both.owners == alone.owners
     assert RULES not in both.baselines
+
+
+def with_singles(
+    counts: Mapping[StreamId, int], singles: Mapping[StreamId, Sequence[int]], previous: Previous | None = None, *, stateful: bool = True
+) -> Assignment:
+    grouper = grouper_named("GroupByPartition", None)
+    kept = previous or Previous()
+    return assign(grouper, kept, counts, frozenset(), grouping="g", stateful=stateful, broadcast_partitions=singles)
+
+
+def test_single_partitions_go_to_every_task_and_the_others_to_one() -> None:
+    assert spelled(with_singles({VIEWS: 2, RULES: 3}, {RULES: (0, 2)})) == {
+        "Partition 0": ["kafka.page-views.0", "kafka.rules.0", "kafka.rules.2"],
+        "Partition 1": ["kafka.page-views.1", "kafka.rules.0", "kafka.rules.1", "kafka.rules.2"],
+    }
+
+
+def test_a_stream_of_which_every_partition_is_broadcast_makes_no_task() -> None:
+    made_ = with_singles({VIEWS: 1, RULES: 3}, {RULES: (0, 1, 2)})
+    assert (list(made_.tasks), RULES in made_.baselines) == (["Partition 0"], False)
+
+
+def test_a_partition_to_broadcast_must_exist() -> None:
+    with pytest.raises(BadGrouping, match="rules has 3 partitions, so its partition 3 cannot be broadcast"):
+        with_singles({VIEWS: 2, RULES: 3}, {RULES: (0, 3)})
+
+
+def test_a_stream_with_broadcast_partitions_grows_in_a_stateless_job_only() -> None:
+    first = with_singles({VIEWS: 2, RULES: 2}, {RULES: (0,)})
+    kept = Previous(first.owners, first.baselines, "g")
+    assert with_singles({VIEWS: 2, RULES: 2}, {RULES: (0,)}, kept) == first
+    assert len(with_singles({VIEWS: 4, RULES: 2}, {RULES: (0,)}, kept).tasks) == 2
+    with pytest.raises(IncompatibleExpansion, match="single partitions of it are broadcast"):
+        with_singles({VIEWS: 2, RULES: 4}, {RULES: (0,)}, kept)
+    assert len(with_singles({VIEWS: 2, RULES: 4}, {RULES: (0,)}, kept, stateful=False).tasks) == 4
+
+
+def test_a_stage_may_join_a_stream_with_broadcast_partitions() -> None:
+    both = with_singles({VIEWS: 2, RULES: 2}, {RULES: (0,)})
+    check_co_partitioned("join", [VIEWS, RULES], both.baselines, both.owners)
 
 
 def test_a_job_with_only_broadcast_inputs_is_refused() -> None:

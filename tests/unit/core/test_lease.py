@@ -29,6 +29,14 @@ def test_durations_and_rate_must_make_sense(wrong: dict[str, float]) -> None:
         policy(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"), [({"bare_lease": seconds(60)}, "bare lease > 60 s"), ({"bare_grace": seconds(-1)}, "not negative")]
+)
+def test_the_lease_of_a_bare_container_covers_its_interval(wrong: dict[str, timedelta], told: str) -> None:
+    with pytest.raises(BadSettings, match=told):
+        LeasePolicy(**wrong)  # type: ignore[arg-type]
+
+
 def test_a_lease_that_one_lost_heartbeat_would_end_is_refused_by_the_inequalitys_name() -> None:
     with pytest.raises(BadSettings, match=r"lease >= 2 \* interval \+ margin fails \(10 s < 2 \* 5 s \+ 3 s\)"):
         policy(lease=10)

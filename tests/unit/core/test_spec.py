@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.core.errors import BadGraph
 from sluice.core.graph import Stage
 from sluice.core.ids import JobName, Ssp, StageName, StreamId
-from sluice.core.spec import Role, RunSpec, StreamSpec
+from sluice.core.spec import MAX_PARTITIONS, Role, RunSpec, StreamSpec, broadcast_partitions, broadcast_text
 
 FLIGHTS, BY_CARRIER, DELAYS, UNREAD = (StreamId("log", name) for name in ("flights", "carriers.2", "delays", "weather"))
 ROUTE, COUNT = StageName("route"), StageName("count")
@@ -97,3 +99,25 @@ def test_the_streams_of_stages_without_state_are_those_that_no_other_stage_reads
     assert replace(SPEC, stages=(replace(route, stateful=False), count)).stateless_streams == frozenset()
     only_route = replace(SPEC, stages=(replace(route, stateful=False), replace(count, reads=("by-carrier",))))
     assert only_route.stateless_streams == {FLIGHTS}
+
+
+# --- broadcast partitions --------------------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 40) | st.integers(MAX_PARTITIONS - 3, MAX_PARTITIONS - 1), min_size=1))
+def test_the_spelling_of_broadcast_partitions_reads_back(partitions: set[int]) -> None:
+    text = broadcast_text(sorted(partitions))
+    assert broadcast_partitions(text) == tuple(sorted(partitions))
+
+
+def test_broadcast_partitions_are_spelled_as_samza_does() -> None:
+    assert broadcast_partitions("#0") == (0,)
+    assert broadcast_partitions("#[0-1], #1,#4") == (0, 1, 4)
+    assert broadcast_text((0, 1, 2, 4)) == "#[0-2],#4"
+    assert broadcast_text(()) == ""
+
+
+@pytest.mark.parametrize("text", ["", "#", "0", "#-1", "#[2-1]", "#[0-1", "#1,", "#1000000", "#100000", "#[0-999999]", "#\u0661"])
+def test_other_spellings_are_refused(text: str) -> None:
+    with pytest.raises(BadGraph, match="names no partitions to broadcast"):
+        broadcast_partitions(text)

@@ -62,7 +62,7 @@ def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClo
     leases.grant(C1, Epoch(1), 1, bare=True)
     clock.advance(10)
     assert leases.beat(C1, None) is not None
-    assert leases.free_at(C1) == clock.elapsed() + 35
+    assert leases.free_at(C1) == clock.elapsed() + 280
 
 
 def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None:
@@ -279,3 +279,40 @@ def test_a_bare_container_is_never_silent_and_one_that_is_invalid_is_not_expecte
     clock.advance(29)
     assert unheard(leases) == (29, True, False)
     assert leases.contact(C2) is None
+
+
+# --- bare containers -------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_container_has_terms_of_its_own_whatever_the_fleet(leases: Leases, clock: FakeClock) -> None:
+    assert leases.grant(C1, Epoch(1), 1, bare=True).lease == timedelta(seconds=160)
+    leases.grant(C2, Epoch(1), 1)
+    assert (leases.is_bare(C1), leases.is_bare(C2), leases.is_bare(C3)) == (True, False, False)
+    clock.advance(60)
+    entry = leases.beat(C1, None)
+    assert entry is not None
+    assert dict(entry.headers)[b"sluice-lease-seconds"] == b"160"
+    assert leases.free_at(C1) == clock.elapsed() + 280
+    assert list(leases.overdue(10)) == [C2]
+
+
+@pytest.mark.parametrize("superseded", [False, True])
+def test_its_tasks_are_free_after_its_lease_and_the_time_that_it_needs_to_exit(leases: Leases, clock: FakeClock, superseded: bool) -> None:
+    leases.grant(C1, Epoch(1), 1, bare=True)
+    if superseded:
+        leases.supersede(C1)
+        assert leases.beat(C1, None) is None
+    clock.advance(279)
+    assert list(leases.overdue(10)) == []
+    clock.advance(1)
+    assert list(leases.overdue(10)) == [C1]
+    assert leases.beat(C1, None) is None
+
+
+def test_after_a_restart_it_gets_its_own_terms_again(leases: Leases, clock: FakeClock) -> None:
+    leases.grant(C1, Epoch(1), 1, bare=True)
+    leases.grant(C2, Epoch(1), 1)
+    clock.advance(20)
+    leases.renew_all()
+    leases.remember_superseded(C3, bare=True)
+    assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + after for after in (280, 35, 280)]

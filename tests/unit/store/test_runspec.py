@@ -33,7 +33,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     for name, role in zip(names, roles, strict=True):
         stream = {"name": name, "system": draw(NAMES), **some(stream=st.none() | NAMES)}
         if role == "inputs":
-            stream |= some(broadcast=st.booleans())
+            stream |= some(broadcast=st.booleans() | st.sampled_from(["#0", "#[0-3]", "#1,#[5-7]"]))
         elif role == "intermediates":
             stream |= {"partitions": draw(COUNTS)}
         else:

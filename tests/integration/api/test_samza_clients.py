@@ -1,0 +1,336 @@
+"""Clients of Apache Samza 1.8, by its wire formats: heartbeats, the job model, localities and drain notifications.
+
+There is no Samza here. `SamzaContainer` does what ContainerHeartbeatClient, HttpUtil.read and SamzaContainer.readJobModel do: it appends
+names to the coordinator's URL, sends the id as it is, and takes any answer but `{"alive": true}`, with no further field, as "not alive".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from coordinator.fleet.expiry import ExpireLeases
+from tests.support.api import UNSAVED, Caller, Drained, Json, calling, problem_slug, run_body, running
+from tests.support.fakes import FakeClock
+
+BEAT = 60
+RETRIES = 93
+EXIT = 120
+CHOSEN = "0b5c8b6e-8f6e-4f0e-9d43-1f3f5a3c2b11"
+
+
+@dataclass
+class SamzaContainer:
+    """`url` ends in a slash."""
+
+    http: httpx.AsyncClient
+    url: str
+    execution_id: str = "container_1700000000000_0001_01_000002"
+
+    async def alive(self) -> bool:
+        answer = await self.http.get(f"{self.url}containerHeartbeat?executionContainerId={self.execution_id}")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+        assert list(answer.json()) == ["alive"]
+        return answer.json()["alive"] is True
+
+    async def model(self) -> Json:
+        answer = await self.http.get(self.url)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+        return dict(answer.json())
+
+
+async def launched(caller: Caller, run_id: str, url: str = "/jobs/flight-delays/") -> SamzaContainer:
+    """Its launcher registers it, as YARN's application master knows the containers that it started."""
+    made = SamzaContainer(caller.http, url)
+    await caller.registered(run_id, made.execution_id, bare=True)
+    return made
+
+
+async def expire(caller: Caller) -> None:
+    chores = caller.coordinator.api.state.parts.health.maintenance._chores
+    (chore,) = (each for each in chores if isinstance(each, ExpireLeases))
+    await chore.run_once()
+
+
+async def other_job(caller: Caller) -> str:
+    outputs = [{"name": "delays", "system": "log", "stream": "other"}]
+    return str((await caller.deploy(run_body(job="other", outputs=outputs)))["runId"])
+
+
+# --- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["/", "/jobs/flight-delays/"])
+async def test_a_container_that_beats_every_60_seconds_lives(caller: Caller, clock: FakeClock, url: str) -> None:
+    container = await launched(caller, str((await caller.deploy())["runId"]), url)
+    for _ in range(5):
+        assert await container.alive()
+        clock.advance(BEAT)
+        await expire(caller)
+    clock.advance(RETRIES)
+    await expire(caller)
+    assert await container.alive()
+
+
+async def test_its_tasks_are_free_when_it_must_have_exited_and_not_before(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    container = await launched(caller, run_id)
+    assert await container.alive()
+    clock.advance(BEAT + RETRIES + EXIT)
+    await expire(caller)
+    assert [each["state"] for each in (await caller.run(run_id))["incarnations"]] == ["LIVE"]
+    clock.advance(10)
+    await expire(caller)
+    assert [each["state"] for each in (await caller.run(run_id))["incarnations"]] == ["LOST"]
+    assert not await container.alive()
+
+
+async def test_the_container_of_a_run_that_is_stopped_is_not_alive_and_the_run_ends(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    container = await launched(caller, run_id)
+    assert await container.alive()
+    await caller.stop(run_id)
+    assert [await container.alive(), await container.alive()] == [False, False]
+    assert (await caller.run(run_id))["state"] == "RUNNING"
+    clock.advance(BEAT + RETRIES + EXIT + 10)
+    await expire(caller)
+    assert (await caller.run(run_id))["state"] == "STOPPED"
+
+
+@pytest.mark.parametrize("url", ["/", "/jobs/flight-delays/"])
+async def test_the_container_of_a_run_that_was_replaced_is_not_alive(caller: Caller, url: str) -> None:
+    container = await launched(caller, str((await caller.deploy())["runId"]), url)
+    assert await container.alive()
+    await caller.deploy(run_body(containers=2))
+    assert not await container.alive()
+
+
+async def test_the_container_of_a_drained_run_is_not_alive(caller: Caller) -> None:
+    run = Drained(caller, str((await caller.deploy(run_body(**UNSAVED)))["runId"]))
+    container = await launched(caller, run.run_id)
+    for task in (0, 1):
+        await caller.acquired(run.run_id, container.execution_id, task=f"Partition {task}")
+    await run.asked()
+    await run.to_flushing()
+    assert await container.alive()
+    await run.all_take("flushed")
+    await run.all_take("committed")
+    assert not await container.alive()
+
+
+async def test_a_restart_of_the_coordinator_makes_no_stopped_container_valid(home: Path, clock: FakeClock) -> None:
+    async with calling(home, clock) as caller:
+        caller.log.create("flights", 2)
+        run_id = str((await caller.deploy())["runId"])
+        await launched(caller, run_id)
+        await caller.stop(run_id)
+    async with calling(home, clock) as caller:
+        assert not await SamzaContainer(caller.http, "/").alive()
+
+
+async def test_a_container_of_another_job_is_not_alive_under_a_jobs_url(caller: Caller) -> None:
+    container = await launched(caller, str((await caller.deploy())["runId"]))
+    await other_job(caller)
+    assert await container.alive()
+    for job in ("other", "unknown"):
+        assert not await SamzaContainer(caller.http, f"/jobs/{job}/").alive()
+
+
+async def test_a_container_with_an_epoch_may_use_the_url_of_its_job(caller: Caller) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    await caller.registered(run_id, "c1")
+    path = "/jobs/flight-delays/containerHeartbeat?executionContainerId=c1"
+    answers = [await caller.http.get(path, headers={"Sluice-Epoch": epoch}) for epoch in ("1", "2")]
+    assert [answer.json() for answer in answers] == [{"alive": True}, {"alive": False}]
+    assert answers[0].headers["sluice-lease-seconds"] == "30"
+
+
+async def test_its_registration_tells_the_terms_of_such_a_client(caller: Caller) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    told = await caller.registered(run_id, "c1", bare=True)
+    assert (told["leaseSeconds"], told["heartbeatSeconds"]) == (160, 60)
+
+
+# --- the job model ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accept", [{}, {"Accept": "application/json"}, {"Accept": "*/*"}])
+async def test_the_model_is_read_from_the_url_that_a_container_is_given(caller: Caller, accept: dict[str, str]) -> None:
+    await caller.deploy()
+    expected = (await caller.http.get("/jobModel?job=flight-delays")).json()
+    caller.http.headers.pop("accept")
+    for url in ("/", "/jobs/flight-delays/", "/jobModel"):
+        answer = await caller.http.get(url, headers=accept)
+        assert (answer.json(), answer.headers["content-type"]) == (expected, "application/json"), url
+        etag = answer.headers["etag"]
+        assert (await caller.http.get(url, headers={"If-None-Match": etag})).status_code == 304
+
+
+async def test_with_several_jobs_each_is_read_from_its_own_url(caller: Caller) -> None:
+    await caller.deploy()
+    await other_job(caller)
+    for path in ("/", "/jobModel", "/locality", "/drains"):
+        refused = await caller.http.get(path)
+        assert problem_slug(refused) == (422, "bad-request"), path
+        assert "/jobs/NAME/" in refused.json()["detail"]
+    for job in ("other", "flight-delays"):
+        assert (await SamzaContainer(caller.http, f"/jobs/{job}/").model())["config"]["job.name"] == job
+
+
+async def test_without_a_job_there_is_no_model(caller: Caller) -> None:
+    assert problem_slug(await caller.http.get("/")) == (404, "unknown-job")
+    assert problem_slug(await caller.http.get("/jobs/flight-delays/")) == (404, "no-job-model")
+
+
+# --- localities ------------------------------------------------------------------------------------------------------
+
+
+async def hosts(caller: Caller, path: str = "/jobs/flight-delays/locality") -> list[str]:
+    return [each["host"] for each in (await caller.http.get(path)).json()["processor-localities"].values()]
+
+
+async def test_a_new_run_keeps_the_hosts_of_the_slots_of_the_runs_before(caller: Caller) -> None:
+    first = str((await caller.deploy(run_body(containers=2)))["runId"])
+    await caller.registered(first, "a0", "0")
+    await caller.registered(first, "a1", "1")
+    second = str((await caller.deploy(run_body(containers=2)))["runId"])
+    assert await hosts(caller) == ["host-of-a0", "host-of-a1"]
+    await caller.registered(second, "b1", "1")
+    assert await hosts(caller, "/locality") == ["host-of-a0", "host-of-b1"]
+    await caller.deploy(run_body(containers=1))
+    assert await hosts(caller) == ["host-of-a0"]
+    await caller.deploy(run_body(containers=2))
+    assert await hosts(caller) == ["host-of-a0", "host-of-b1"]
+    one = await caller.http.get("/jobs/flight-delays/locality?processorId=1")
+    assert one.json() == {"id": "1", "host": "host-of-b1", "jmx-url": "", "jmx-tunneling-url": ""}
+
+
+# --- drains ----------------------------------------------------------------------------------------------------------
+
+
+def notification(run_id: str, uuid: str = CHOSEN) -> Json:
+    return {"uuid": uuid, "runId": run_id, "drainMode": "DEFAULT"}
+
+
+async def test_a_drain_notification_starts_the_drain_that_it_names(caller: Caller) -> None:
+    run = await running(caller)
+    first = await caller.http.post("/drain", json=notification(run.run_id, CHOSEN.upper()))
+    assert (first.status_code, first.json()["uuid"]) == (202, CHOSEN)
+    again = await caller.http.post("/drain", json=notification(run.run_id))
+    assert (again.status_code, again.json()["uuid"]) == (200, CHOSEN)
+    assert (await caller.http.get(f"/drain/{CHOSEN}")).json()["phase"] == "STOPPING"
+    assert [each["uuid"] for each in (await caller.http.get("/drains")).json()["drains"]] == [CHOSEN]
+
+
+async def test_a_notification_that_is_repeated_after_its_drain_was_cancelled_starts_no_other(caller: Caller) -> None:
+    run = await running(caller)
+    await caller.http.post("/drain", json=notification(run.run_id))
+    await caller.http.delete(f"/drain/{CHOSEN}")
+    again = await caller.http.post("/drain", json=notification(run.run_id))
+    assert (again.status_code, again.json()["phase"]) == (200, "CANCELLED")
+    assert (await caller.run(run.run_id))["state"] == "RUNNING"
+
+
+async def test_a_run_that_drains_keeps_its_drain_when_another_notification_comes(caller: Caller) -> None:
+    run = await running(caller)
+    await run.asked()
+    other = await caller.http.post("/drain", json=notification(run.run_id))
+    assert (other.status_code, other.json()["uuid"]) == (200, run.uuid)
+    assert (await caller.http.get(f"/drain/{CHOSEN}")).status_code == 404
+
+
+async def test_the_id_of_another_runs_drain_is_refused(caller: Caller) -> None:
+    run = await running(caller)
+    await caller.http.post("/drain", json=notification(run.run_id))
+    answer = await caller.http.post("/drain", json=notification(await other_job(caller)))
+    assert problem_slug(answer) == (409, "drain-id-in-use")
+
+
+@pytest.mark.parametrize("uuid", ["", "1", "../x", 7, [CHOSEN]])
+async def test_an_id_that_is_no_uuid_is_refused(caller: Caller, uuid: Any) -> None:
+    run = await running(caller)
+    answer = await caller.http.post("/drain", json={**notification(run.run_id), "uuid": uuid})
+    assert problem_slug(answer) == (422, "invalid-request")
+    assert (await caller.run(run.run_id))["state"] == "RUNNING"
+
+
+# --- broadcast partitions --------------------------------------------------------------------------------------------
+
+
+async def test_single_partitions_of_an_input_are_broadcast(caller: Caller) -> None:
+    caller.log.create("flags", 3)
+    inputs = [{"name": "flights", "system": "log"}, {"name": "flags", "system": "log", "broadcast": "#0,#[1-1]"}]
+    stages = [{"name": "hourly", "reads": ["flights", "flags"], "writes": ["delays"]}]
+    body = run_body(inputs=inputs, stages=stages, config={"backup.stores": ""})
+    refused = await caller.http.post("/runs", json=body)
+    assert problem_slug(refused)[1] == "not-co-partitioned"  # flights has two partitions
+    body["stages"] = [{"name": "hourly", "reads": ["flights"], "writes": ["delays"]}, {"name": "marks", "reads": ["flags"]}]
+    run = await caller.deploy(body)
+    assert [(each["broadcast"], each["broadcastPartitions"]) for each in run["streams"][:2]] == [(False, []), (False, [0, 1])]
+    tasks = (await SamzaContainer(caller.http, "/").model())["containers"]["0"]["tasks"]
+    read = {
+        name: sorted((s["stream"], s["partition"]) for s in task["system-stream-partitions"] if s["stream"] == "flags")
+        for name, task in tasks.items()
+    }
+    both = [("flags", 0), ("flags", 1)]
+    assert read == {"Partition 0": both, "Partition 1": both, "Partition 2": [*both, ("flags", 2)]}
+    request = (await caller.http.get(f"/runs/{run['runId']}/request")).json()
+    assert request["inputs"][1]["broadcast"] == "#[0-1]"
+
+
+@pytest.mark.parametrize("text", ["#", "0", "#[3-1]", "#[0-", "#0#1", "#1000000", "flags#0"])
+async def test_a_spelling_of_partitions_that_means_nothing_is_refused(caller: Caller, text: str) -> None:
+    answer = await caller.http.post("/runs", json=run_body(inputs=[{"name": "flights", "system": "log", "broadcast": text}]))
+    assert problem_slug(answer) == (422, "invalid-request")
+
+
+async def test_a_partition_that_the_stream_does_not_have_is_refused(caller: Caller) -> None:
+    answer = await caller.http.post("/runs", json=run_body(inputs=[{"name": "flights", "system": "log", "broadcast": "#2"}]))
+    assert problem_slug(answer) == (422, "bad-grouping")
+    assert "has 2 partitions" in answer.json()["detail"]
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_checkpoint_id_as_samza_spells_it_is_accepted(caller: Caller) -> None:
+    run = await running(caller, config={})
+    lineage = (await caller.run(run.run_id))["tasks"][0]["stages"][0]["lineage"]
+    index = "jobs/flight-delays/Partition_0/hourly/snapshots/1700000000001-00000000000000aa"
+    body = {
+        "generation": 1,
+        "lineage": lineage,
+        "batchId": 7,
+        "offsets": [],
+        "checkpointId": "1700000002000-24880",
+        "markers": {"local": {"index": index, "previous": None}},
+    }
+    answer = await caller.http.post(f"/runs/{run.run_id}/tasks/Partition 0/stages/hourly/snapshots", json=body)
+    assert (answer.status_code, answer.json()["checkpointId"]) == (200, "1700000002000-24880")
+    detail = await caller.http.get("/jobs/flight-delays/snapshots/1700000002000-24880", params={"task": "Partition 0", "stage": "hourly"})
+    assert detail.status_code == 200
+
+
+# --- changelog partitions --------------------------------------------------------------------------------------------
+
+
+async def test_the_changelog_partition_of_a_task_that_vanished_is_not_given_to_another(caller: Caller) -> None:
+    await caller.deploy()
+    model = await SamzaContainer(caller.http, "/").model()
+    assert changelogs(model) == {"Partition 0": 0, "Partition 1": 1}
+    for grouper, expected in (
+        ("AllSspToSingleTask", {"Task-0": 2}),
+        ("GroupByPartition", {"Partition 0": 3, "Partition 1": 4}),
+        ("AllSspToSingleTask", {"Task-0": 5}),
+    ):
+        await caller.deploy(run_body(grouper=grouper, start="latest"))
+        model = await SamzaContainer(caller.http, "/").model()
+        assert (changelogs(model), model["max-change-log-stream-partitions"]) == (expected, 1 + max(expected.values()))
+
+
+def changelogs(model: Json) -> dict[str, int]:
+    return {name: task["changelog-partition"] for each in model["containers"].values() for name, task in each["tasks"].items()}
