@@ -63,6 +63,8 @@ class StageStart:
     """Readers of intermediate streams skip what was written under these drains."""
     kept_operators: Sequence[str] | None = None
     """The stateful operators whose state a drain has kept for this start; None if there is no such drain."""
+    continuation: Mapping[str, Any] | None = None
+    """What the index of each snapshot says for a rebuild (`sluice.wire.snapshots.Continuation`)."""
     snapshot: Snapshot | None = None
     """What its checkpoint is restored from when this disk has none that is as new."""
 

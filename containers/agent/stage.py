@@ -220,7 +220,11 @@ class Stage:
 
     def extend(self, start: StageStart) -> None:
         """The task was acquired again, and the stage may have more to read. A query that runs is not changed."""
-        self.start = start if self.backup is None else replace(self.start, starts=start.starts)
+        if self.backup is None:
+            self.start = start
+        else:
+            self.start = replace(self.start, starts=start.starts, continuation=start.continuation)
+            self.backup.extend(start)
 
     # --- running ---------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,8 @@ class Stage:
             await asyncio.wait({preparing})
             if preparing.cancelled():
                 return False
-            self.start = replace(preparing.result(), starts=self.start.starts)
+            backup.extend(self.start)
+            self.start = replace(preparing.result(), starts=self.start.starts, continuation=self.start.continuation)
         finally:
             preparing.cancel()
             self._preparing = None

@@ -230,6 +230,7 @@ def stage_starts(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: w
             first_run=RunId(run.first_run),
             failed_drains=run.failed_drains,
             kept_operators=found.kept_operators,
+            continuation=acquired.continuation,
             snapshot=None if found.snapshot is None else _snapshot(found.snapshot),
         )
         for declared in job.chain()

@@ -65,6 +65,10 @@ class Backup:
         self._behind_since = state.clock.elapsed()
         return replace(start, around=(*start.around, self))
 
+    def extend(self, start: StageStart) -> None:
+        """The task was acquired again: its next snapshots say so."""
+        self._commits.start = replace(self._commits.start, continuation=start.continuation)
+
     async def _last_on_disk(self) -> int:
         directory = self._state.checkpoints.directory(self._start.task, self._start.declared.stage.name)
         found = await self._state.in_thread(lambda: inspect(directory))

@@ -28,7 +28,7 @@ from containers.state.transfer import in_parallel, log_progress, run_to_completi
 from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
 from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
-from sluice.core.ids import Instant
+from sluice.core.ids import Instant, Ssp
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot, SnapshotIndex
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
@@ -102,12 +102,13 @@ async def commit(stage: StageCommits, state: StateContext, up_to: int | None = N
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
         async with log_progress(f"{start.query} is backed up", meter):
-            uploads = await _upload(stage, state, frozen, commit_id)
+            offsets = positions_in(entry, state.reads(start))
+            uploads = await _upload(stage, state, frozen, commit_id, offsets)
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,
             batch_id=batch,
-            offsets=wire_body.offsets_body(positions_in(entry, state.reads(start))),
+            offsets=wire_body.offsets_body(offsets),
             checkpoint_id=commit_id,
             markers={name: _marker_body(marker) for name, (marker, _) in uploads.items()},
         )
@@ -130,13 +131,15 @@ async def _open_uploaders(stage: StageCommits, state: StateContext) -> None:
         del stage.uploaders[name]
 
 
-async def _upload(stage: StageCommits, state: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId) -> Uploads:
+async def _upload(
+    stage: StageCommits, state: StateContext, frozen: FrozenCheckpoint, commit_id: CommitId, offsets: Mapping[Ssp, int]
+) -> Uploads:
     """To all blob stores concurrently. After an error the others finish first."""
     await _open_uploaders(stage, state)
     done: dict[BlobStoreName, tuple[Marker, SnapshotIndex]] = {}
 
     async def upload(name: BlobStoreName, uploader: Uploader) -> None:
-        done[name] = await uploader.upload(frozen, commit_id, stage.start.generation)
+        done[name] = await uploader.upload(frozen, commit_id, stage.start.generation, offsets, stage.start.continuation)
 
     await in_parallel((partial(upload, name, each) for name, each in stage.uploaders.items()), len(stage.uploaders))
     return done

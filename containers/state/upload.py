@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, assert_never
+from types import MappingProxyType
+from typing import Any, TypeVar, assert_never
 
 from containers.state.diff import DirDiff, Identity, LocalDir, LocalFile, diff, files_to_read, is_stable, next_index
 from containers.state.files import LocalFiles
@@ -29,11 +30,13 @@ from sluice.blobs.port import About, BlobStore, Purpose
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings
 from sluice.core.fingerprint import Fingerprint, Hashes, fingerprint
-from sluice.core.ids import Generation, StageKey
+from sluice.core.ids import Generation, Ssp, StageKey
 from sluice.core.indexjson import encoded
 from sluice.core.snapshot import BlobId, CommitId, DirIndex, FileBlob, FileIndex, Kind, SnapshotIndex, SnapshotMetadata, fresh_blob_id, walk
 
 T = TypeVar("T")
+
+NO_OFFSETS: Mapping[Ssp, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,16 @@ class Uploader:
             about = About.of_stage(Purpose.INDEX, self._key)
             self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
 
-    async def upload(self, frozen: FrozenCheckpoint, checkpoint: CommitId, generation: Generation) -> tuple[Marker, SnapshotIndex]:
-        """Put what the blob store does not have, and the index. Raises BlobUnavailable, BlobStoreUnusable, FileChanged, FileUnreadable,
-        CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
+    async def upload(
+        self,
+        frozen: FrozenCheckpoint,
+        checkpoint: CommitId,
+        generation: Generation,
+        offsets: Mapping[Ssp, int] = NO_OFFSETS,
+        continuation: Mapping[str, Any] | None = None,
+    ) -> tuple[Marker, SnapshotIndex]:
+        """Put what the blob store does not have, and the index, which also has the last two arguments. Raises BlobUnavailable,
+        BlobStoreUnusable, FileChanged, FileUnreadable, CheckpointUnreadable; nothing refers to the blobs then, and they expire."""
         millis = int(self._clock.now().timestamp() * 1000)
         before = self._previous[1].root if self._previous is not None else None
         local, unread = await self._thread(lambda: self._look(frozen.directory, before))
@@ -129,7 +139,7 @@ class Uploader:
         upload = _Upload(self, frozen.directory, plan.changed, millis)
         await in_parallel((partial(upload.put, put) for put in plan.puts), self._settings.concurrency)
         root = await self._thread(lambda: next_index(plan.found, dict(upload.indexes())))
-        index = self._index(root, frozen, checkpoint, generation, millis)
+        index = replace(self._index(root, frozen, checkpoint, generation, millis), offsets=offsets, continuation=continuation)
         marker = replace(plan.marker, index=await self._put_index(index, millis))
         self._known = await self._thread(lambda: _settled(local, known | dict(upload.fingerprints()), millis))
         return marker, index

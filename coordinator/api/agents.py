@@ -130,7 +130,11 @@ async def acquire_task(
         waiting = wire_agents.WaitReply(wait_seconds=seconds, former=found.former)
         return JSONResponse(waiting.model_dump(by_alias=True), 202, headers={"Retry-After": str(int(seconds) + 1)})
     reply = wire_agents.AcquireReply(
-        task=task, generation=found.generation, stages=tuple(stage_start(each) for each in found.stages), drain=drain_of_run(found.drain)
+        task=task,
+        generation=found.generation,
+        stages=tuple(stage_start(each) for each in found.stages),
+        drain=drain_of_run(found.drain),
+        continuation=found.continuation.model_dump(mode="json", by_alias=True, exclude_none=True),
     )
     return JSONResponse(reply.model_dump(mode="json", by_alias=True))
 

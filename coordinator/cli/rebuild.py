@@ -44,7 +44,7 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: boo
         progress = Progress("blobs")
         title = "reading indexes"
         with Bars(title, unit=progress.unit, quiet=quiet) as bars:
-            finding = asyncio.create_task(find(blob_stores, progress))
+            finding = asyncio.create_task(find(blob_stores, progress, clock.now()))
             while not (await asyncio.wait([finding], timeout=0.5))[0]:
                 bars.show(title, progress.done, None)
             rebuilt = finding.result()
@@ -71,6 +71,7 @@ def _document(rebuilt: Rebuilt, *, dry_run: bool) -> dict[str, Any]:
             }
             for each in rebuilt.stores
         ],
+        "runs": [{"job": job, "runId": each.run.run_id, "firstRun": each.run.first_run} for job, each in rebuilt.runs.items()],
         "leftOut": rebuilt.left_out,
     }
 
@@ -80,6 +81,7 @@ def _page(rebuilt: Rebuilt, *, dry_run: bool) -> str:
         f"{each.job}\t{each.task}\t{each.stage}\tcontinues from snapshot {each.head}, after batch {each.batch_id}"
         for each in rebuilt.stores
     ]
+    lines += [f"{job}\tcontinues run {each.run.run_id}" for job, each in rebuilt.runs.items()]
     lines += [f"skipped: {blob}: {why}" for blob, why in rebuilt.left_out.items()]
     would = "would be registered" if dry_run else "are registered"
     return "\n".join([*lines, f"{len(rebuilt.snapshots)} snapshots of {len(rebuilt.stores)} stages {would}"])

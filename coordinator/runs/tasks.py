@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from coordinator.fleet.notices import TaskWaiters
 from coordinator.fleet.report_checks import ReportChecks
 from coordinator.fleet.stage_metrics import StageFailure, StageMetrics, StageReport
 from coordinator.runs.regrouping import Regrouping
+from coordinator.snapshots.continuation import continuation
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerState, StageStateRow, TaskOwnershipRow
 from coordinator.store.runs import RunRow
@@ -23,10 +25,24 @@ from coordinator.transitions import check_owner, drain_of, get_run
 from sluice.clock import Clock
 from sluice.core.drain import Step
 from sluice.core.errors import Bug, LeaseLost, OutdatedContainers, StaleRun, TaskNotYours, UnknownTask
-from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.grouping import Previous
+from sluice.core.ids import (
+    Epoch,
+    ExecutionContainerId,
+    Generation,
+    JobName,
+    Lineage,
+    ProcessorId,
+    RunId,
+    Ssp,
+    StageKey,
+    StageName,
+    TaskName,
+)
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel, TaskModel
 from sluice.core.ownership import Committed, TaskOwner, Wait, acquire, updated_offsets
+from sluice.wire.snapshots import Continuation
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +59,20 @@ class StageStart:
 
 
 @dataclass(frozen=True, slots=True)
+class _Assignment:
+    """The assignment of a job in a run with a version of the model, which has only one, and by task."""
+
+    of: tuple[RunId, int]
+    whole: Previous
+    owned: Mapping[TaskName, Sequence[Ssp]]
+
+
+@dataclass(frozen=True, slots=True)
 class Acquired:
     generation: Generation
     stages: Sequence[StageStart]
     drain: DrainRow | None
+    continuation: Continuation
 
 
 class Tasks:
@@ -75,6 +101,7 @@ class Tasks:
         self._regrouping = regrouping
         self._blob_stores = blob_stores
         self._task_waiters = task_waiters or TaskWaiters()
+        self._assignments: dict[JobName, _Assignment] = {}
 
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
@@ -102,7 +129,7 @@ class Tasks:
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
             model = await self._model_of(tx, run)
-            task_model = await self._check(tx, run, model, task, execution_id, epoch)
+            slot, task_model = await self._check(tx, run, model, task, execution_id, epoch)
             others = await self._regrouping.settle(tx, run, model)
             if others is not None:
                 return others
@@ -120,13 +147,28 @@ class Tasks:
             await _check_compares(tx, execution_id, stages)
             if drain is not None:
                 stages = [replace(each, step=await _step(tx, drain, each.store)) for each in stages]
-            acquired = Acquired(decision.generation, stages, drain)
+            assigned = await self._assignment(tx, run)
+            starts: dict[Ssp, int] = {}
+            for ssp, at in (found for each in stages for found in each.starts.items()):
+                starts[ssp] = min(at, starts.get(ssp, at))
+            told = continuation(run, slot, task_model, assigned.owned.get(task, ()), assigned.whole, starts)
+            acquired = Acquired(decision.generation, stages, drain, told)
         self._regrouping.settled(run)
         return acquired
 
+    async def _assignment(self, tx: ReadTransaction, run: RunRow) -> _Assignment:
+        """Kept in memory: it has a row for each partition, and all tasks of a run ask for it when the run starts."""
+        known = self._assignments.get(run.job)
+        if known is None or known.of != (run.run_id, run.model_version):
+            whole, owned = await tx.jobmodels.assignment(run.job), defaultdict[TaskName, list[Ssp]](list)
+            for ssp, task in whole.tasks.items():
+                owned[task].append(ssp)
+            known = self._assignments[run.job] = _Assignment((run.run_id, run.model_version), whole, owned)
+        return known
+
     async def _check(
         self, tx: ReadTransaction, run: RunRow, model: JobModel, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch
-    ) -> TaskModel:
+    ) -> tuple[ProcessorId, TaskModel]:
         current = await tx.runs.current(run.job)
         if run.state.ended or run.stop_requested_at is not None or current is None or current.run_id != run.run_id:
             raise StaleRun(f"run {run.run_id} of job {run.job} has ended, is stopping or was replaced: its tasks are not granted")
@@ -138,7 +180,7 @@ class Tasks:
             raise UnknownTask(f"the model of job {run.job} has no task {task!r}")
         if found[0] != container.processor_id:
             raise TaskNotYours(f"task {task} belongs to slot {found[0]}, not to slot {container.processor_id}")
-        return found[1]
+        return found
 
     async def _starts(self, tx: WriteTransaction, run: RunRow, task: TaskModel) -> Sequence[StageStart]:
         """The start of each stage that reads partitions of this task. A stage that starts for the first time gets a lineage. Without state

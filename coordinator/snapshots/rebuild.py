@@ -3,10 +3,11 @@
 The index of a snapshot is uploaded last, so a snapshot with an index was uploaded whole. Snapshots that lack a blob are left out and
 reported.
 
-Stages are registered, runs are not. The next deployment of a job with the start "checkpoint" continues from here: each stage restores its
-newest snapshot and replays the offset-log entries after it, in the same lineage. That run begins a new history, so records of intermediate
-streams that were not read yet are never read; and the growth of streams is forgotten: deploy such a job with max_tasks = the number of
-tasks that it had.
+Of each job its last run is registered as STOPPED, with its history, the owners and baselines of partitions, and start offsets
+(`coordinator.snapshots.continuation`). The next deployment of the job with the start "checkpoint" continues that run: each stage restores
+its newest snapshot and replays the offset-log entries after it, in the same lineage; records of intermediate streams that were not read
+are read; and partitions of streams that have grown stay with their tasks. Snapshots of a version of Sluice before 0.2 do not say all this.
+A job that has only these begins a new history, and regroups the partitions of its streams.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
 from coordinator.blobpool import BlobStores
+from coordinator.snapshots.continuation import REASON, ContinuedRun, continued_run, of_index
 from coordinator.snapshots.inventory import take_ownership
 from coordinator.snapshots.operations import Progress
 from coordinator.store.fleet import StageStateRow, TaskOwnershipRow
+from coordinator.store.jobmodels import ModelRow
 from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, WriteTransaction
 from coordinator.transitions import keeping, retirement
@@ -32,10 +35,11 @@ from sluice.core.ids import ExecutionContainerId, Generation, JobName, RunId, St
 from sluice.core.ownership import TaskOwner
 from sluice.core.retention import BEFORE_ALL, split
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, SnapshotIndex, stage_prefix, walk
+from sluice.wire import samza as wire_samza
 
 ABOUT = About(Purpose.AUDIT)
 REBUILT = RunId("rebuilt")
-"""The run of everything that a rebuild has registered."""
+"""The run of everything that a rebuild has registered and that does not name its own."""
 
 HOLDERS_UNSEEN = 1000
 """Owners of a task that never committed leave no trace, so the next generation is this much higher than the last that is known."""
@@ -59,15 +63,16 @@ class FoundSnapshot:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What is to be registered. `left_out`: indexes, and why."""
+    """What is to be registered. `left_out`: indexes and stages, and why."""
 
     snapshots: list[SnapshotRow] = field(default_factory=list)
     stores: list[StageStateRow] = field(default_factory=list)
     generations: dict[StageKey, Generation] = field(default_factory=dict)
+    runs: dict[JobName, ContinuedRun] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
+async def find(blob_stores: BlobStores, progress: Progress, now: datetime) -> Rebuilt:
     """Read all snapshots. Raises BlobUnavailable, BlobStoreUnusable: half a catalog would make the rest look like garbage."""
     rebuilt, found = Rebuilt(), list[FoundSnapshot]()
     for name in blob_stores.names:
@@ -76,8 +81,14 @@ async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
             progress.done += len(listed)
             found += await _snapshots(name, blobs, prefix, listed, rebuilt)
     by_store: defaultdict[StageKey, list[FoundSnapshot]] = defaultdict(list)
+    by_job: defaultdict[JobName, list[SnapshotIndex]] = defaultdict(list)
     for each in found:
         by_store[each.key].append(each)
+        by_job[each.key.job].append(each.index)
+    for job, indexes in sorted(by_job.items()):
+        continued = continued_run(job, indexes, now)
+        if continued is not None:
+            rebuilt.runs[job] = continued
     numbers: defaultdict[JobName, int] = defaultdict(int)
     for key in sorted(by_store, key=lambda key: (key.job, key.task, key.stage)):
         for row in _rows(by_store[key]):
@@ -85,8 +96,18 @@ async def find(blob_stores: BlobStores, progress: Progress) -> Rebuilt:
             rebuilt.snapshots.append(replace(row, seq=numbers[key.job]))
         newest = rebuilt.snapshots[-1]
         rebuilt.generations[key] = max(row.generation for row in _rows(by_store[key]))
-        rebuilt.stores.append(_store(newest))
+        history = _history_of(by_store[key], newest)
+        if history is None or history == rebuilt.runs[key.job].run.first_run:
+            rebuilt.stores.append(_store(newest))
+        else:
+            rebuilt.left_out[f"{key}"] = f"its snapshots are of run {history}, whose history the job has ended: it begins with empty state"
     return rebuilt
+
+
+def _history_of(found: Sequence[FoundSnapshot], newest: SnapshotRow) -> RunId | None:
+    """The first run of the history of a snapshot; None if its index does not say."""
+    known = (of_index(each.index) for each in found if each.index.metadata.checkpoint == newest.checkpoint)
+    return next((RunId(each.first_run) for each in known if each is not None), None)
 
 
 async def _stores(blobs: BlobStore) -> AsyncIterator[tuple[str, Mapping[BlobId, Listed]]]:
@@ -151,6 +172,7 @@ def _row(found: FoundSnapshot) -> SnapshotRow:
     index = found.index
     assert index.lineage is not None
     assert index.generation is not None
+    known = of_index(index)
     return SnapshotRow(
         job=found.key.job,
         seq=0,
@@ -160,15 +182,24 @@ def _row(found: FoundSnapshot) -> SnapshotRow:
         lineage=index.lineage,
         batch_id=index.batch,
         generation=index.generation,
-        run_id=REBUILT,
+        run_id=REBUILT if known is None else RunId(known.run_id),
         reported_at=EPOCH + timedelta(milliseconds=index.created_millis),
+        offsets=index.offsets,
         markers={found.where: MarkerRow(found.blob, sum(1 for _ in walk(index.root)), index.size)},
     )
 
 
 def _store(newest: SnapshotRow) -> StageStateRow:
     return StageStateRow(
-        newest.job, newest.task, newest.stage, newest.lineage, newest.batch_id, {}, newest.generation, newest.reported_at, newest.checkpoint
+        job=newest.job,
+        task=newest.task,
+        stage=newest.stage,
+        lineage=newest.lineage,
+        batch_id=newest.batch_id,
+        offsets=newest.offsets,
+        generation=newest.generation,
+        reported_at=newest.reported_at,
+        head=newest.checkpoint,
     )
 
 
@@ -193,6 +224,9 @@ async def _forget(tx: WriteTransaction, job: JobName) -> None:
 
 
 async def _write(tx: WriteTransaction, now: datetime, rebuilt: Rebuilt) -> None:
+    for job, continued in rebuilt.runs.items():
+        if await tx.runs.current(job) is None:
+            await _write_run(tx, now, job, continued)
     for row in rebuilt.snapshots:
         await tx.snapshots.put(replace(row, reported_at=min(row.reported_at, now)))
         for name in row.markers:
@@ -201,8 +235,18 @@ async def _write(tx: WriteTransaction, now: datetime, rebuilt: Rebuilt) -> None:
         key = store.key
         await tx.fleet.put_stage_state(store)
         await tx.cleanup.put(retirement(key, now))
+    for key, last in rebuilt.generations.items():
         held = await tx.fleet.owner(key.job, key.task)
-        generation = Generation(rebuilt.generations[key] + HOLDERS_UNSEEN)
+        generation = Generation(last + HOLDERS_UNSEEN)
         if held is None or held.owner.generation < generation:
             hold = TaskOwner(generation, ExecutionContainerId(str(REBUILT)), released=True)
             await tx.fleet.put_owner(TaskOwnershipRow(key.job, key.task, REBUILT, hold, now))
+
+
+async def _write_run(tx: WriteTransaction, now: datetime, job: JobName, continued: ContinuedRun) -> None:
+    run, model = continued.run, continued.model
+    document = wire_samza.job_model_bytes(model).decode()
+    await tx.jobmodels.add(ModelRow(job, run.model_version, run.run_id, model.content_hash(), now, REASON, "rebuild", document))
+    await tx.runs.put(run)
+    await tx.runs.put_start_offsets(run.run_id, continued.starts)
+    await tx.jobmodels.put_assignment(job, continued.assignment)

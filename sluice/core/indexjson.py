@@ -2,8 +2,9 @@
 
 Samza's code can read these indexes if packing is off and no file is larger than 2 GiB, because its offset of a part is an int. It ignores
 the keys that Sluice adds: "sha256" of a file; "length", "blob-offset" and "blob-size" of a packed part; and at the top level
-"schema-version", "generation", "lineage", "batch-id" and "index-sha256". The last is the SHA-256 of the document without that key, written
-with sorted keys, without blanks and in ASCII. An index without "schema-version" was written by Samza and has no checksum.
+"schema-version", "generation", "lineage", "batch-id", "offsets", "continuation" and "index-sha256". The last is the SHA-256 of the
+document without that key, written with sorted keys, without blanks and in ASCII. An index without "schema-version" was written by Samza
+and has no checksum.
 
 Reading validates everything. It rejects names that leave their directory, duplicate names, parts that do not add up to their file, values
 of a wrong type and truncated documents. It ignores unknown keys.
@@ -20,7 +21,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NoReturn, TypeVar
 
 from sluice.core.errors import BadName, IndexUnreadable
-from sluice.core.ids import Generation, JobName, Lineage, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, Ssp, StageName, TaskName
 from sluice.core.snapshot import (
     BlobId,
     CommitId,
@@ -67,6 +68,10 @@ def encoded(index: SnapshotIndex) -> bytes:
         "lineage": index.lineage,
         "batch-id": index.batch,
     }
+    if index.offsets:
+        document["offsets"] = [[ssp.system, ssp.stream, ssp.partition, offset] for ssp, offset in sorted(index.offsets.items())]
+    if index.continuation is not None:
+        document["continuation"] = index.continuation
     spelled = {key: json.dumps(value, sort_keys=True, separators=(",", ":")) for key, value in document.items()}
     spelled["dir-index"] = _directory(index.root)
     body = _object(sorted(spelled.items())).encode()
@@ -177,16 +182,18 @@ def _index(document: Mapping[str, Any]) -> SnapshotIndex:
     return SnapshotIndex(
         created_millis=_number(document["creation-time-millis"], "creation-time-millis"),
         metadata=SnapshotMetadata(
-            CommitId(_text(about["checkpoint-id"], "checkpoint-id")),
-            JobName(_text(about["job-name"], "job-name")),
-            TaskName(_text(about["task-name"], "task-name")),
-            StageName(_text(about["store-name"], "store-name")),
+            CommitId(_name_text(about["checkpoint-id"], "checkpoint-id")),
+            JobName(_name_text(about["job-name"], "job-name")),
+            TaskName(_name_text(about["task-name"], "task-name")),
+            StageName(_name_text(about["store-name"], "store-name")),
         ),
         root=root,
         previous=_optional(document.get("prev-snapshot-index-blob-id"), _blob_id),
         generation=_optional(document.get("generation"), lambda value: Generation(_number(value, "generation"))),
-        lineage=_optional(document.get("lineage"), lambda value: Lineage(_text(value, "lineage"))),
+        lineage=_optional(document.get("lineage"), lambda value: Lineage(_name_text(value, "lineage"))),
         batch=_optional(document.get("batch-id"), lambda value: _number(value, "batch-id", least=-1)),
+        offsets=_offsets(document.get("offsets", [])),
+        continuation=_optional(document.get("continuation"), _mapping),
     )
 
 
@@ -305,6 +312,36 @@ def _text(value: object, what: str) -> str:
     if not isinstance(value, str) or not value:
         _refuse(value, what)
     return value
+
+
+_LONGEST_TEXT = 600
+
+
+def _name_text(value: object, what: str) -> str:
+    """Text that a database can store and a terminal can show: without NUL and lone surrogates."""
+    text = _text(value, what)
+    if len(text) > _LONGEST_TEXT or "\0" in text or any("\ud800" <= each <= "\udfff" for each in text):
+        _refuse(text, what)
+    return text
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        _refuse(value, "continuation")
+    return value
+
+
+def _offsets(value: object) -> Mapping[Ssp, int]:
+    if not isinstance(value, list):
+        _refuse(value, "offsets")
+    found: dict[Ssp, int] = {}
+    for each in value:
+        if not isinstance(each, list) or len(each) != 4:
+            _refuse(each, "an offset")
+        system, stream, partition, offset = each
+        ssp = Ssp(_name_text(system, "system"), _name_text(stream, "stream"), _number(partition, "partition"))
+        found[ssp] = _number(offset, "an offset")
+    return found
 
 
 def _refuse(value: object, what: str) -> NoReturn:

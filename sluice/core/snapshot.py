@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NewType, Protocol, TypeVar
 
 from sluice.core.errors import BadName
 from sluice.core.fingerprint import Fingerprint
-from sluice.core.ids import Generation, JobName, Lineage, StageKey, StageName, TaskName, directory_name
+from sluice.core.ids import Generation, JobName, Lineage, Ssp, StageKey, StageName, TaskName, directory_name
 
 BlobId = NewType("BlobId", str)
 """The name of a blob in its store: segments of letters, digits, '.', '_' and '-', joined by '/'."""
@@ -147,7 +147,8 @@ class SnapshotMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """`generation` and `lineage` of the owner that made it, and the last committed `batch` in it; None in an index that Samza wrote."""
+    """`generation` and `lineage` of the owner that made it, and the last committed `batch` in it; None in an index that Samza wrote.
+    `offsets`: what the stage reads next. `continuation`: what the coordinator told the owner (`sluice.wire.snapshots.Continuation`)."""
 
     created_millis: int
     metadata: SnapshotMetadata
@@ -156,6 +157,8 @@ class SnapshotIndex:
     generation: Generation | None = None
     lineage: Lineage | None = None
     batch: int | None = None
+    offsets: Mapping[Ssp, int] = field(default_factory=dict)
+    continuation: Mapping[str, Any] | None = None
 
     @property
     def blobs(self) -> frozenset[BlobId]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal, assert_never
+from typing import Annotated, Any, ClassVar, Literal, assert_never
 
 from pydantic import Field
 
@@ -82,12 +82,14 @@ class StageStart(Reply):
 
 
 class AcquireReply(Reply):
-    """`drain`: the drain in progress. `drainStep` of each stage: the last step that was reported in it."""
+    """`drain`: the drain in progress. `drainStep` of each stage: the last step that was reported in it. `continuation`: the container
+    writes it to the index of each snapshot of the task, as it is (`sluice.wire.snapshots.Continuation`)."""
 
     task: str
     generation: int
     stages: tuple[StageStart, ...]
     drain: DrainOfRun | None = None
+    continuation: dict[str, Any] | None = None
 
 
 class WaitReply(Reply):

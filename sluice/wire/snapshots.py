@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sluice.wire.body import NO_NUL, Body, Name, Offset, RenamedReply, Reply, SspOffset
+from sluice.wire.body import NO_NUL, Body, Count, Name, Number, Offset, RenamedReply, Reply, SspOffset, Utc
 
 CheckpointText = Annotated[str, Field(min_length=3, max_length=40, pattern=r"^[0-9]{1,19}-[0-9]{1,6}$")]
 LineageText = Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
@@ -74,6 +74,37 @@ class BackupReply(Reply):
     run_id: str
     backup_to: tuple[str, ...]
     restore_from: tuple[str, ...]
+
+
+# --- what a rebuild needs --------------------------------------------------------------------------------------------
+
+
+class ContinuedStream(Reply):
+    """A stream of which a task owns or reads partitions. `role`, `identity`: as in the run, null for a stream that it does not read now.
+    `baseline`: see `sluice.core.grouping`; null for a broadcast stream. `starts`: partition and offset."""
+
+    system: Name
+    stream: Name
+    role: Literal["input", "intermediate", "output"] | None = None
+    identity: Annotated[str, Field(max_length=300, pattern=NO_NUL)] | None = None
+    baseline: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    owned: tuple[Number, ...] = ()
+    starts: tuple[tuple[Number, Offset], ...] = ()
+
+
+class Continuation(Reply):
+    """What a rebuild needs of the run of a snapshot and of its task, in the index of the snapshot. `grouping`: the grouper with its fold;
+    `slot`, `changelogPartition`: of the task in the job model."""
+
+    run_id: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+    first_run: Annotated[str, Field(min_length=1, max_length=300, pattern=NO_NUL)]
+    deployed_at: Utc
+    model_version: Annotated[int, Field(ge=1, lt=2**31)]
+    containers: Count
+    grouping: Annotated[str, Field(max_length=1000, pattern=NO_NUL)]
+    slot: Annotated[str, Field(min_length=1, max_length=100, pattern=NO_NUL)]
+    changelog_partition: Number
+    streams: tuple[ContinuedStream, ...]
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------

@@ -26,11 +26,12 @@ from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import About, Purpose
 from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
-from sluice.core.ids import Generation, JobName, StageKey, StageName
+from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName
 from sluice.core.snapshot import CommitId
+from sluice.streams.log import Record, Writer
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
-from tests.support.agents import Incarnation, Place, place
-from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
+from tests.support.agents import Incarnation, Place, acting, place, two_stages
+from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, disk_of, one_stage, start, stopped
 from tests.support.engines import DiskEngine, FakeQuery, plan, soon
 from tests.support.faults import Fault, FaultyBlobs, Operation, every, healthy
 
@@ -475,7 +476,7 @@ async def rebuilt(home: Path) -> None:
     blob_stores = stores_of_blobs(settings, clock, {})
     try:
         await prepare(settings, store)
-        await write(store, blob_stores, clock, await find(blob_stores, Progress("blobs")), force=False)
+        await write(store, blob_stores, clock, await find(blob_stores, Progress("blobs"), clock.now()), force=False)
     finally:
         await blob_stores.close()
         await store.close()
@@ -507,6 +508,91 @@ async def test_after_a_rebuild_a_new_run_of_the_job_goes_on_on_an_empty_disk_wit
         await stopped(second)
         found = [each["batchId"] for each in await snapshots(there)]
         assert (found[0], found[-1]) == (6, 2)
+
+
+async def assigned(there: Place) -> dict[str, dict[str, list[int]]]:
+    """Task -> stream -> partitions, in the job model."""
+    found: dict[str, dict[str, list[int]]] = {}
+    served = await there.client.job_model(JobName("delays"))
+    for name, task in served.model.tasks.items():
+        for ssp in sorted(task.ssps):
+            found.setdefault(name, {}).setdefault(ssp.stream, []).append(ssp.partition)
+    return found
+
+
+FLIGHTS = two_stages(streams=("flights", "mid", "out"))
+
+
+async def test_after_a_rebuild_grown_streams_keep_their_tasks_and_unread_records_of_intermediate_streams_are_read(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def started(there: Place, run_id: RunId, name: str, disk: str) -> Incarnation:
+        root = tmp_path / disk
+        return there.start(run_id, name, engine=DiskEngine(root=root), job=FLIGHTS, state_dir=root, **NEVER)
+
+    async with place(home, **BACKED_UP) as there:
+        there.log.create("flights", 2)
+        run_id = await there.deploy(job=FLIGHTS)
+        first = started(there, run_id, "c1", "disk1")
+        disk, second_stages = disk_of(first), await acting(first.engine, 4)
+        there.log.grow("flights", 4)
+        async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+            assert (await http.patch(f"/runs/{run_id}", json={"grow": True})).status_code == 200
+        for task, query in (await acting(first.engine, 2)).items():
+            await disk.runs(query, 0, {0: 5, 2: 6} if task == "Partition 0/first" else {1: 7, 3: 8})
+        await disk.runs(second_stages["Partition 0/second"], 0, {0: 3})  # that of Partition 1 reads nothing before the database is lost
+        await stopped(first)
+        tasks = await assigned(there)
+        assert tasks == {"Partition 0": {"flights": [0, 2], "mid": [0]}, "Partition 1": {"flights": [1, 3], "mid": [1]}}
+    for each in home.glob("coordinator.db*"):
+        each.unlink()
+    await rebuilt(home)
+    async with place(home, **BACKED_UP) as there:
+        there.log.append("mid", [Record(b"unread", partition=1)], writer=Writer(Lineage("l"), "o", Generation(1)), batch=0, now_micros=0)
+        again = await there.deploy(job=FLIGHTS)
+        assert await assigned(there) == tasks
+        assert (await there.run(again)).first_run == run_id
+        second = started(there, again, "c2", "disk2")
+        queries = await acting(second.engine, 4)
+        assert {name: (query.start.first_run, query.start.reported) for name, query in queries.items()} == {
+            "Partition 0/first": (run_id, 0),
+            "Partition 0/second": (run_id, 0),
+            "Partition 1/first": (run_id, 0),
+            "Partition 1/second": (run_id, None),
+        }
+        assert queries["Partition 1/second"].start.starts == {Ssp("log", "mid", 1): 0}
+        offsets = {ssp.partition: at for each in await snapshots(there) if each["stage"] == "first" for ssp, at in read_offsets(each)}
+        assert offsets == {0: 5, 1: 7, 2: 6, 3: 8}
+        there.log.grow("flights", 8)
+        async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+            assert (await http.patch(f"/runs/{again}", json={"grow": True})).status_code == 200
+        assert (await assigned(there))["Partition 1"]["flights"] == [1, 3, 5, 7]
+
+
+def read_offsets(snapshot: dict[str, Any]) -> list[tuple[Ssp, int]]:
+    return [(Ssp(each["system"], each["stream"], each["partition"]), each["offset"]) for each in snapshot["offsets"]]
+
+
+async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_job_has_ended(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with place(home, **BACKED_UP) as there:
+        for number, partitions in enumerate((2, 1)):
+            run_id = await there.deploy(job=two_stages(), start="checkpoint" if number == 0 else "latest")
+            root = tmp_path / f"disk{number}"
+            made = there.start(run_id, f"c{number}", engine=DiskEngine(root=root), job=two_stages(), state_dir=root, **NEVER)
+            queries = await acting(made.engine, 4)
+            for partition in range(partitions):
+                await disk_of(made).runs(queries[f"Partition {partition}/first"], 0, {partition: 5})
+            await stopped(made)
+    for each in home.glob("coordinator.db*"):
+        each.unlink()
+    await rebuilt(home)
+    async with place(home, **BACKED_UP) as there:
+        last = await there.deploy(job=two_stages())
+        root = tmp_path / "disk2"
+        queries = await acting(there.start(last, "c3", engine=DiskEngine(root=root), job=two_stages(), state_dir=root, **NEVER).engine, 4)
+        assert (await there.run(last)).first_run == run_id
+        assert [queries[f"Partition {p}/first"].start.reported for p in (0, 1)] == [0, None]
 
 
 async def test_a_run_tells_of_each_stage_when_it_was_backed_up_last(there: Place) -> None:

@@ -79,7 +79,7 @@ class Backed:
         assert answer.is_success, answer.text
         return answer.json()
 
-    def uploaded(self, files: Mapping[str, bytes]) -> SnapshotIndex:
+    def uploaded(self, files: Mapping[str, bytes], task: TaskName = TASK) -> SnapshotIndex:
         self.made += 1
         checkpoint = CommitId(f"17000000{self.made:05}-123456")
         found = []
@@ -88,7 +88,7 @@ class Backed:
             asyncio.run(self.blobs.put(blob, body, About(Purpose.DATA)))
             digest = hashlib.sha256(body).hexdigest()
             found.append(FileIndex(name, (FileBlob(blob, 0),), FileMetadata(0, 0, len(body), "o", "g", 0o644), zlib.crc32(body), digest))
-        metadata, lineage = SnapshotMetadata(checkpoint, JOB, TASK, STAGE), Lineage(self.stage["lineage"])
+        metadata, lineage = SnapshotMetadata(checkpoint, JOB, task, STAGE), Lineage(self.stage["lineage"])
         index = SnapshotIndex(
             self.made, metadata, DirIndex("", tuple(found)), self.previous, Generation(self.generation), lineage, self.made
         )
@@ -219,10 +219,14 @@ def test_a_rebuild_leaves_out_what_is_not_whole(home: Path) -> None:
         backed = Backed(home, coordinator)
         backed.commit({"a": b"whole"})
         backed.commit({"a": b"to be lost"})
+        backed.uploaded({"a": b"whole"}, task=TaskName("\ud800"))
     (gone,) = [path for path in (home / "blobs").rglob("*") if path.is_file() and path.read_bytes() == b"to be lost"]
     gone.unlink()
     for each in home.glob("coordinator.db*"):
         each.unlink()
     told = json.loads(sluice("rebuild", "--home", str(home), "--json"))
     assert (told["snapshots"], told["stores"][0]["batchId"]) == (1, 1)
-    assert "are missing" in next(iter(told["leftOut"].values()))
+    missing, unspeakable_too = told["leftOut"].values()
+    assert "are missing" in missing
+    assert r"task-name is '\ud800'" in unspeakable_too
+    assert r"task-name is '\ud800'" in sluice("rebuild", "--home", str(home), "--dry-run")

@@ -48,6 +48,9 @@ class SlowBackup:
         await self.go.wait()
         return replace(self.start, restored=True)
 
+    def extend(self, start: StageStart) -> None:
+        self.start = start
+
     async def run(self) -> None:
         await asyncio.Event().wait()
 

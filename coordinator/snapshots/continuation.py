@@ -1,0 +1,144 @@
+"""What a new run needs, beyond the files of a snapshot, in order to continue the run that made it when the database is lost.
+
+The owner of a task gets it with the acquire, and writes it to the index of each snapshot. A rebuild puts the tasks of a job together
+again: who owns which partition and with which baselines (`sluice.core.grouping`), the first run of the history, whose records readers of
+intermediate streams accept, and where stages without a batch begin.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from coordinator.store.runs import RunRow
+from sluice.core.grouping import Previous
+from sluice.core.ids import JobName, ProcessorId, RunId, Ssp, StreamId, TaskName
+from sluice.core.lifecycle import RunState
+from sluice.core.model import JobModel, TaskModel, job_model
+from sluice.core.snapshot import SnapshotIndex
+from sluice.core.spec import Role, RunSpec, StreamSpec
+from sluice.wire.snapshots import Continuation, ContinuedStream
+
+REASON = "the database was lost: `sluice rebuild` registered what the blob stores have of this run"
+
+
+def continuation(
+    run: RunRow, slot: ProcessorId, task: TaskModel, owned: Sequence[Ssp], assignment: Previous, starts: Mapping[Ssp, int]
+) -> Continuation:
+    """Of a task of a run that is in `slot` and owns these partitions. `starts`: where its stages begin without a batch."""
+    roles = {each.id: each for each in run.spec.streams}
+
+    def stream(of: StreamId) -> ContinuedStream:
+        known = roles.get(of)
+        return ContinuedStream(
+            system=of.system,
+            stream=of.stream,
+            role=None if known is None else known.role.value,
+            identity=None if known is None else known.identity,
+            baseline=assignment.baselines.get(of),
+            owned=tuple(sorted(ssp.partition for ssp in owned if ssp.stream_id == of)),
+            starts=tuple(sorted((ssp.partition, offset) for ssp, offset in starts.items() if ssp.stream_id == of)),
+        )
+
+    return Continuation(
+        run_id=run.run_id,
+        first_run=run.first_run,
+        deployed_at=run.created_at,
+        model_version=run.model_version,
+        containers=run.spec.containers,
+        grouping=assignment.grouping,
+        slot=slot,
+        changelog_partition=task.changelog_partition,
+        streams=tuple(stream(each) for each in sorted({ssp.stream_id for ssp in (*owned, *starts)})),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedRun:
+    """The last run of a job, as far as its snapshots tell. `run` is over."""
+
+    run: RunRow
+    model: JobModel
+    assignment: Previous
+    starts: Mapping[Ssp, int]
+
+
+def of_index(index: SnapshotIndex) -> Continuation | None:
+    """None in the index of a version of Sluice that did not write it, or if this version cannot read it."""
+    try:
+        return None if index.continuation is None else Continuation.model_validate(index.continuation)
+    except ValidationError:
+        return None
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """Put together from the oldest to the newest, so that the newest counts."""
+
+    reads: dict[TaskName, frozenset[Ssp]] = field(default_factory=dict)
+    slots: dict[TaskName, ProcessorId] = field(default_factory=dict)
+    changelog: dict[TaskName, int] = field(default_factory=dict)
+    owners: dict[Ssp, TaskName] = field(default_factory=dict)
+    baselines: dict[StreamId, int] = field(default_factory=dict)
+    starts: dict[Ssp, int] = field(default_factory=dict)
+    streams: dict[StreamId, StreamSpec] = field(default_factory=dict)
+
+    def add(self, task: TaskName, of: Continuation) -> None:
+        reads: set[Ssp] = set()
+        for each in of.streams:
+            stream = StreamId(each.system, each.stream)
+            if each.baseline is not None:
+                self.baselines[stream] = each.baseline
+            self.owners |= {Ssp(*_pair(stream), partition): task for partition in each.owned}
+            starts = {Ssp(*_pair(stream), partition): offset for partition, offset in each.starts}
+            self.starts |= starts
+            reads |= starts.keys()
+            if each.role is not None and starts:
+                self.streams[stream] = StreamSpec(each.stream, Role(each.role), stream, identity=each.identity)
+        self.reads[task] = frozenset(reads)
+        self.slots[task], self.changelog[task] = ProcessorId(of.slot), of.changelog_partition
+
+
+def _pair(stream: StreamId) -> tuple[str, str]:
+    return stream.system, stream.stream
+
+
+def continued_run(job: JobName, indexes: Sequence[SnapshotIndex], now: datetime) -> ContinuedRun | None:
+    """The job's last run, from the indexes of its snapshots; None if they say nothing of it. Snapshots of earlier histories are left
+    out."""
+    known = [(index, of) for index in indexes if (of := of_index(index)) is not None]
+    if not known:
+        return None
+    known.sort(key=lambda each: (each[1].deployed_at, each[1].model_version, each[0].generation or 0, each[0].created_millis))
+    last, tasks = known[-1][1], _Tasks()
+    for index, of in known:
+        if of.first_run == last.first_run:
+            tasks.add(index.metadata.task, of)
+    counts = defaultdict[StreamId, int](int)
+    for ssp in tasks.starts:
+        counts[ssp.stream_id] += 1
+    spec = RunSpec(job, last.containers, tuple(each for _, each in sorted(tasks.streams.items())), stages=())
+    run = RunRow(
+        run_id=RunId(last.run_id),
+        job=job,
+        state=RunState.STOPPED,
+        first_run=RunId(last.first_run),
+        spec=spec.with_counts({each.name: counts[each.id] for each in spec.streams}),
+        model_version=last.model_version,
+        created_at=last.deployed_at,
+        started_at=last.deployed_at,
+        stop_requested_at=now,
+        ended_at=now,
+        reason=REASON,
+    )
+    config = {"job.name": job, "job.container.count": str(last.containers)}
+    return ContinuedRun(
+        run=run,
+        model=job_model(config, tasks.reads, tasks.slots, tasks.changelog),
+        assignment=Previous(tasks.owners, tasks.baselines, last.grouping),
+        starts=tasks.starts,
+    )

@@ -1,0 +1,119 @@
+"""What snapshots say of their run is enough to go on with it: owners, baselines, history and start offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.snapshots.continuation import ContinuedRun, continuation, continued_run, of_index
+from coordinator.store.runs import RunRow
+from sluice.core.grouping import GroupByPartition, Previous
+from sluice.core.ids import Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
+from sluice.core.indexjson import decoded, encoded
+from sluice.core.model import PlannedModel, plan_model
+from sluice.core.snapshot import BlobId, CommitId, DirIndex, SnapshotIndex, SnapshotMetadata
+from sluice.core.spec import Role, RunSpec, StreamSpec
+from tests.contracts.rows import JOB, NOON, run_row, run_spec
+
+IN, SIDE = StreamId("log", "in"), StreamId("log", "side")
+
+
+def spec_of(partitions: int) -> RunSpec:
+    """One stage that reads a keyed input and a broadcast one of two partitions."""
+    streams = (
+        StreamSpec("in", Role.INPUT, IN, partitions, identity="i1"),
+        StreamSpec("side", Role.INPUT, SIDE, 2, broadcast=True, identity="i2"),
+    )
+    made = run_spec(JOB, [StageName("s")], containers=2)
+    stages = (replace(made.stages[0], reads=("in", "side")),)
+    return replace(made, streams=(*streams, *(each for each in made.streams if each.role is Role.OUTPUT)), stages=stages)
+
+
+def planned(partitions: int, previous: Previous) -> PlannedModel:
+    return plan_model(spec_of(partitions), GroupByPartition(), previous, None, [ProcessorId("0"), ProcessorId("1")])
+
+
+def snapshot(run: RunRow, plan: PlannedModel, task: TaskName, generation: int = 1) -> SnapshotIndex:
+    """As it is read from a blob store."""
+    found = plan.model.task(task)
+    assert found is not None
+    owned = [ssp for ssp, owner in plan.assignment.tasks.items() if owner == task]
+    told = continuation(run, *found, owned, plan.assignment, {ssp: 10 * ssp.partition for ssp in found[1].ssps})
+    document = told.model_dump(mode="json", by_alias=True, exclude_none=True)
+    about = SnapshotMetadata(CommitId("1-000001"), JOB, task, StageName("s"))
+    index = SnapshotIndex(7, about, DirIndex(""), None, Generation(generation), Lineage("l"), 3, {Ssp("log", "in", 0): 5}, document)
+    return decoded(encoded(index), BlobId("i"))
+
+
+def version(number: int, run: str = "r1", first_run: str = "r1", hours: int = 0) -> RunRow:
+    at = NOON + timedelta(hours=hours)
+    return replace(run_row(RunId(run), first_run=RunId(first_run), spec=spec_of(2), created_at=at), model_version=number)
+
+
+def put_together(*indexes: SnapshotIndex) -> ContinuedRun:
+    found = continued_run(JOB, indexes, NOON)
+    assert found is not None
+    return found
+
+
+@given(data=st.data(), first=st.integers(2, 6), growths=st.lists(st.integers(2, 3), max_size=3))
+def test_a_grown_stream_keeps_its_tasks_whatever_versions_its_snapshots_are_of(data: st.DataObject, first: int, growths: list[int]) -> None:
+    counts = [first]
+    for factor in growths:
+        counts.append(counts[-1] * factor)
+    plans, previous = [], Previous()
+    for count in counts:
+        plans.append(planned(count, previous))
+        previous = plans[-1].assignment
+    last = data.draw(st.integers(0, len(plans) - 1))  # a task that has committed under the last version
+    indexes = []
+    for number, task in enumerate(plans[-1].model.tasks):
+        of = last if number == 0 else data.draw(st.integers(0, last))
+        indexes.append(snapshot(version(of + 1), plans[of], task))
+    rebuilt = put_together(*data.draw(st.permutations(indexes)))
+    assert rebuilt.run.model_version == last + 1
+    assert planned(counts[-1], rebuilt.assignment).assignment == previous
+
+
+def test_the_run_goes_on_with_its_history_its_identities_and_its_start_offsets() -> None:
+    plan = planned(2, Previous())
+    rebuilt = put_together(*(snapshot(version(4, "r3"), plan, task) for task in plan.model.tasks))
+    assert (rebuilt.run.run_id, rebuilt.run.first_run, rebuilt.run.model_version) == ("r3", "r1", 4)
+    assert rebuilt.run.state.ended
+    assert {each.id: (each.identity, each.partitions) for each in rebuilt.run.spec.streams} == {IN: ("i1", 2), SIDE: ("i2", 2)}
+    assert rebuilt.starts == {Ssp("log", name, partition): 10 * partition for name in ("in", "side") for partition in (0, 1)}
+    assert rebuilt.model.tasks == plan.model.tasks
+    assert rebuilt.model.placement == plan.model.placement
+    assert rebuilt.assignment == plan.assignment
+
+
+def test_a_task_without_a_snapshot_gets_the_partitions_that_it_had() -> None:
+    plan = planned(6, planned(3, Previous()).assignment)
+    tasks = sorted(plan.model.tasks)
+    rebuilt = put_together(*(snapshot(version(2), plan, task) for task in tasks[1:]))
+    assert planned(6, rebuilt.assignment).assignment == plan.assignment
+
+
+def test_snapshots_of_a_history_that_has_ended_say_nothing() -> None:
+    old, new = planned(4, planned(2, Previous()).assignment), planned(4, Previous())
+    indexes = [snapshot(version(1), old, task, 9) for task in old.model.tasks]
+    indexes += [snapshot(version(2, "r2", "r2", hours=1), new, task) for task in new.model.tasks]
+    assert put_together(*indexes).assignment == new.assignment
+
+
+def test_an_index_without_a_run_or_with_one_that_cannot_be_read_says_nothing() -> None:
+    index = snapshot(version(1), planned(2, Previous()), TaskName("Partition 0"))
+    strange: list[Mapping[str, object] | None] = [None, {}, {**(index.continuation or {}), "modelVersion": "many"}]
+    for each in strange:
+        without = decoded(encoded(replace(index, continuation=each)), BlobId("i"))
+        assert of_index(without) is None
+        assert continued_run(JobName("j"), [without], NOON) is None
+
+
+def test_an_index_keeps_the_offsets_of_its_stage() -> None:
+    index = snapshot(version(1), planned(2, Previous()), TaskName("Partition 0"))
+    assert index.offsets == {Ssp("log", "in", 0): 5}
