@@ -135,5 +135,5 @@ def never(task):
         scene.deploy()
         scene.feed(10)
         execution_id, watchdog = scene.start_container(SLUICE_MAX_RESTARTS="1", SLUICE_RESTART_DELAY_SECONDS="0.1")
-        assert watchdog.wait(120) == 1
+        assert watchdog.wait(120) == 4
         assert "no batch pleases me" in scene.incarnation(execution_id).reason
