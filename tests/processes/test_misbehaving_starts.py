@@ -112,7 +112,7 @@ def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_p
         scene.await_all_written()
         filler = fill(disk)
         scene.feed(100)
-        assert watchdog.wait(180) == 1
+        assert watchdog.wait(180) == 4
         assert "No space left on device" in scene.incarnation(execution_id).reason
         assert all(task.holder is None for task in scene.detail().tasks)
 
