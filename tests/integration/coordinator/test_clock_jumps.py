@@ -237,7 +237,7 @@ async def test_a_rebuild_finds_the_newest_snapshot_though_its_containers_clock_w
         await world.run_batch(agent, {f"f{number}": b"v1"})
         newest = await world.commit(agent)
         world.clock.jump(-DAY)
-    found = await find(world.blob_stores, Progress("blobs"))
+    found = await find(world.blob_stores, Progress("blobs"), world.clock.now())
     assert [each.head for each in found.stores] == [newest]
 
 
