@@ -17,7 +17,7 @@ from containers.state.checkpoint import inspect, next_watermark, read_offset_log
 from containers.state.offsetlog import OffsetSeq, from_micros, from_millis, millis, parse, positions_of
 from sluice.clock import Clock
 from sluice.core.ids import Ssp, StreamId
-from sluice.core.watermarks import Cap, FeederProgress, NoCap, ProgressSource, WatermarkStep, cap_at, cap_of_partitions, capped
+from sluice.core.watermarks import Cap, FeederProgress, NoCap, ProgressSource, WatermarkStep, cap_at, cap_of_partitions, capped, later
 
 UNREAD = timedelta(seconds=10)
 """Without an event-time column, unread records of a partition hold the watermark once they have been there for longer than this."""
@@ -185,7 +185,7 @@ class StageCaps:
         if delay is None:
             return FeederProgress(None, timedelta(0), ProgressSource.NONE, pending)
         at = watermark if self._watermarks.stateful else capped(_moment(natural_watermark(self._directory)), caps, watermark)
-        return FeederProgress(None if at is None else at + delay, delay, ProgressSource.WATERMARK, pending)
+        return FeederProgress(None if at is None else later(at, delay), delay, ProgressSource.WATERMARK, pending)
 
 
 class UnreadSince:

@@ -26,6 +26,7 @@ END_OF_TIME = datetime(9000, 1, 1, tzinfo=UTC)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI = timedelta(milliseconds=1)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLI
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLI
 _WATERMARK, _TIMESTAMP = "batchWatermarkMs", "batchTimestampMs"
 
@@ -69,12 +70,12 @@ def millis(moment: datetime) -> int:
 
 
 def from_millis(since_epoch: int) -> datetime:
-    """At most the last moment of the year 9999."""
-    return _EPOCH + min(since_epoch, _LAST) * _MILLI
+    """From the first moment of the year 1 to the last one of the year 9999; Spark's timestamps go further."""
+    return _EPOCH + min(max(since_epoch, _FIRST), _LAST) * _MILLI
 
 
 def from_micros(since_epoch: int) -> datetime:
-    """At most the last millisecond of the year 9999."""
+    """As `from_millis`."""
     return from_millis(since_epoch // 1000) + timedelta(microseconds=since_epoch % 1000)
 
 

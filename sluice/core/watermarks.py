@@ -29,7 +29,18 @@ from sluice.core.ids import Ssp, StageName, TaskName
 TICK = timedelta(milliseconds=1)
 """The unit of watermarks. A watermark stays below its cap, since Spark drops rows that are as old as the watermark."""
 
+_FIRST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
 _LAST = datetime.max.replace(tzinfo=UTC) - TICK
+
+
+def earlier(at: datetime, by: timedelta) -> datetime:
+    """`at` less `by`, but not before the first days of the calendar: one record with a wrong time must not fail a query."""
+    return at - by if at - _FIRST >= by else _FIRST
+
+
+def later(at: datetime, by: timedelta) -> datetime:
+    """`at` plus `by`, but not after the year 9999."""
+    return at + by if _LAST - at >= by else _LAST
 
 
 class ProgressSource(Enum):
@@ -71,7 +82,7 @@ class Bound:
 
     @property
     def oldest(self) -> datetime:
-        return self.event_time - self.delay
+        return earlier(self.event_time, self.delay)
 
     def within(self, other: Bound) -> bool:
         """Whether it allows no reader more than the other, whatever the reader's own delay is."""
@@ -109,7 +120,7 @@ def cap_at(steps: Sequence[WatermarkStep], positions: Mapping[Ssp, int], delay: 
     `steps`: oldest first."""
     for step in reversed(steps):
         if step.passed(positions):
-            return NoCap.FREE if step.event_time is None else step.event_time - max(step.delay, delay)
+            return NoCap.FREE if step.event_time is None else earlier(step.event_time, max(step.delay, delay))
     return NoCap.HOLD
 
 
@@ -119,7 +130,7 @@ def cap_of_partitions(unread: Mapping[Ssp, datetime | None], delay: timedelta) -
     times = [at for at in unread.values() if at is not None]
     if len(times) < len(unread):
         return NoCap.HOLD
-    return min(times) - delay if times else NoCap.FREE
+    return earlier(min(times), delay) if times else NoCap.FREE
 
 
 def capped(natural: datetime | None, caps: Iterable[Cap], planned: datetime | None) -> datetime | None:

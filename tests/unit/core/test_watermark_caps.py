@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -453,3 +454,13 @@ def test_in_order_backlogs_lose_nothing_whoever_comes_first(backlog: tuple[list[
     for reader in job.readers:
         counted[reader.partition] += reader.kept
     assert sum(counted.values()) == sum(len(rows) for rows in backlog)
+
+
+@pytest.mark.parametrize("event_time", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_an_event_time_at_an_end_of_the_calendar_bounds_readers_as_any_other(event_time: datetime) -> None:
+    state = FeederState(heard=True, progress=FeederProgress(event_time, MINUTE, ProgressSource.COLUMN), unread=True)
+    (step,) = with_step([], decide_step({Feeder(TaskName("Partition 0"), StageName("route")): state}), {})
+    cap = cap_at([step], {}, 3 * MINUTE)
+    assert isinstance(cap, datetime)
+    assert cap <= event_time + timedelta(days=1 if event_time.year == 1 else 0)
+    assert cap_of_partitions({P0: event_time}, MINUTE) is not NoCap.HOLD

@@ -13,6 +13,7 @@ from containers.engine import StateSize
 from containers.errors import CheckpointUnreadable
 from containers.spark.caps import CommittedBatch, StageCaps, UnreadSince, natural_watermark
 from containers.spark.operators import Watermarks
+from containers.state.offsetlog import from_micros
 from sluice.core.ids import Ssp, StreamId
 from sluice.core.watermarks import FeederProgress, NoCap, ProgressSource, WatermarkStep
 from tests.support.fakes import FakeClock
@@ -188,6 +189,17 @@ def test_a_stateless_query_has_come_as_far_as_what_it_has_read(checkpoint: Check
     checkpoint.commit(10, 30, inputs=(1, 1))
     assert caps.committed(batch(10, latest=ends(1, 1), p0=31, p1=20)) == FeederProgress(at(31), MINUTE, ProgressSource.WATERMARK)
     assert caps.committed(batch(10, latest=ends(1, 2))) == FeederProgress(at(20), MINUTE, ProgressSource.WATERMARK)
+
+
+def test_event_times_beyond_the_calendar_are_no_errors(checkpoint: Checkpoint) -> None:
+    """Milliseconds that were read as seconds are in the year 50,000; Spark takes them."""
+    caps = checkpoint.caps(STATELESS, reads=[IN])
+    checkpoint.commit(10, 20)
+    (checkpoint.directory / "commits" / "0").write_text(f'v1\n{{"nextBatchWatermarkMs":{10**15}}}')
+    newest = caps.committed(batch(10)).event_time
+    assert newest is not None
+    assert newest.year == 9999
+    assert from_micros(-(10**18)).year == from_micros(-(10**17)).year == 1
 
 
 def test_a_write_that_names_the_event_time_has_come_as_far_as_the_newest_that_it_wrote(checkpoint: Checkpoint) -> None:
