@@ -100,7 +100,7 @@ def deploy_request(
 
 
 def missing_event_times(job: Job) -> Sequence[str]:
-    """A sentence for each stage that writes an intermediate stream and tells nobody how far it is in event time: its function, and what it
+    """A sentence for each stage that writes an intermediate stream and does not say how far it is in event time: its function, and what it
     calls in the job's own modules, neither names `withWatermark` nor passes `event_time`."""
     intermediates = {each.name for each in job.intermediates}
     return [

@@ -394,7 +394,7 @@ def _incarnation(row: ContainerRow, memory: InMemory, now: datetime) -> wire_run
     reply, contact = container_reply(row, memory.lease_left(row.execution_id)), memory.contact(row.execution_id)
     if contact is None:
         return reply
-    age = contact.unheard if contact.heard else max(contact.unheard, now - row.last_seen_at)
+    age = contact.heartbeat_age if contact.heard else max(contact.heartbeat_age, now - row.last_seen_at)
     return reply.model_copy(update={"heartbeat_age_seconds": round(age.total_seconds(), 3), "silent": contact.silent})
 
 

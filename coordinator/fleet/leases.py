@@ -23,10 +23,10 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """When a valid container was last heard of. `unheard`: the time since its last heartbeat or its registration; with `heard` false,
+    """When a valid container was last heard of. `heartbeat_age`: the time since its last heartbeat or its registration; with `heard` false,
     since this coordinator started. `silent`: see `sluice.core.lease.is_silent`."""
 
-    unheard: timedelta
+    heartbeat_age: timedelta
     heard: bool
     silent: bool
 
@@ -178,8 +178,8 @@ class Leases:
         entry = self._valid.get(execution_id)
         if entry is None:
             return None
-        unheard = timedelta(seconds=max(0.0, self._clock.elapsed() - entry.heard_at))
-        return Contact(unheard, entry.heard, silent=not entry.bare and is_silent(unheard, self.terms.interval))
+        heartbeat_age = timedelta(seconds=max(0.0, self._clock.elapsed() - entry.heard_at))
+        return Contact(heartbeat_age, entry.heard, silent=not entry.bare and is_silent(heartbeat_age, self.terms.interval))
 
     def overdue(self, limit: int) -> Sequence[ExecutionContainerId]:
         """Up to `limit` containers, valid or ending, whose lease and grace period have expired.

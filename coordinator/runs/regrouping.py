@@ -1,6 +1,6 @@
 """Runs without state whose partitions are read by other tasks than before.
 
-A deployment may group such a job anew, with another grouper, another `max_tasks`, or by the new counts of its streams. The first acquire of
+A deployment may regroup such a job, with another grouper, another `max_tasks`, or by the new counts of its streams. The first acquire of
 the run waits until no container of the job's former runs may commit anything more. Then each stage of each task begins where the same stage
 has committed its partitions last, whichever task that was. The rule is in `sluice.core.ownership`.
 """

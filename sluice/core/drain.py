@@ -300,10 +300,10 @@ class KeptStage:
 
 
 def check_continued(kept: Sequence[KeptStage], spec: RunSpec, model: JobModel) -> Collection[StageName]:
-    """The stages without state that begin anew at the drained offsets, because they read other streams now. Raises IncompatibleState if the
+    """The stages without state that start at the drained offsets, because they read other streams now. Raises IncompatibleState if the
     run that `spec` and `model` describe has no place for the state of a stage: it is gone or renamed, reads other streams, or other tasks
     read its partitions."""
-    anew = set()
+    restarted = set()
     for each in kept:
         if each.stage in spec.stage_names and spec.reads(each.stage) == each.reads:
             if each.stateful:
@@ -311,8 +311,8 @@ def check_continued(kept: Sequence[KeptStage], spec: RunSpec, model: JobModel) -
             continue
         if each.stateful:
             raise IncompatibleState(f"stage {each.stage} has state ({', '.join(each.operators) or 'unknown'}), and {_why_not(each, spec)}")
-        anew.add(each.stage)
-    return anew
+        restarted.add(each.stage)
+    return restarted
 
 
 def _why_not(kept: KeptStage, spec: RunSpec) -> str:

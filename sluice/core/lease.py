@@ -151,10 +151,10 @@ MISSED = 3
 the coordinator."""
 
 
-def is_silent(unheard: timedelta, interval: timedelta) -> bool:
+def is_silent(heartbeat_age: timedelta, interval: timedelta) -> bool:
     """Whether a container that nothing was heard of for so long has missed too many heartbeats. It keeps its lease and its tasks until the
     lease expires; silence is for display."""
-    return unheard > MISSED * interval
+    return heartbeat_age > MISSED * interval
 
 
 def next_heartbeat(interval: timedelta, chance: float) -> timedelta:

@@ -4,7 +4,7 @@ One rule serves restart, redeployment, move and fail-over. The n-th owner of a t
 it, and an older one is rejected, so an owner that was replaced can add garbage but cannot change valid data.
 
 Reports decide what is deleted: records of intermediate streams that all readers have passed. So a report that cannot be true is rejected
-(`check_report`), and one that cannot be true yet deletes nothing (`unread_from`). When a job without state is grouped anew, reports also
+(`check_report`), and one that cannot be true yet deletes nothing (`unread_from`). When a job without state is regrouped, reports also
 decide where its tasks begin (`regrouped`).
 """
 
@@ -133,7 +133,7 @@ def _unread_from(reader: PartitionReader, end: int) -> int:
     return min(reader.start if offset is None else offset for offset in (reader.reported, *reader.snapshots))
 
 
-# --- grouping a job without state anew -------------------------------------------------------------------------------
+# --- regrouping a job without state -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ class StreamWatermark(Reply):
     """How far the watermarks behind an intermediate stream may rise, as of the last report of its writers. `eventTime`: as far as the
     newest step allows, before delays are taken off; `newest`: the newest event time that one of the writers has reached; `lagSeconds`: the
     difference. `heldBy`: the tasks that the watermark waits for; `heldSeconds`: for how long their progress has not risen. `error`: why
-    there is no further step although nobody holds it."""
+    there is no further step although no task holds it."""
 
     system: str
     stream: str

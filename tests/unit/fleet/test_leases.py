@@ -250,34 +250,34 @@ def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: Fake
 # --- silence ---------------------------------------------------------------------------------------------------------
 
 
-def unheard(leases: Leases, execution_id: ExecutionContainerId = C1) -> tuple[float, bool, bool]:
+def heartbeat_age(leases: Leases, execution_id: ExecutionContainerId = C1) -> tuple[float, bool, bool]:
     """For how many seconds, whether it was heard since the start, and whether it counts as silent."""
     found = leases.contact(execution_id)
     assert found is not None
-    return found.unheard.total_seconds(), found.heard, found.silent
+    return found.heartbeat_age.total_seconds(), found.heard, found.silent
 
 
 def test_a_container_is_silent_when_more_than_three_heartbeats_are_missing(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1)
     clock.advance(15)
-    assert unheard(leases) == (15, True, False)
+    assert heartbeat_age(leases) == (15, True, False)
     clock.advance(1)
-    assert unheard(leases) == (16, True, True)
+    assert heartbeat_age(leases) == (16, True, True)
     leases.beat(C1, Epoch(1))
-    assert unheard(leases) == (0, True, False)
+    assert heartbeat_age(leases) == (0, True, False)
 
 
 def test_after_a_restart_a_container_is_silent_only_if_it_does_not_come_back(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1, heard=False)
-    assert unheard(leases) == (0, False, False)
+    assert heartbeat_age(leases) == (0, False, False)
     clock.advance(16)
-    assert unheard(leases) == (16, False, True)
+    assert heartbeat_age(leases) == (16, False, True)
 
 
 def test_a_bare_container_is_never_silent_and_one_that_is_invalid_is_not_expected(leases: Leases, clock: FakeClock) -> None:
     leases.grant(C1, Epoch(1), 1, bare=True)
     clock.advance(29)
-    assert unheard(leases) == (29, True, False)
+    assert heartbeat_age(leases) == (29, True, False)
     assert leases.contact(C2) is None
 
 
