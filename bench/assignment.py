@@ -59,13 +59,13 @@ class Moved:
 
 
 def judged(found: Moved, figures: Mapping[str, float]) -> Result:
-    told = {f"{what}_moves": float(count) for what, count in found.made.items()}
-    told |= {f"{what}_least": float(found.least[what]) for what in found.made}
-    told |= {f"{what}_moves_without_memory": float(found.without_memory[what]) for what in found.made}
+    reported = {f"{what}_moves": float(count) for what, count in found.made.items()}
+    reported |= {f"{what}_least": float(found.least[what]) for what in found.made}
+    reported |= {f"{what}_moves_without_memory": float(found.without_memory[what]) for what in found.made}
     ratio = max(found.made[what] / found.least[what] for what in found.made)
     return Result(
         name=NAME,
-        figures={**figures, **told},
+        figures={**figures, **reported},
         ratio=round(ratio, 4),
         target="moves after a change of one container <= 1.0 of the least possible",
         met=ratio <= 1.0,

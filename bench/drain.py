@@ -88,8 +88,8 @@ def run() -> Result:
             measured.phases.append({each.phase: each.seconds for each in detail.phases})
             assert detail.ended_at is not None
             measured.drain.append((detail.ended_at - detail.requested_at).total_seconds())
-            told = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in measured.phases[-1].items() if seconds)
-            note(f"{turn + 1}/{TURNS} {name}: {measured.drain[-1]:.2f} s ({told})")
+            reported = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in measured.phases[-1].items() if seconds)
+            note(f"{turn + 1}/{TURNS} {name}: {measured.drain[-1]:.2f} s ({reported})")
             with place(case) as (home, log):
                 measured.bare.append(bare(home, log, case))
             note(f"{turn + 1}/{TURNS} {name}: bare flushes {measured.bare[-1]:.2f} s")

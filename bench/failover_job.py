@@ -17,5 +17,5 @@ seen = job.output("seen")
 def keep(task: Task) -> DataStreamWriter:
     rows = task.read(blocks).select(F.col("key").cast("string").alias("name"), "value")
     kept = rows.groupBy("name").agg(F.max("value").alias("block"), F.count("*").alias("blocks"))
-    told = kept.select("name", "blocks", F.crc32("block").alias("checksum"))  # what nobody reads is not kept
-    return task.write(told, seen, key="name").outputMode("update")
+    reported = kept.select("name", "blocks", F.crc32("block").alias("checksum"))  # what nobody reads is not kept
+    return task.write(reported, seen, key="name").outputMode("update")

@@ -138,8 +138,8 @@ def alternate(targets: Sequence[Target], rounds: int, seconds: int) -> Mapping[s
         for target in targets:
             sample = load(target, seconds)
             samples[target.name].append(sample)
-            told = f"{sample.rate:8.0f}/s, p50 {sample.p50:.2f} ms, p99 {sample.p99:.2f} ms, {sample.cpu:.1f} CPU µs"
-            note(f"round {number}: {target.name:<12} {told}")
+            reported = f"{sample.rate:8.0f}/s, p50 {sample.p50:.2f} ms, p99 {sample.p99:.2f} ms, {sample.cpu:.1f} CPU µs"
+            note(f"round {number}: {target.name:<12} {reported}")
     share = median(sample.core_share for taken in samples.values() for sample in taken)
     if share < BUSY_SHARE:
         note(f"the servers had {share:.0%} of a core: other processes are busy here, so run this again when they are not")

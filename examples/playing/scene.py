@@ -244,8 +244,8 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
                 code = code or (drained(run, watches[-1], line) if draining else run.stop())
             if code != 0:
                 line.end(f"sluice run ended with exit code {code}, not 0\n{run.tail()}")
-    exact, told = show.check(log)
-    line.end(told)
+    exact, reported = show.check(log)
+    line.end(reported)
     line.end(f"{'exact' if exact else 'NOT exact'}, {time.monotonic() - started:.1f} s, {replay.progress.held_seconds:.1f} s held back")
     return exact and code == 0
 
@@ -255,8 +255,8 @@ def drained(run: SluiceRun, watch: RunWatch, line: Line) -> int:
     asked = time.monotonic()
     uuid = watch.drain()
     while (code := run.wait(_LOOK_SECONDS)) is None:
-        if (told := watch.draining(uuid)) is not None:
-            line.show(f"drain {uuid}: {told}")
+        if (reported := watch.draining(uuid)) is not None:
+            line.show(f"drain {uuid}: {reported}")
         if time.monotonic() > asked + 300:
             raise TooSlow(f"the drain: not within 300 s\n{run.tail()}")
     line.end(f"drained and ended within {time.monotonic() - asked:.1f} s")

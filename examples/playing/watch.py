@@ -59,8 +59,8 @@ class RunWatch:
             return None
         if answer.is_error:
             return None
-        told = answer.json()
-        return f"{told['phase']}, {told['remaining']} of {told['total']} stages to go"
+        reply = answer.json()
+        return f"{reply['phase']}, {reply['remaining']} of {reply['total']} stages to go"
 
     def read(self, readers: Mapping[str, str]) -> dict[str, dict[int, int]] | None:
         """How far streams are read. `readers`: stream -> the stage that reads it; stream -> partition -> the next offset."""

@@ -118,8 +118,8 @@ def check(
     wanted = batch_join(departures, weather, watermark, log.partitions(DEPARTURES_BY_ORIGIN))
     matched, unmatched = check_joined(log, wanted, found)
     waiting = tuple(sorted(wanted.waiting))
-    told = tuple(found.told)
-    return Report(len(departures), len(weather), routed, routed_weather, matched, unmatched, waiting, found.count, told)
+    reported = tuple(found.told)
+    return Report(len(departures), len(weather), routed, routed_weather, matched, unmatched, waiting, found.count, reported)
 
 
 def check_joined(log: Streams, wanted: Wanted, found: Differences) -> tuple[int, int]:

@@ -190,9 +190,9 @@ class StreamSystemContract:
         assert await system.at_time("flights", NOON) == await system.earliest("flights")
 
     async def test_what_containers_are_told_of_the_connection_is_plain_text(self, system: StreamSystem) -> None:
-        told = dict(system.connection())
-        assert json.loads(json.dumps(told)) == told
-        assert all(isinstance(value, str) for value in told.values())
+        reported = dict(system.connection())
+        assert json.loads(json.dumps(reported)) == reported
+        assert all(isinstance(value, str) for value in reported.values())
 
     async def test_a_system_may_be_closed_twice(self, system: StreamSystem) -> None:
         await system.close()

@@ -64,8 +64,8 @@ async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everythi
         for _ in range(10):
             clock.advance(10)  # more than a lease in all
             assert await caller.alive("c1", 1)
-        status, told = await ready(caller)
-        assert (status, "[-] database: " in told) == (503, True)
+        status, reported = await ready(caller)
+        assert (status, "[-] database: " in reported) == (503, True)
         assert (await caller.http.get("/livez")).text == "ok"
 
         server.start()
@@ -80,8 +80,8 @@ async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everythi
 
 async def test_a_coordinator_that_starts_while_the_server_is_away_says_so(url: str, server: Postgres, tmp_path: Path) -> None:
     server.stop()
-    told = refused("--home", str(tmp_path), "--port", "0", "--database-url", url)
-    assert "The coordinator's database cannot be read or written." in told
+    output = refused("--home", str(tmp_path), "--port", "0", "--database-url", url)
+    assert "The coordinator's database cannot be read or written." in output
 
 
 async def test_a_database_that_became_another_coordinators_is_written_no_more(url: str, home: Path, clock: FakeClock) -> None:
@@ -108,9 +108,9 @@ def deployed(coordinator: Running, home: Path) -> str:
 def test_a_second_coordinator_is_refused_until_the_first_is_killed(url: str, tmp_path: Path) -> None:
     with running(tmp_path / "one", "--database-url", url) as first:
         run_id = deployed(first, tmp_path / "one")
-        told = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
-        assert "sluice: Another coordinator uses this database." in told
-        assert f"pid {first.process.pid}" in told
+        output = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
+        assert "sluice: Another coordinator uses this database." in output
+        assert f"pid {first.process.pid}" in output
         first.process.kill()
         first.process.wait(GENEROUS)
         with running(tmp_path / "two", "--database-url", url) as second:

@@ -283,25 +283,25 @@ class History:
 
     async def after(self, uuid: str) -> None:
         """What people do then: deploy another version, or again the one that could not be drained, or nothing."""
-        told = (await self.ask("GET", f"/drain/{uuid}")).json()
-        keeps = told["drainMode"] == "KEEP_STATE"
-        flushed = any(each["phase"] == "FLUSHING" for each in told["phases"]) and not keeps
-        self.happened[f"{told['phase']}{' after FLUSHING' if flushed else ' with its state' if keeps else ''}"] += 1
-        if told["phase"] == "FAILED" and flushed:
+        reply = (await self.ask("GET", f"/drain/{uuid}")).json()
+        keeps = reply["drainMode"] == "KEEP_STATE"
+        flushed = any(each["phase"] == "FLUSHING" for each in reply["phases"]) and not keeps
+        self.happened[f"{reply['phase']}{' after FLUSHING' if flushed else ' with its state' if keeps else ''}"] += 1
+        if reply["phase"] == "FAILED" and flushed:
             self.failed.add(uuid)
         run = await self.there.run(self.run_id)
-        if told["phase"] != "DRAINED" and run.stop_requested_at is None:
+        if reply["phase"] != "DRAINED" and run.stop_requested_at is None:
             await self.all_acting()
             return
         for each in self.containers.values():
             ending = await each.ending()
             assert ending.exit_code == EXIT_OK, ending
-        assert await self.there.state(self.run_id) == ("DRAINED" if told["phase"] == "DRAINED" else "STOPPED")
-        drained = {(each["stream"], each["partition"]): each["offset"] for each in told["drained"]}
-        if told["phase"] == "DRAINED" and keeps:
+        assert await self.there.state(self.run_id) == ("DRAINED" if reply["phase"] == "DRAINED" else "STOPPED")
+        drained = {(each["stream"], each["partition"]): each["offset"] for each in reply["drained"]}
+        if reply["phase"] == "DRAINED" and keeps:
             assert {partition: drained[self.streams[1], partition] for partition in (0, 1)} == self.there.log.latest(self.streams[1])
             self.build += 1
-        elif told["phase"] == "DRAINED":
+        elif reply["phase"] == "DRAINED":
             self.check(drained)
             self.version += 1
         await self.deploy()

@@ -75,8 +75,8 @@ def counted(scene: Stage) -> Counter[tuple[int, str]]:
     found: Counter[tuple[int, str]] = Counter()
     for rows in scene.log.read("out", 0, 0, scene.log.latest("out")[0]):
         for row in rows:
-            told = json.loads(row[3] or b"")
-            found[told["hour"], told["key"]] += told["count"]
+            reply = json.loads(row[3] or b"")
+            found[reply["hour"], reply["key"]] += reply["count"]
     return found
 
 

@@ -117,19 +117,19 @@ class Told:
         return self._found
 
     def totals(self) -> Counter[str]:
-        return Counter({key: max(count for _, count in told) for key, told in self.updates().items()})
+        return Counter({key: max(count for _, count in reported) for key, reported in self.updates().items()})
 
     def by_task(self) -> Counter[str]:
-        return Counter(told[-1][0] for told in self.updates().values() for _ in told)
+        return Counter(reported[-1][0] for reported in self.updates().values() for _ in reported)
 
     def check_exact(self, fed: Counter[str]) -> None:
         """Each key was counted by one task, up to all that was fed, and on the log without a step back or a step twice. Kafka gets a batch
         again that was interrupted: there the output is the newest count of each key, whatever was told before it again."""
         wait_for("all totals", lambda: self.totals().total() >= fed.total(), 240)
         assert self.totals() == fed
-        for key, told in self.updates().items():
-            assert len({task for task, _ in told}) == 1, key
-            counts = [count for _, count in told]
+        for key, reported in self.updates().items():
+            assert len({task for task, _ in reported}) == 1, key
+            counts = [count for _, count in reported]
             first_told = counts if isinstance(self._streams, Log) else list(dict.fromkeys(counts))
             assert first_told == sorted(set(counts)), key
 
@@ -171,19 +171,19 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
     growing: tuple[Stage, Log | Topics],
 ) -> None:
     scene, streams = growing
-    load, told = Load(streams), Told(scene, streams)
+    load, reported = Load(streams), Told(scene, streams)
     with load.on():
         _, watchdog = container(scene)
-        told.more()
+        reported.more()
         await_adopted(scene, grow(scene, streams, 4))
-        told.more()
+        reported.more()
         version = grow(scene, streams, 8)
         scene.driver_of(watchdog).kill()  # in the middle of the adoption, or just after it
         watchdog.wait(60)
         _, watchdog = container(scene)
         await_adopted(scene, version)
-        told.more()
-    told.check_exact(load.fed)
+        reported.more()
+    reported.check_exact(load.fed)
     wait_for("progress on all partitions", lambda: told_of(scene) == set(range(8)), 60)
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
     assert watchdog.wait(120) == 0
@@ -193,22 +193,22 @@ def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("scale"), 4) as scene:
-        load, told = Load(scene.log), Told(scene, scene.log)
+        load, reported = Load(scene.log), Told(scene, scene.log)
         with load.on():
             _, zero = container(scene)
-            told.more()
+            reported.more()
             version = change(scene, containers=3)
             (_, one), (_, two) = container(scene, 1), container(scene, 2)
             await_adopted(scene, version, 3)
-            told.more()
+            reported.more()
             version = change(scene, containers=2)
             scene.driver_of(one).kill()
             one.wait(60)
             _, one = container(scene, 1)
             assert two.wait(120) == 0
             await_adopted(scene, version, 2)
-            told.more()
-        told.check_exact(load.fed)
+            reported.more()
+        reported.check_exact(load.fed)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
         assert (zero.wait(120), one.wait(120)) == (0, 0)
 
@@ -217,17 +217,17 @@ def test_a_container_that_stands_still_until_others_have_its_tasks_wakes_writes_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("still"), 4, 2, failover_after=5, lease_seconds=20) as scene:
-        load, told = Load(scene.log), Told(scene, scene.log)
+        load, reported = Load(scene.log), Told(scene, scene.log)
         with load.on():
             (execution_id, zero), (_, one) = container(scene), container(scene, 1)
-            told.more()
+            reported.more()
             driver = scene.driver_of(one)
             pause(one, driver)
             wait_for("all tasks in one container", lambda: scene.holds_all(execution_id), 240)
-            told.more()
+            reported.more()
             resume(one, driver)
             assert one.wait(120) == 3
-            told.more()
-        told.check_exact(load.fed)
+            reported.more()
+        reported.check_exact(load.fed)
         assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
         assert zero.wait(120) == 0

@@ -104,9 +104,9 @@ def test_a_job_runs_from_it_and_stops_in_order(installed: Installed) -> None:
 
 
 def test_it_brings_what_would_else_be_fetched(installed: Installed) -> None:
-    told = Path(installed.run("kafka", "jars", "--connector").strip())
-    assert told.parent == installed.prefix / "jars"
-    assert any(each.name.startswith("spark-sql-kafka") for each in told.glob("*.jar"))
+    reported = Path(installed.run("kafka", "jars", "--connector").strip())
+    assert reported.parent == installed.prefix / "jars"
+    assert any(each.name.startswith("spark-sql-kafka") for each in reported.glob("*.jar"))
 
 
 def test_it_brings_an_archive_of_spark_s_classes_that_fits_its_java_and_its_spark(installed: Installed) -> None:
@@ -132,8 +132,8 @@ def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Insta
 
 def test_it_is_the_three_packages_alone(installed: Installed) -> None:
     code = "import importlib.metadata as m; print(*sorted({each.parts[0] for each in m.files('sluice-spark')}))"
-    told = installed.call(["python", "-P", "-c", code]).stdout.split()
-    assert [each for each in told if each != ".." and not each.endswith(".dist-info")] == ["containers", "coordinator", "sluice"]
+    output = installed.call(["python", "-P", "-c", code]).stdout.split()
+    assert [each for each in output if each != ".." and not each.endswith(".dist-info")] == ["containers", "coordinator", "sluice"]
 
 
 def test_the_replay_of_the_example_runs_beside_it(installed: Installed) -> None:

@@ -109,9 +109,9 @@ class TestOnAStandaloneCluster:
 
             late, refused = scene.start_container(SLUICE_SPARK_MASTER=master)
             assert refused.wait(180) == 1
-            told = scene.incarnation(late).reason
-            assert told.startswith("A directory that the executors must share with the driver is not the same one for all of them.")
-            assert blind in told
+            reported = scene.incarnation(late).reason
+            assert reported.startswith("A directory that the executors must share with the driver is not the same one for all of them.")
+            assert blind in reported
             assert all(task.holder is None for task in scene.detail().tasks)
 
 

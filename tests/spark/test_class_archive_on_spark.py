@@ -74,9 +74,9 @@ def seen_with(archive: ClassArchive, root: Path) -> Seen:
     assert "[cds" not in done.stdout + done.stderr
     lines = (root / "seen").read_text().splitlines()
     archived = sum("shared objects file (top)" in line for line in lines)
-    told = json.loads((root / "told").read_text())
-    jars = [url.partition("!")[0].rpartition("/")[2] for url in told["manifests"] if url.startswith("jar:file:")]
-    return Seen(archived, len(lines) - archived, told["command_line"], jars, told["core"])
+    reply = json.loads((root / "told").read_text())
+    jars = [url.partition("!")[0].rpartition("/")[2] for url in reply["manifests"] if url.startswith("jar:file:")]
+    return Seen(archived, len(lines) - archived, reply["command_line"], jars, reply["core"])
 
 
 @pytest.fixture(scope="module")

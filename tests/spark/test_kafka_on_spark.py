@@ -214,9 +214,9 @@ def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: 
     query = bench.run_until_read(bench.grant("in"), copy)
     topic = bench.topic("in")
     stream, ends = StreamId("kafka", topic), {Ssp("kafka", topic, partition): 125 for partition in (0, 1)}
-    told = [each.sources[0] for each in query.recentProgress if each.numInputRows]
-    assert [positions_of([str(each.latestOffset)], [stream]) for each in told] == [ends] * 3
-    assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in told] == [100, 200, 250]
+    reported = [each.sources[0] for each in query.recentProgress if each.numInputRows]
+    assert [positions_of([str(each.latestOffset)], [stream]) for each in reported] == [ends] * 3
+    assert [sum(positions_of([str(each.endOffset)], [stream]).values()) for each in reported] == [100, 200, 250]
 
 
 def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:

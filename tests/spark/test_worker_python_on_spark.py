@@ -48,6 +48,6 @@ class Told(DataSource):
 def test_user_functions_and_data_sources_run_on_it(spark: SparkSession) -> None:
     (row,) = spark.range(1).select(udf(_where)("id").alias("found")).collect()
     spark.dataSource.register(Told)
-    (told,) = spark.read.format("told").load().collect()
-    for found in (row.found, told.planned, told.read):
+    (reported,) = spark.read.format("told").load().collect()
+    for found in (row.found, reported.planned, reported.read):
         assert Path(found).parent == INSTALLED

@@ -367,14 +367,14 @@ def execution_id(slot: int, suffix: str = "0a1b2c3d") -> str:
 
 
 def measures(**changes: Any) -> wire_runs.StageMetricsReply:
-    told = {"rows": 5000, "rows_per_second": 1000.0, "batch_millis": 800, "lag": 100, "at": ago(seconds=2)}
-    return wire_runs.StageMetricsReply.model_validate(told | changes)
+    reported = {"rows": 5000, "rows_per_second": 1000.0, "batch_millis": 800, "lag": 100, "at": ago(seconds=2)}
+    return wire_runs.StageMetricsReply.model_validate(reported | changes)
 
 
 def stage(name: str, **changes: Any) -> wire_runs.StageProgress:
     """A stage that committed batch 41 two seconds ago."""
-    told = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "metrics": measures()}
-    return wire_runs.StageProgress.model_validate(told | changes)
+    reported = {"stage": name, "lineage": "l1", "batch_id": 41, "offsets": (), "reported_at": ago(seconds=2), "metrics": measures()}
+    return wire_runs.StageProgress.model_validate(reported | changes)
 
 
 def task(number: int, holder: str | None, *stages: wire_runs.StageProgress, generation: int | None = 1) -> wire_runs.TaskReply:
@@ -388,7 +388,7 @@ def task(number: int, holder: str | None, *stages: wire_runs.StageProgress, gene
 
 
 def container(slot: int, **changes: Any) -> wire_runs.ContainerReply:
-    told = {
+    reported = {
         "execution_container_id": execution_id(slot),
         "processor_id": str(slot),
         "epoch": 1,
@@ -401,12 +401,12 @@ def container(slot: int, **changes: Any) -> wire_runs.ContainerReply:
         "reason": "",
         "lease_seconds_left": 36.2 - slot,
     }
-    return wire_runs.ContainerReply.model_validate(told | changes)
+    return wire_runs.ContainerReply.model_validate(reported | changes)
 
 
 def detail(**changes: Any) -> wire_runs.RunDetail:
     """A healthy run of two containers and four tasks, told at noon."""
-    told = {
+    reported = {
         "run_id": RUN,
         "job": "flight-delays",
         "state": "RUNNING",
@@ -426,4 +426,4 @@ def detail(**changes: Any) -> wire_runs.RunDetail:
         "incarnations": (container(0), container(1)),
         "tasks": tuple(task(n, execution_id(n % 2)) for n in range(4)),
     }
-    return wire_runs.RunDetail.model_validate(told | changes)
+    return wire_runs.RunDetail.model_validate(reported | changes)

@@ -199,8 +199,8 @@ class World:
     async def report(self, agent: Agent, blob: BlobId, index: SnapshotIndex) -> None:
         """Raises LeaseLost, SnapshotConflict."""
         marked = {LOCAL: Marked(MarkerRow(blob), agent.previous)}
-        told = Reported(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
-        await self.snapshots.report(RUN, TASK, STAGE, told)
+        reported = Reported(agent.generation, agent.lineage, agent.batch, {SSP: agent.batch}, index.metadata.checkpoint, marked)
+        await self.snapshots.report(RUN, TASK, STAGE, reported)
         self.kept[index.metadata.checkpoint] = dict(agent.files)
         agent.previous, agent.known = blob, dict(walk(index.root))
 

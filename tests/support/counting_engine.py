@@ -357,8 +357,8 @@ class CountingEngine(DiskEngine):
         first = {ssp.partition: offset for ssp, offset in start.starts.items()}
 
         def end(batch: int) -> Ends:
-            told = json.loads(read_offset_log(directory, batch).splitlines()[2])[stream] if batch >= 0 else {}
-            return first | {int(partition): offset for partition, offset in told.items()}
+            output = json.loads(read_offset_log(directory, batch).splitlines()[2])[stream] if batch >= 0 else {}
+            return first | {int(partition): offset for partition, offset in output.items()}
 
         return end(batch - 1), end(batch)
 
@@ -372,10 +372,10 @@ class CountingEngine(DiskEngine):
             file = self.directory(start) / "state" / f"{batch}.changelog"
             if not file.exists():
                 raise self.ledger.fault(f"{start.query} has state up to batch {before - 1}, but not that of batch {batch}")
-            told = json.loads(file.read_text())
-            if told["version"] != self.version:
-                raise self.ledger.fault(f"{start.query} of version {self.version} reads state of version {told['version']}")
-            found.update(told["added"])
+            reply = json.loads(file.read_text())
+            if reply["version"] != self.version:
+                raise self.ledger.fault(f"{start.query} of version {self.version} reads state of version {reply['version']}")
+            found.update(reply["added"])
         return +found
 
     # --- threads ---------------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ class FakeQuery:
     held: bool = False
 
     async def commits(self, batch: int, offsets: Mapping[Ssp, int] | None = None) -> None:
-        told = Batch(self.start.query, batch, 10, 5, offsets or {})
-        await asyncio.to_thread(self.callbacks.on_batch, told)
+        reported = Batch(self.start.query, batch, 10, 5, offsets or {})
+        await asyncio.to_thread(self.callbacks.on_batch, reported)
 
     async def ends(self, error: str | None) -> None:
         await asyncio.to_thread(self.callbacks.on_end, self.token, error)

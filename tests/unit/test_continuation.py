@@ -42,8 +42,8 @@ def snapshot(run: RunRow, plan: PlannedModel, task: TaskName, generation: int = 
     found = plan.model.task(task)
     assert found is not None
     owned = [ssp for ssp, owner in plan.assignment.tasks.items() if owner == task]
-    told = continuation(run, *found, owned, plan.assignment, {ssp: 10 * ssp.partition for ssp in found[1].ssps})
-    document = told.model_dump(mode="json", by_alias=True, exclude_none=True)
+    reported = continuation(run, *found, owned, plan.assignment, {ssp: 10 * ssp.partition for ssp in found[1].ssps})
+    document = reported.model_dump(mode="json", by_alias=True, exclude_none=True)
     about = SnapshotMetadata(CommitId("1-000001"), JOB, task, StageName("s"))
     index = SnapshotIndex(7, about, DirIndex(""), None, Generation(generation), Lineage("l"), 3, {Ssp("log", "in", 0): 5}, document)
     return decoded(encoded(index), BlobId("i"))

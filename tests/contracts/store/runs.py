@@ -116,10 +116,10 @@ class RunsContract:
             assert list(await tx.runs.notices(RunId("r1"), 2**31 - 1)) == []
 
     async def test_a_run_keeps_its_blob_stores(self, store: Store) -> None:
-        told = run_row(backup={"to": ["a"], "restoreFrom": []})
+        reported = run_row(backup={"to": ["a"], "restoreFrom": []})
         async with store.begin() as tx:
             await tx.runs.put(run_row("r2"))
-            await tx.runs.put(told)
+            await tx.runs.put(reported)
         async with store.read() as tx:
-            assert await tx.runs.get(told.run_id) == told
+            assert await tx.runs.get(reported.run_id) == reported
             assert (await tx.runs.get(run_row("r2").run_id)) == run_row("r2")

@@ -87,11 +87,11 @@ class Coordinator:
             )
             for number in numbers:
                 offsets = [{"system": "log", "stream": stream, "partition": task, "offset": 100 * number}]
-                told = {"generation": held["generation"], "lineage": stage["lineage"], "batchId": 10 * number, "offsets": offsets}
-                self.post(f"{path}/progress", {**told, "stage": stage["stage"]})
+                reported = {"generation": held["generation"], "lineage": stage["lineage"], "batchId": 10 * number, "offsets": offsets}
+                self.post(f"{path}/progress", {**reported, "stage": stage["stage"]})
                 index = f"jobs/{job}/{held['task'].replace(' ', '_')}/{stage['stage']}/snapshots/17000000{number:05}-00000000000000aa"
                 marker = {"index": index, "previous": previous, "files": 3, "bytes": 70, "uploadedFiles": 1, "uploadedBytes": 9, "puts": 2}
-                report = {**told, "checkpointId": f"17000000{number:05}-123456", "markers": {"local": marker}}
+                report = {**reported, "checkpointId": f"17000000{number:05}-123456", "markers": {"local": marker}}
                 self.post(f"{path}/stages/{stage['stage']}/snapshots", report)
                 previous = index
 
@@ -259,8 +259,8 @@ def of_postgresql(release: Release, root: Path, server: Postgres) -> None:
         fill(coordinator, home / "blobs")
     plain = url.replace("+asyncpg", "")
     dump = [str(server.programs / "pg_dump"), "--no-owner", "--no-comments", "--inserts", "--rows-per-insert=100", plain]
-    told = subprocess.run(dump, check=True, capture_output=True, text=True, timeout=60).stdout
-    kept = [line for line in told.splitlines() if line and not re.match(r"--|SET |\\", line)]
+    output = subprocess.run(dump, check=True, capture_output=True, text=True, timeout=60).stdout
+    kept = [line for line in output.splitlines() if line and not re.match(r"--|SET |\\", line)]
     (DATA / "postgresql.sql").write_text(without_traces("\n".join(kept) + "\n", home))
     with coordinator_of(release, home, "--database-url", url) as coordinator:
         store_answers("postgresql", coordinator, home)

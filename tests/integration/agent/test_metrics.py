@@ -40,8 +40,8 @@ async def stage_of(there: Place, run_id: RunId, task: str = "Partition 0", stage
 
 
 async def commits(query: FakeQuery, batch: int, **more: object) -> None:
-    told = Batch(query.start.query, batch, 100, 50, {Ssp("log", "in", 0): 100 * (batch + 1)}, **more)  # type: ignore[arg-type]
-    await asyncio.to_thread(query.callbacks.on_batch, told)
+    reported = Batch(query.start.query, batch, 100, 50, {Ssp("log", "in", 0): 100 * (batch + 1)}, **more)  # type: ignore[arg-type]
+    await asyncio.to_thread(query.callbacks.on_batch, reported)
 
 
 async def idles(query: FakeQuery) -> None:
@@ -105,10 +105,10 @@ async def test_a_container_that_goes_on_with_nothing_to_read_tells_of_the_batch_
     await idles(queries["Partition 0/first"])
     await idles(queries["Partition 0/second"])
     await second.wire.after("progress", 1)
-    told = await stage_of(there, run_id)
-    assert (told.batch_id, [each.offset for each in told.offsets]) == (4, [500])
-    assert told.metrics is not None
-    assert told.metrics.rows == 0
+    reply = await stage_of(there, run_id)
+    assert (reply.batch_id, [each.offset for each in reply.offsets]) == (4, [500])
+    assert reply.metrics is not None
+    assert reply.metrics.rows == 0
     assert (await stage_of(there, run_id, stage="second")).metrics is None, "it never had a batch to tell of"
 
 

@@ -84,10 +84,10 @@ class Coordinator:
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    told: Told = Queue()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), {"told": told})) as server:
+    reported: Told = Queue()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), {"told": reported})) as server:
         Thread(target=server.serve_forever).start()
-        yield Coordinator(f"http://127.0.0.1:{server.server_port}", told)
+        yield Coordinator(f"http://127.0.0.1:{server.server_port}", reported)
         server.shutdown()
 
 
@@ -176,9 +176,9 @@ async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exi
 ) -> None:
     process = await kennel.start(f"lease(600); os._exit({code})")
     assert await exit_code(process) == 1
-    told = coordinator.told.get(timeout=5)[1]
-    assert told["exitCode"] == 1
-    assert told["reason"].startswith(f"its driver exited with code {code} without a reason: ")
+    reported = coordinator.told.get(timeout=5)[1]
+    assert reported["exitCode"] == 1
+    assert reported["reason"].startswith(f"its driver exited with code {code} without a reason: ")
 
 
 async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:

@@ -39,8 +39,8 @@ async def commits(query: FakeQuery, number: int, minute: int, read: int, *, late
     state = StateSize(rows=0, memory_bytes=0, disk_bytes=0, dropped_late=late)
     progress = FeederProgress(at(minute), timedelta(0), ProgressSource.COLUMN)
     offsets = {Ssp("log", "in", partition): read}
-    told = Batch(query.start.query, number, 10, 5, offsets, state=state, progress=progress)
-    await asyncio.to_thread(query.callbacks.on_batch, told)
+    reported = Batch(query.start.query, number, 10, 5, offsets, state=state, progress=progress)
+    await asyncio.to_thread(query.callbacks.on_batch, reported)
 
 
 async def steps_of(there: Place, container: Incarnation, task: str, allowed: datetime | None) -> Sequence[WatermarkStep]:

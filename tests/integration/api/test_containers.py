@@ -18,8 +18,8 @@ async def run_id(caller: Caller) -> str:
 
 
 async def test_a_registration_tells_epoch_and_terms_and_makes_the_run_running(caller: Caller, run_id: str) -> None:
-    told = await caller.registered(run_id, "c1")
-    assert told == {
+    reply = await caller.registered(run_id, "c1")
+    assert reply == {
         "epoch": 1,
         "leaseSeconds": 30.0,
         "heartbeatSeconds": 5.0,
@@ -151,10 +151,10 @@ async def test_metrics_count_heartbeats_by_their_answer(caller: Caller, run_id: 
     await caller.registered(run_id, "c1")
     for execution_id, epoch in (("c1", 1), ("c1", 1), ("c1", 7), ("stranger", None)):
         await caller.beat(execution_id, epoch)
-    told = (await caller.http.get("/metrics")).text.splitlines()
-    assert 'sluice_heartbeats_total{answer="alive"} 2.0' in told
-    assert 'sluice_heartbeats_total{answer="invalid"} 2.0' in told
-    assert "sluice_valid_containers 1.0" in told
+    output = (await caller.http.get("/metrics")).text.splitlines()
+    assert 'sluice_heartbeats_total{answer="alive"} 2.0' in output
+    assert 'sluice_heartbeats_total{answer="invalid"} 2.0' in output
+    assert "sluice_valid_containers 1.0" in output
 
 
 # --- the coordinator goes down and comes back ---

@@ -114,9 +114,9 @@ async def test_a_drain_that_fails_before_it_flushed_leaves_the_run_as_it_was(cal
     run = await running(caller)
     await run.asked(hardDeadlineSeconds=20)
     await run.phase_after("stopped", 0)
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    detail = await over(caller, run, told)
+    detail = await over(caller, run, reply)
     assert detail["phase"] == "FAILED"
     assert "hard deadline" in detail["reason"]
     assert "Partition 1, stage hourly (slot 0): at work" in detail["reason"]
@@ -130,9 +130,9 @@ async def test_a_drain_that_fails_after_it_flushed_goes_back_to_what_was_pinned(
     run, lineages = await stopped_with_checkpoints(caller)
     await run.phase_after("flushed", 0, batchId=8)
     flushed = await snapshot(caller, run.run_id, 2, lineages[0], 0, previous=1)
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    assert (await over(caller, run, told))["phase"] == "FAILED"
+    assert (await over(caller, run, reply))["phase"] == "FAILED"
     failed = await caller.run(run.run_id)
     assert (failed["state"], failed["stopRequestedAt"] is None, failed["failedDrains"]) == ("RUNNING", False, [run.uuid])
     assert "hard deadline" in failed["reason"]
@@ -173,8 +173,8 @@ async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> No
         await run.all_take(step)
     answer = await caller.stop(run.run_id, reason="enough")
     assert answer.status_code == 202
-    told = await run.told()
-    assert (told["phase"], "the run was stopped: enough" in told["reason"]) == (phase, True)
+    reported = await run.told()
+    assert (reported["phase"], "the run was stopped: enough" in reported["reason"]) == (phase, True)
     await caller.exited("c1")
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
@@ -191,9 +191,9 @@ async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(c
     await run.asked(hardDeadlineSeconds=20)
     await run.to_flushing()
     await caller.exited("c1", 1)
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    assert "slot 0: no container" in (await over(caller, run, told))["reason"]
+    assert "slot 0: no container" in (await over(caller, run, reply))["reason"]
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
 
@@ -214,8 +214,8 @@ async def test_the_soft_deadline_tells_who_is_late_and_fails_nothing(caller: Cal
     assert datetime.fromisoformat(asked["softDeadlineAt"]) == clock.now() + timedelta(seconds=20)
     assert not (await run.told())["late"]
     clock.advance(20)
-    told = await run.told()
-    assert (told["late"], told["phase"], len(told["blockedBy"])) == (True, "STOPPING", 2)
+    reported = await run.told()
+    assert (reported["late"], reported["phase"], len(reported["blockedBy"])) == (True, "STOPPING", 2)
     await run.to_drained()
     assert not (await run.told())["late"]
 
@@ -227,18 +227,18 @@ async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClo
     assert (await run.told())["late"]
     await run.to_flushing()
     clock.advance(12)
-    told = await run.told()
-    assert not told["late"]
-    phases = {each["phase"]: (each["seconds"], each["budgetSeconds"], each["late"]) for each in told["phases"]}
+    reported = await run.told()
+    assert not reported["late"]
+    phases = {each["phase"]: (each["seconds"], each["budgetSeconds"], each["late"]) for each in reported["phases"]}
     assert phases == {"REQUESTED": (0, None, False), "STOPPING": (12, 5, True), "FLUSHING": (12, 100, False)}
 
 
 async def test_metrics_tell_of_drains(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.asked(hardDeadlineSeconds=20)
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    await over(caller, run, told)
+    await over(caller, run, reply)
     shown = (await caller.http.get("/metrics")).text
     assert 'sluice_drain_phase_seconds{phase="STOPPING",sluice_job="flight-delays"} 20.0' in shown
     assert 'sluice_drain_stages{sluice_job="flight-delays",step="none"} 2.0' in shown
@@ -270,10 +270,10 @@ async def test_a_plan_names_what_a_flush_could_not_empty(caller: Caller) -> None
     assert (await plan(caller, run))["empties"] is None
     await measured(caller, run, 0, [])
     await measured(caller, run, 1, ["Aggregate without a watermark"])
-    told = await plan(caller, run)
-    assert told["empties"] is False
+    reply = await plan(caller, run)
+    assert reply["empties"] is False
     expected = {"stage": "hourly", "tasks": 2, "operators": ["Aggregate without a watermark"], "stateRows": 80, "unknownTasks": []}
-    assert told["stages"] == [expected | {"untold": [], "stateful": None}], "with the deprecated name"
+    assert reply["stages"] == [expected | {"untold": [], "stateful": None}], "with the deprecated name"
     assert await run.kinds() == []
 
 
@@ -313,9 +313,9 @@ async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: C
         assert later == timedelta(seconds=seconds), name
     clock.advance(7)  # past the first deadline, before the second
     await run.to_flushing()
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(3)
-    assert "hard deadline" in (await over(caller, run, told))["reason"]
+    assert "hard deadline" in (await over(caller, run, reply))["reason"]
 
 
 @pytest.mark.parametrize("body", [{}, {"hardDeadlineSeconds": 10}, {"softDeadlineSeconds": 1, "hardDeadlineSeconds": 20}])
@@ -348,9 +348,9 @@ async def test_the_pin_of_an_active_drain_is_neither_deleted_nor_replaced(caller
 
 async def test_the_pin_of_a_failed_drain_may_be_deleted_and_the_next_run_begins_at_its_checkpoint(caller: Caller, clock: FakeClock) -> None:
     run, _ = await stopped_with_checkpoints(caller)
-    told = len(await caller.notices(run.run_id))
+    reply = len(await caller.notices(run.run_id))
     clock.advance(20)
-    await over(caller, run, told)
+    await over(caller, run, reply)
     assert (await caller.http.delete(f"/jobs/flight-delays/pins/drain-{run.uuid}")).status_code == 204
     await caller.exited("c1")
     after = str((await caller.deploy())["runId"])

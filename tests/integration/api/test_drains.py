@@ -39,9 +39,9 @@ async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
     assert (ended["state"], ended["drain"]["phase"]) == ("DRAINED", "DRAINED")
     phases = ["REQUESTED", "STOPPING", "FLUSHING", "COMMITTING", "DRAINED"]
     assert await run.kinds() == [*(("DRAIN", phase) for phase in phases), ("ENDED", "DRAINED")]
-    told = await run.told()
-    assert [each["phase"] for each in told["phases"]] == phases
-    assert (told["remaining"], told["total"], told["blockedBy"]) == (0, 2, [])
+    reported = await run.told()
+    assert [each["phase"] for each in reported["phases"]] == phases
+    assert (reported["remaining"], reported["total"], reported["blockedBy"]) == (0, 2, [])
 
 
 async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Caller) -> None:
@@ -50,10 +50,10 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     await run.all_take("stopped", ["route", "hourly"])
     await run.phase_after("flushing", 0, "route", note="round 2 of timers")
     await run.phase_after("flushed", 1, "route", leftoverRows=3, leftoverOperators=["flatMapGroupsWithState"])
-    told = await run.told()
-    assert (told["phase"], told["total"], told["remaining"], told["leftoverRows"]) == ("FLUSHING", 4, 3, 3)
-    assert told["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
-    (slot,) = told["containers"]
+    reported = await run.told()
+    assert (reported["phase"], reported["total"], reported["remaining"], reported["leftoverRows"]) == ("FLUSHING", 4, 3, 3)
+    assert reported["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
+    (slot,) = reported["containers"]
     assert (slot["processorId"], slot["executionContainerId"]) == ("0", "c1")
     first, second = slot["tasks"]
     stages = {each["stage"]: each for each in first["stages"]}
@@ -94,13 +94,13 @@ async def test_before_any_container_a_drain_waits_and_goes_on_when_they_come(cal
     run = await deployed(caller, containers=2)
     assert (await run.asked())["phase"] == "REQUESTED"
     clock.advance(10_000)
-    told = await run.told()
-    assert [(each["processorId"], each["why"]) for each in told["blockedBy"]] == [("0", "no container"), ("1", "no container")]
-    assert (told["hardDeadlineAt"], told["late"]) == (None, False)
+    reported = await run.told()
+    assert [(each["processorId"], each["why"]) for each in reported["blockedBy"]] == [("0", "no container"), ("1", "no container")]
+    assert (reported["hardDeadlineAt"], reported["late"]) == (None, False)
     await caller.registered(run.run_id, "c1", "0")
-    told = await run.told()
-    assert (told["phase"], told["hardDeadlineAt"] is None) == ("STOPPING", False)
-    blocked = [(each["processorId"], each["task"], each["why"]) for each in told["blockedBy"]]
+    reported = await run.told()
+    assert (reported["phase"], reported["hardDeadlineAt"] is None) == ("STOPPING", False)
+    blocked = [(each["processorId"], each["task"], each["why"]) for each in reported["blockedBy"]]
     assert blocked == [("0", "Partition 0", "not held"), ("1", None, "no container")]
     assert (await caller.run(run.run_id))["startedAt"] is not None
     await caller.acquired(run.run_id, "c1", task="Partition 0")
@@ -293,8 +293,8 @@ async def test_a_container_that_comes_in_the_middle_is_told_how_far_its_stages_w
     run = await running(caller)
     assert (await caller.acquired(run.run_id, "c1"))["drain"] is None
     await run.asked()
-    told = await caller.acquired(run.run_id, "c1")
-    assert (told["drain"]["uuid"], told["drain"]["phase"], told["stages"][0]["drainStep"]) == (run.uuid, "STOPPING", None)
+    reply = await caller.acquired(run.run_id, "c1")
+    assert (reply["drain"]["uuid"], reply["drain"]["phase"], reply["stages"][0]["drainStep"]) == (run.uuid, "STOPPING", None)
     await run.to_flushing()
     await run.phase_after("flushed", 1)
     await caller.registered(run.run_id, "c2")

@@ -172,8 +172,8 @@ async def test_tasks_stay_where_they_went_if_the_job_says_so_until_somebody_asks
         assert await caller.alive("c1b", 2)
     await turn(caller)
     assert list(await slots_of(caller)) == ["0"]
-    told = await patched(caller, run_id, {"containers": 2})
-    assert len(told["moves"]) == 3
+    reply = await patched(caller, run_id, {"containers": 2})
+    assert len(reply["moves"]) == 3
     assert sorted(await slots_of(caller)) == ["0", "1"]
 
 
@@ -208,8 +208,8 @@ async def test_a_run_that_is_scaled_down_while_its_lowest_slot_has_no_container_
 ) -> None:
     run_id = await lost_slot_0(caller, clock)
     for _ in range(2):
-        told = await patched(caller, run_id, {"containers": 1})
-        assert (told["containers"], told["moves"]) == (1, [])
+        reply = await patched(caller, run_id, {"containers": 1})
+        assert (reply["containers"], reply["moves"]) == (1, [])
         run = await caller.run(run_id)
         assert (run["containers"], run["slots"], run["failedOverSlots"]) == (1, ["1"], [])
         assert [(slot, len(tasks)) for slot, tasks in (await slots_of(caller)).items()] == [("1", 6)]

@@ -69,8 +69,8 @@ async def test_a_doubled_stream_gives_each_task_another_partition_and_its_contai
     assert await partitions_of(caller) == {"Partition 0": [0, 2], "Partition 1": [1, 3]}
     run = await caller.run(run_id)
     assert (run["jobModelVersion"], run["streams"][0]["partitions"]) == (2, 4)
-    told = watched(run)
-    assert (told["known"], told["seen"], told["verdict"]) == (4, 4, "SAFE")
+    reported = watched(run)
+    assert (reported["known"], reported["seen"], reported["verdict"]) == (4, 4, "SAFE")
     (notice,) = await caller.notices(run_id)
     assert notice["kind"] == "MODEL"
     assert notice["detail"] == {"version": 2, "containers": 1, "why": "log.flights grew from 2 to 4 partitions"}
@@ -144,10 +144,10 @@ async def test_growth_to_no_multiple_is_refused_and_shown_and_the_job_goes_on_as
         await look(caller)
         clock.advance(60)
         await look(caller)
-    told = watched(await caller.run(run_id))
-    assert (told["known"], told["seen"], told["verdict"]) == (2, 2 + more, "REFUSED")
-    assert f"had 2 and now has {2 + more}, which is no multiple of 2: keys would leave their state" in told["reason"]
-    assert told["since"] == "2026-03-01T12:00:00Z"
+    reply = watched(await caller.run(run_id))
+    assert (reply["known"], reply["seen"], reply["verdict"]) == (2, 2 + more, "REFUSED")
+    assert f"had 2 and now has {2 + more}, which is no multiple of 2: keys would leave their state" in reply["reason"]
+    assert reply["since"] == "2026-03-01T12:00:00Z"
     assert sum("does not grow with log.flights" in each.message for each in caplog.records) == 1
     assert (await caller.run(run_id))["jobModelVersion"] == 1
     metrics = (await caller.http.get("/metrics")).text
@@ -191,8 +191,8 @@ async def test_a_stream_with_a_dot_in_its_name_that_cannot_grow_keeps_no_other_b
     caller.log.grow("flights", 4)
     caller.log.grow("weather.hourly", 3)
     await look(caller)
-    told = await caller.run(run["runId"])
-    assert {each["name"]: (each["verdict"], each["known"], each["seen"]) for each in told["watched"]} == {
+    reply = await caller.run(run["runId"])
+    assert {each["name"]: (each["verdict"], each["known"], each["seen"]) for each in reply["watched"]} == {
         "flights": ("SAFE", 4, 4),
         "weather": ("REFUSED", 2, 3),
     }
@@ -205,9 +205,9 @@ async def test_a_stream_that_vanishes_keeps_no_other_back_and_may_come_back(call
     away.rename(away.with_suffix(".away"))
     caller.log.grow("flights", 4)
     await look(caller)
-    told = await caller.run(run["runId"])
-    assert (watched(told)["verdict"], watched(told, "weather")["verdict"], watched(told, "weather")["seen"]) == ("SAFE", "UNKNOWN", None)
-    assert "log.weather.hourly no longer exists" in watched(told, "weather")["reason"]
+    reply = await caller.run(run["runId"])
+    assert (watched(reply)["verdict"], watched(reply, "weather")["verdict"], watched(reply, "weather")["seen"]) == ("SAFE", "UNKNOWN", None)
+    assert "log.weather.hourly no longer exists" in watched(reply, "weather")["reason"]
     away.with_suffix(".away").rename(away)
     await look(caller)
     assert watched(await caller.run(run["runId"]), "weather")["verdict"] == "UNCHANGED"
@@ -244,9 +244,9 @@ async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> 
     with caller.log._open("flights", write=True) as connection:  # as nobody can, but a system might
         connection.execute("DELETE FROM partitions WHERE partition > 1")
     await look(caller)
-    told = watched(await caller.run(run_id))
-    assert (told["verdict"], told["known"], told["seen"]) == ("REFUSED", 4, 2)
-    assert "a running job cannot give partitions up" in told["reason"]
+    reply = watched(await caller.run(run_id))
+    assert (reply["verdict"], reply["known"], reply["seen"]) == ("REFUSED", 4, 2)
+    assert "a running job cannot give partitions up" in reply["reason"]
 
 
 async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home: Path, clock: FakeClock) -> None:
@@ -271,12 +271,12 @@ async def test_systems_that_fail_or_keep_silent_are_told_and_hide_no_other(home:
         caller.log.grow("weather.hourly", 4)
         system.silent = True
         await look(caller)
-        told = await caller.run(run["runId"])
-        assert (watched(told)["verdict"], watched(told, "weather")["reason"]) == ("SAFE", "log.weather.hourly: no answer within 0.05 s")
+        reply = await caller.run(run["runId"])
+        assert (watched(reply)["verdict"], watched(reply, "weather")["reason"]) == ("SAFE", "log.weather.hourly: no answer within 0.05 s")
         system.silent, system.failing = False, True
         await look(caller)
-        told = await caller.run(run["runId"])
-        assert (watched(told)["reason"], watched(told, "weather")["verdict"]) == ("log.flights: the cluster is away", "SAFE")
+        reply = await caller.run(run["runId"])
+        assert (watched(reply)["reason"], watched(reply, "weather")["verdict"]) == ("log.flights: the cluster is away", "SAFE")
         clock.advance(100)
         metrics = (await caller.http.get("/metrics")).text
         assert 'sluice_stream_count_age_seconds{sluice_job="flight-delays",stream="flights",system="log"} 100.0' in metrics
@@ -286,8 +286,8 @@ async def test_intermediate_streams_are_not_watched(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     caller.log.grow("by-carrier", 4)
     await look(caller)
-    told = await caller.run(run["runId"])
-    assert ([each["name"] for each in told["watched"]], told["jobModelVersion"]) == (["flights"], 1)
+    reply = await caller.run(run["runId"])
+    assert ([each["name"] for each in reply["watched"]], reply["jobModelVersion"]) == (["flights"], 1)
 
 
 async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_new(caller: Caller) -> None:
@@ -295,9 +295,9 @@ async def test_nothing_grows_while_a_run_drains_and_the_next_run_reads_what_is_n
     await run.asked()
     caller.log.grow("flights", 6)
     assert "grown" not in await look(caller)
-    told = await caller.run(run.run_id)
-    assert (told["jobModelVersion"], watched(told)["known"], watched(told)["seen"]) == (1, 2, 6)
-    assert watched(told)["reason"] == "log.flights has 6 partitions; the run is draining, and the next run reads them"
+    reply = await caller.run(run.run_id)
+    assert (reply["jobModelVersion"], watched(reply)["known"], watched(reply)["seen"]) == (1, 2, 6)
+    assert watched(reply)["reason"] == "log.flights has 6 partitions; the run is draining, and the next run reads them"
     for step in ("stopped", "flushing", "flushed", "committed"):
         await run.all_take(step, ["hourly"])
     assert (await caller.run(run.run_id))["state"] == "DRAINED"
@@ -332,12 +332,12 @@ async def test_a_stateless_jobs_new_partitions_get_tasks_of_their_own(caller: Ca
 
 async def test_an_operator_need_not_wait_for_the_monitor(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
-    told = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
-    assert (told["former"], told["version"], told["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
+    reply = await patched(caller, run_id, {"grow": True, "why": "now"}, Sluice_Who="ops")
+    assert (reply["former"], reply["version"], reply["tasksAffected"]) == (1, 2, ["Partition 0", "Partition 1"])
     newest = (await history(caller))[0]
     assert (newest["actor"], newest["why"]) == ("ops", "log.flights grew from 2 to 4 partitions; now")
-    told = await patched(caller, run_id, {"grow": True})
-    assert (told["former"], told["version"], told["verdict"]) == (2, 2, "UNCHANGED")
+    reply = await patched(caller, run_id, {"grow": True})
+    assert (reply["former"], reply["version"], reply["verdict"]) == (2, 2, "UNCHANGED")
 
 
 # --- adoption --------------------------------------------------------------------------------------------------------
@@ -375,9 +375,9 @@ async def test_a_fleet_that_adopts_at_once_is_heard_whole(caller: Caller) -> Non
     await asyncio.gather(*(caller.registered(run_id, f"c{slot}", str(slot)) for slot in range(40)))
     caller.log.grow("flights", 80)
     await look(caller)
-    told = await asyncio.gather(*(adopted(caller, run_id, f"c{slot}", 2) for slot in range(40)))
-    assert {each["version"] for each in told} == {2}
-    assert told[-1]["allOn"] == 2
+    reply = await asyncio.gather(*(adopted(caller, run_id, f"c{slot}", 2) for slot in range(40)))
+    assert {each["version"] for each in reply} == {2}
+    assert reply[-1]["allOn"] == 2
     assert (await caller.run(run_id))["adoption"]["allOn"] == 2
 
 
@@ -437,8 +437,8 @@ async def test_an_input_of_a_stage_without_state_may_grow_to_any_number(caller: 
     run_id = (await caller.deploy(body))["runId"]
     caller.log.grow("flights", 8)
     assert (await look(caller))["grown"] == 1
-    told = watched(await caller.run(run_id))
-    assert (told["known"], told["verdict"]) == (8, "SAFE")
+    reply = watched(await caller.run(run_id))
+    assert (reply["known"], reply["verdict"]) == (8, "SAFE")
     assert [task for task, read in (await partitions_of(caller)).items() if len(read) > 2] == ["Partition 0", "Partition 1"]
     assert (await caller.deploy(body))["streams"][0]["partitions"] == 8
 
@@ -448,9 +448,9 @@ async def test_the_same_growth_is_refused_where_the_stage_may_have_state_and_the
     run_id = (await caller.deploy(chained_body()))["runId"]
     caller.log.grow("flights", 8)
     await look(caller)
-    told = watched(await caller.run(run_id))
-    assert told["verdict"] == "REFUSED"
-    assert "declare them with stateful=False" in told["reason"]
+    reply = watched(await caller.run(run_id))
+    assert reply["verdict"] == "REFUSED"
+    assert "declare them with stateful=False" in reply["reason"]
 
 
 async def test_stages_are_shown_without_the_new_field_unless_they_use_it_so_that_former_containers_can_read_them(caller: Caller) -> None:

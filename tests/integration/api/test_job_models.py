@@ -123,8 +123,8 @@ async def test_a_system_that_keeps_silent_is_told_as_such_and_holds_up_no_answer
 
     health = caller.coordinator.api.state.parts.health
     silent = replace(health, systems={"log": Silent(caller.log.directory)}, timeout=timedelta(milliseconds=20))
-    told = {check.name: (check.ok, check.text) for check in await silent.check()}
-    assert told["system log"] == (False, "no answer within 0.02 s")
+    reported = {check.name: (check.ok, check.text) for check in await silent.check()}
+    assert reported["system log"] == (False, "no answer within 0.02 s")
 
 
 async def test_trouble_with_the_log_says_when_to_try_again(caller: Caller) -> None:
@@ -135,10 +135,10 @@ async def test_trouble_with_the_log_says_when_to_try_again(caller: Caller) -> No
 
 
 async def test_every_metric_has_a_help_text(caller: Caller) -> None:
-    told = (await caller.http.get("/metrics")).text.splitlines()
-    names = {line.split()[2] for line in told if line.startswith("# TYPE sluice_")}
+    output = (await caller.http.get("/metrics")).text.splitlines()
+    names = {line.split()[2] for line in output if line.startswith("# TYPE sluice_")}
     assert names
-    assert names == {line.split()[2] for line in told if line.startswith("# HELP sluice_") and len(line.split()) > 3}
+    assert names == {line.split()[2] for line in output if line.startswith("# HELP sluice_") and len(line.split()) > 3}
 
 
 async def chunks(count: int) -> AsyncIterator[bytes]:

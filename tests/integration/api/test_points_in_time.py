@@ -102,8 +102,8 @@ async def test_a_chosen_snapshot_is_restored_and_gone_on_from_under_a_new_lineag
     assert problem_slug(await choose(caller, 1)) == (409, "task-held")
     await caller.release(run_id, 1)
     for _ in range(2):
-        told = (await choose(caller, 1)).json()
-        assert (told["batchId"], told["batchesGivenUp"]) == (10, 20)
+        reply = (await choose(caller, 1)).json()
+        assert (reply["batchId"], reply["batchesGivenUp"]) == (10, 20)
     (stage,) = (await caller.acquired(run_id, "c1"))["stages"]
     assert (stage["snapshot"]["checkpointId"], stage["snapshot"]["chosen"]) == (checkpoint_id(1), True)
     early = report_body(4, lineage, 1, generation=2)
@@ -123,8 +123,8 @@ async def test_a_chosen_snapshot_is_restored_and_gone_on_from_under_a_new_lineag
 async def test_going_back_says_that_a_chain_of_stages_is_not_exact(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     await caller.registered(run["runId"], "c1")
-    told = await caller.acquired(run["runId"], "c1")
-    lineage = next(each["lineage"] for each in told["stages"] if each["stage"] == "hourly")
+    reply = await caller.acquired(run["runId"], "c1")
+    lineage = next(each["lineage"] for each in reply["stages"] if each["stage"] == "hourly")
     assert (await report(caller, run["runId"], report_body(1, lineage))).status_code == 200
     await caller.release(run["runId"], 1)
     assert any("not exact" in each for each in (await choose(caller, 1)).json()["warnings"])

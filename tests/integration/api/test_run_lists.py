@@ -35,15 +35,15 @@ async def test_runs_are_listed_newest_first(caller: Caller, clock: FakeClock) ->
 async def test_a_listed_run_tells_how_it_is_and_not_how_it_is_made(caller: Caller, clock: FakeClock) -> None:
     (run_id,) = await deployed(caller, clock, 1, config={"password": "hunter2"})
     await caller.stop(run_id, reason="enough")
-    (told,) = (await caller.http.get("/runs")).json()["runs"]
-    assert (told["runId"], told["job"], told["state"], told["containers"], told["reason"]) == (
+    (reply,) = (await caller.http.get("/runs")).json()["runs"]
+    assert (reply["runId"], reply["job"], reply["state"], reply["containers"], reply["reason"]) == (
         run_id,
         "flight-delays",
         "STOPPED",
         1,
         "enough",
     )
-    assert "hunter2" not in str(told)
+    assert "hunter2" not in str(reply)
 
 
 async def test_pages_follow_one_another_to_the_end(caller: Caller, clock: FakeClock) -> None:
@@ -78,9 +78,9 @@ async def test_the_detail_of_a_run_tells_when_and_how_much_of_each_lease_is_left
     clock.advance(10)
     await caller.registered(run_id, "c2", "1")
     clock.advance(5.25)
-    told = await caller.run(run_id)
-    assert datetime.fromisoformat(told["serverTime"]) == clock.now()
-    assert {each["executionContainerId"]: each["leaseSecondsLeft"] for each in told["incarnations"]} == {"c1": 14.75, "c2": 24.75}
+    reply = await caller.run(run_id)
+    assert datetime.fromisoformat(reply["serverTime"]) == clock.now()
+    assert {each["executionContainerId"]: each["leaseSecondsLeft"] for each in reply["incarnations"]} == {"c1": 14.75, "c2": 24.75}
 
 
 async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_has_none(caller: Caller, clock: FakeClock) -> None:
@@ -88,5 +88,5 @@ async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_ha
     await caller.registered(run_id, "c1")
     await caller.registered(run_id, "c2")
     clock.advance(31)
-    told = {each["executionContainerId"]: each["leaseSecondsLeft"] for each in (await caller.run(run_id))["incarnations"]}
-    assert told == {"c1": None, "c2": 0.0}
+    reply = {each["executionContainerId"]: each["leaseSecondsLeft"] for each in (await caller.run(run_id))["incarnations"]}
+    assert reply == {"c1": None, "c2": 0.0}

@@ -151,8 +151,8 @@ async def test_a_container_with_an_epoch_may_use_the_url_of_its_job(caller: Call
 
 async def test_its_registration_tells_the_terms_of_such_a_client(caller: Caller) -> None:
     run_id = str((await caller.deploy())["runId"])
-    told = await caller.registered(run_id, "c1", bare=True)
-    assert (told["leaseSeconds"], told["heartbeatSeconds"]) == (160, 60)
+    reply = await caller.registered(run_id, "c1", bare=True)
+    assert (reply["leaseSeconds"], reply["heartbeatSeconds"]) == (160, 60)
 
 
 # --- the job model ---------------------------------------------------------------------------------------------------

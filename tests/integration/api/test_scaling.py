@@ -47,18 +47,18 @@ async def run_id(caller: Caller, clock: FakeClock) -> str:
 
 async def test_a_plan_tells_what_growth_would_do_and_changes_nothing(caller: Caller, run_id: str) -> None:
     before = await slots_of(caller)
-    told = await plan(caller, streams={"flights": 8})
-    assert (told["runId"], told["version"], told["containers"], told["verdict"]) == (run_id, 1, 2, "SAFE")
-    assert told["streams"] == [
+    reply = await plan(caller, streams={"flights": 8})
+    assert (reply["runId"], reply["version"], reply["containers"], reply["verdict"]) == (run_id, 1, 2, "SAFE")
+    assert reply["streams"] == [
         {
             **{"name": "flights", "system": "log", "stream": "flights", "before": 4, "after": 8, "baseline": 4},
             **{"verdict": "SAFE", "reason": "log.flights grew from 4 to 8 partitions"},
         }
     ]
-    assert [(each["partition"], each["task"]) for each in told["partitions"]] == [(p, f"Partition {p % 4}") for p in range(4, 8)]
-    assert (told["tasksAffected"], told["tasksNew"], told["moves"]) == ([f"Partition {p}" for p in range(4)], [], [])
-    assert told["skewBefore"] == {"partitionsPerTask": {"max": 1, "mean": 1.0}, "tasksPerContainer": {"max": 2, "mean": 2.0}}
-    assert told["skewAfter"]["partitionsPerTask"] == {"max": 2, "mean": 2.0}
+    assert [(each["partition"], each["task"]) for each in reply["partitions"]] == [(p, f"Partition {p % 4}") for p in range(4, 8)]
+    assert (reply["tasksAffected"], reply["tasksNew"], reply["moves"]) == ([f"Partition {p}" for p in range(4)], [], [])
+    assert reply["skewBefore"] == {"partitionsPerTask": {"max": 1, "mean": 1.0}, "tasksPerContainer": {"max": 2, "mean": 2.0}}
+    assert reply["skewAfter"]["partitionsPerTask"] == {"max": 2, "mean": 2.0}
     assert (await slots_of(caller), (await caller.run(run_id))["jobModelVersion"], len(await history(caller))) == (before, 1, 1)
     assert await caller.notices(run_id) == []
 
@@ -110,12 +110,12 @@ async def test_a_plan_for_an_intermediate_stream_is_refused(caller: Caller) -> N
 async def test_a_stateful_run_that_is_not_backed_up_is_not_scaled_away_from_its_state_and_the_plan_says_so(caller: Caller) -> None:
     run_id = str((await caller.deploy(run_body(containers=2, **UNSAVED)))["runId"])
     before = await slots_of(caller)
-    told = await plan(caller, containers=1)
-    assert (told["verdict"], told["moves"]) == ("REFUSED", [])
-    assert "is not backed up, so the state of the tasks that would move (Partition 1) would stay behind" in told["reason"]
+    reply = await plan(caller, containers=1)
+    assert (reply["verdict"], reply["moves"]) == ("REFUSED", [])
+    assert "is not backed up, so the state of the tasks that would move (Partition 1) would stay behind" in reply["reason"]
     answer = await patch(caller, run_id, {"containers": 1})
     assert problem_slug(answer) == (422, "bad-placement")
-    assert answer.json()["detail"] == told["reason"]
+    assert answer.json()["detail"] == reply["reason"]
     assert (await slots_of(caller), (await caller.run(run_id))["jobModelVersion"]) == (before, 1)
 
 
@@ -148,9 +148,9 @@ async def test_a_roll_back_leaves_the_state_of_no_task_behind(caller: Caller, ru
 
 
 async def test_one_more_container_takes_its_share_when_the_former_holder_has_released_it(caller: Caller, run_id: str) -> None:
-    told = await patched(caller, run_id, {"containers": 3, "why": "more to do"}, Sluice_Who="ops")
-    (move,) = told["moves"]
-    assert (told["former"], told["version"], told["containers"], move["to"]) == (1, 2, 3, "2")
+    reply = await patched(caller, run_id, {"containers": 3, "why": "more to do"}, Sluice_Who="ops")
+    (move,) = reply["moves"]
+    assert (reply["former"], reply["version"], reply["containers"], move["to"]) == (1, 2, 3, "2")
     assert (await caller.run(run_id))["containers"] == 3
     (notice,) = await caller.notices(run_id)
     assert notice["detail"] == {"version": 2, "containers": 3, "why": "scaled from 2 to 3 containers; more to do"}
@@ -196,14 +196,14 @@ async def test_a_task_that_moved_there_and_back_is_still_its_holders(caller: Cal
 
 
 async def test_a_container_of_a_slot_that_is_no_more_lives_on_until_it_ends_and_cannot_come_again(caller: Caller, run_id: str) -> None:
-    told = await patched(caller, run_id, {"containers": 1})
-    assert sorted((move["former"], move["to"]) for move in told["moves"]) == [("1", "0")] * 2
+    reply = await patched(caller, run_id, {"containers": 1})
+    assert sorted((move["former"], move["to"]) for move in reply["moves"]) == [("1", "0")] * 2
     assert (await caller.notices(run_id))[0]["detail"]["containers"] == 1
     assert await caller.alive("c1", 1)
-    for move in told["moves"]:
+    for move in reply["moves"]:
         assert (await caller.acquire(run_id, "c0", 1, move["task"])).status_code == 202
     await caller.exited("c1")
-    for move in told["moves"]:
+    for move in reply["moves"]:
         assert (await caller.acquired(run_id, "c0", task=move["task"]))["generation"] == 2
     assert set((await caller.http.get("/locality")).json()["processor-localities"]) == {"0"}
     answer = await caller.register(run_id, "c1-again", "1")
@@ -226,8 +226,8 @@ async def test_tasks_that_must_move_go_to_the_host_on_which_they_ran(caller: Cal
 
 
 async def test_the_same_number_of_containers_changes_nothing(caller: Caller, run_id: str) -> None:
-    told = await patched(caller, run_id, {"containers": 2})
-    assert (told["former"], told["version"], told["verdict"], told["moves"]) == (1, 1, "UNCHANGED", [])
+    reply = await patched(caller, run_id, {"containers": 2})
+    assert (reply["former"], reply["version"], reply["verdict"], reply["moves"]) == (1, 1, "UNCHANGED", [])
     assert await caller.notices(run_id) == []
 
 
@@ -280,8 +280,8 @@ async def test_a_run_that_drains_is_frozen(caller: Caller) -> None:
 
 async def test_a_run_can_grow_and_be_scaled_at_once(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 8)
-    told = await patched(caller, run_id, {"containers": 3, "grow": True})
-    assert (told["containers"], len(told["partitions"]), len(told["moves"])) == (3, 4, 1)
+    reply = await patched(caller, run_id, {"containers": 3, "grow": True})
+    assert (reply["containers"], len(reply["partitions"]), len(reply["moves"])) == (3, 4, 1)
     assert (await history(caller))[0]["why"] == "scaled from 2 to 3 containers; log.flights grew from 4 to 8 partitions"
 
 

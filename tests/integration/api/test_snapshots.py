@@ -160,20 +160,20 @@ async def test_a_run_tells_where_its_state_goes_and_comes_from(home: Path, clock
     places = {"a": (home / "tells-a").as_uri(), "b": (home / "tells-b").as_uri()}
     async with calling(home, clock, blob_stores=places, restore_from=("b",)) as caller:
         caller.log.create("flights", 2)
-        told = await caller.run((await caller.deploy())["runId"])
-        assert (told["blobStores"], told["backupTo"], told["restoreFrom"]) == (places, ["a", "b"], ["b"])
+        reply = await caller.run((await caller.deploy())["runId"])
+        assert (reply["blobStores"], reply["backupTo"], reply["restoreFrom"]) == (places, ["a", "b"], ["b"])
         own = run_body(config={"backup.stores": "b", "restore.from": "b, a"})
-        told = await caller.run((await caller.deploy(own))["runId"])
-        assert (told["backupTo"], told["restoreFrom"]) == (["b"], ["b", "a"])
-        told = await caller.run((await caller.deploy())["runId"])
-        assert (told["backupTo"], told["restoreFrom"]) == (["b"], ["b", "a"])
+        reply = await caller.run((await caller.deploy(own))["runId"])
+        assert (reply["backupTo"], reply["restoreFrom"]) == (["b"], ["b", "a"])
+        reply = await caller.run((await caller.deploy())["runId"])
+        assert (reply["backupTo"], reply["restoreFrom"]) == (["b"], ["b", "a"])
         unknown = await caller.http.post("/runs", json=run_body(config={"backup.stores": "c"}))
         assert problem_slug(unknown) == (422, "blob-store-unusable")
 
 
 async def test_the_default_blob_store_is_a_directory_under_home(caller: Caller, home: Path) -> None:
-    told = await caller.run((await caller.deploy())["runId"])
-    assert told["blobStores"] == {"local": (home / "blobs").absolute().as_uri()}
+    reply = await caller.run((await caller.deploy())["runId"])
+    assert reply["blobStores"] == {"local": (home / "blobs").absolute().as_uri()}
 
 
 async def test_a_run_is_moved_to_other_blob_stores_while_it_runs(home: Path, clock: FakeClock) -> None:
@@ -184,8 +184,8 @@ async def test_a_run_is_moved_to_other_blob_stores_while_it_runs(home: Path, clo
         answer = await caller.http.put(f"/runs/{run_id}/backup", json=body)
         assert (answer.status_code, answer.json()) == (200, {"runId": run_id, "backupTo": ["b"], "restoreFrom": ["b", "a"]})
         assert [(each["kind"], each["detail"]) for each in await caller.notices(run_id)] == [("BACKUP", body)]
-        told = await caller.run(run_id)
-        assert (told["backupTo"], told["restoreFrom"]) == (["b"], ["b", "a"])
+        reply = await caller.run(run_id)
+        assert (reply["backupTo"], reply["restoreFrom"]) == (["b"], ["b", "a"])
         for wrong in ({"stores": ["c"], "restoreFrom": []}, {"stores": [], "restoreFrom": ["c"]}):
             assert problem_slug(await caller.http.put(f"/runs/{run_id}/backup", json=wrong)) == (422, "blob-store-unusable")
         await caller.stop(run_id)
@@ -200,5 +200,5 @@ async def test_a_blob_store_that_is_away_keeps_no_heartbeat_up(home: Path, clock
         await held(caller)
         assert await caller.alive("c1", 1)
         assert (await caller.http.get("/readyz")).status_code == 200
-        told = (await caller.http.get("/readyz?verbose")).text
-        assert "[-] blob store local" in told
+        reply = (await caller.http.get("/readyz?verbose")).text
+        assert "[-] blob store local" in reply

@@ -186,9 +186,9 @@ async def test_measures_of_a_run_that_has_ended_are_forgotten(caller: Caller, ru
 )
 async def test_measures_that_cannot_be_are_refused(caller: Caller, run_id: str, wrong: str) -> None:
     fields = '"rows": 1, "rowsPerSecond": 1, "batchMillis": 1, "at": "2026-03-01T12:00:00Z"'
-    told = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "metrics": {{{fields}, {wrong}}}}}'
+    reported = f'{{"generation": 1, "stage": "hourly", "lineage": "l", "batchId": 0, "offsets": [], "metrics": {{{fields}, {wrong}}}}}'
     headers = {"Content-Type": "application/json"}
-    answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", content=told, headers=headers)
+    answer = await caller.http.post(f"/runs/{run_id}/tasks/Partition 0/progress", content=reported, headers=headers)
     assert problem_slug(answer) == (422, "invalid-request")
     assert (await stage_of(caller, run_id))["batchId"] is None
 

@@ -22,9 +22,9 @@ async def run_id(caller: Caller) -> str:
 
 
 async def test_the_first_holder_is_told_generation_lineage_and_starts(caller: Caller, run_id: str) -> None:
-    told = await caller.acquired(run_id, "c1")
-    (stage,) = told["stages"]
-    assert (told["task"], told["generation"], stage["stage"], stage["batchId"]) == ("Partition 0", 1, "hourly", None)
+    reply = await caller.acquired(run_id, "c1")
+    (stage,) = reply["stages"]
+    assert (reply["task"], reply["generation"], stage["stage"], stage["batchId"]) == ("Partition 0", 1, "hourly", None)
     assert stage["starts"] == [{"system": "log", "stream": "flights", "partition": 0, "offset": 0}]
 
 
@@ -35,8 +35,8 @@ async def test_acquiring_again_gives_the_same_answer(caller: Caller, run_id: str
 async def test_every_task_and_stage_has_a_lineage_of_its_own(caller: Caller) -> None:
     run = await caller.deploy(chained_body(partitions=2))
     await caller.registered(run["runId"], "c1")
-    told = [await caller.acquired(run["runId"], "c1", task=f"Partition {p}") for p in (0, 1)]
-    assert len({stage["lineage"] for each in told for stage in each["stages"]}) == 4
+    reply = [await caller.acquired(run["runId"], "c1", task=f"Partition {p}") for p in (0, 1)]
+    assert len({stage["lineage"] for each in reply for stage in each["stages"]}) == 4
 
 
 async def test_of_many_that_ask_at_once_all_get_one_generation(caller: Caller, run_id: str) -> None:

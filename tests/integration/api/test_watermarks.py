@@ -240,10 +240,10 @@ async def watermark_of(fleet: Fleet) -> tuple[str | None, float | None, list[str
 
 async def test_a_stage_without_event_time_is_named_by_status_and_plan(fleet: Fleet) -> None:
     await fleet.at(0, source="none")
-    (told,) = (await fleet.caller.run(fleet.run_id))["missingEventTimes"]
-    assert told.startswith("stage route writes by-carrier without a watermark or an event-time column: ")
+    (reply,) = (await fleet.caller.run(fleet.run_id))["missingEventTimes"]
+    assert reply.startswith("stage route writes by-carrier without a watermark or an event-time column: ")
     plan = (await fleet.caller.http.post("/jobModel/plan", json={"job": "flight-delays"})).json()
-    assert told in plan["warnings"]
+    assert reply in plan["warnings"]
 
 
 async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_counted_apart(tmp_path: Path, clock: FakeClock) -> None:

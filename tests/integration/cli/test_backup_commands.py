@@ -71,8 +71,8 @@ class Backed:
         self.previous: BlobId | None = None
         self.run_id = str(self._post("/runs", run_body())["runId"])
         self._post(f"/runs/{self.run_id}/containers", {"processorId": "0", "executionContainerId": "c1"})
-        told = self._post(f"/runs/{self.run_id}/tasks/{TASK}/acquire", {"executionContainerId": "c1", "epoch": 1})
-        self.generation, self.stage = int(told["generation"]), told["stages"][0]
+        reply = self._post(f"/runs/{self.run_id}/tasks/{TASK}/acquire", {"executionContainerId": "c1", "epoch": 1})
+        self.generation, self.stage = int(reply["generation"]), reply["stages"][0]
 
     def _post(self, path: str, body: Any) -> Any:
         answer = self.http.post(path, json=body)
@@ -194,8 +194,8 @@ def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
         newest = backed.commit({"a": b"second"})
     for each in home.glob("coordinator.db*"):
         each.unlink()
-    told = json.loads(sluice("rebuild", "--home", str(home), "--dry-run", "--json"))
-    assert (told["snapshots"], told["stores"][0]["checkpointId"], told["leftOut"]) == (2, newest, {})
+    reply = json.loads(sluice("rebuild", "--home", str(home), "--dry-run", "--json"))
+    assert (reply["snapshots"], reply["stores"][0]["checkpointId"], reply["leftOut"]) == (2, newest, {})
     assert not list(home.glob("coordinator.db"))
     with running(home, *LONG_LEASES) as coordinator:
         refused = coordinator.http.post("/runs", json=run_body())
@@ -224,9 +224,9 @@ def test_a_rebuild_leaves_out_what_is_not_whole(home: Path) -> None:
     gone.unlink()
     for each in home.glob("coordinator.db*"):
         each.unlink()
-    told = json.loads(sluice("rebuild", "--home", str(home), "--json"))
-    assert (told["snapshots"], told["stores"][0]["batchId"]) == (1, 1)
-    missing, unspeakable_too = told["leftOut"].values()
+    reply = json.loads(sluice("rebuild", "--home", str(home), "--json"))
+    assert (reply["snapshots"], reply["stores"][0]["batchId"]) == (1, 1)
+    missing, unspeakable_too = reply["leftOut"].values()
     assert "are missing" in missing
     assert r"task-name is '\ud800'" in unspeakable_too
     assert r"task-name is '\ud800'" in sluice("rebuild", "--home", str(home), "--dry-run")

@@ -157,10 +157,10 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
     assert "2 tasks have not reported" in job.sluice("--dry-run", code=2).stdout
     job.measured(0, [])
     job.measured(1, ["Aggregate without a watermark"])
-    told = job.sluice("--dry-run", code=2).stdout
-    assert "hourly" in told
-    assert "Aggregate without a watermark" in told
-    assert "a drain would leave rows in some state" in told
+    output = job.sluice("--dry-run", code=2).stdout
+    assert "hourly" in output
+    assert "Aggregate without a watermark" in output
+    assert "a drain would leave rows in some state" in output
     assert "Aggregate without a watermark" in job.refused("--require-empty")
     job.measured(1, [])
     assert "a drain would empty all state" in job.sluice("--dry-run").stdout
@@ -172,9 +172,9 @@ def test_a_dry_run_names_stages_and_operators_and_changes_nothing(job: Job) -> N
 def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
     for task in (0, 1):
         job.measured(task, [], [{"operator": "dropDuplicatesWithinWatermark", "effect": "forgets"}])
-    told = " ".join(job.sluice("--dry-run").stdout.split())
-    assert "forgets the keys that it has seen" in told
-    assert "unknown to dropDuplicatesWithinWatermark of stage hourly: use --keep-state" in told
+    output = " ".join(job.sluice("--dry-run").stdout.split())
+    assert "forgets the keys that it has seen" in output
+    assert "unknown to dropDuplicatesWithinWatermark of stage hourly: use --keep-state" in output
     refused = " ".join(job.sluice("--dry-run", "--keep-state", code=2).stdout.split())
     assert "a drain that keeps the state would be refused: c1" in refused
     assert "c1: of a release that empties the state in every drain" in job.refused("--keep-state")

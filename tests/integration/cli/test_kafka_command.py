@@ -95,21 +95,21 @@ async def partitions(bootstrap: str, topic: str, properties: Mapping[str, str] |
 
 
 def test_a_broker_outlives_the_command_that_started_it_until_it_is_told_to_go(home: Home) -> None:
-    bootstrap, told = home.call("up", "--port", "0")
+    bootstrap, reported = home.call("up", "--port", "0")
     process = home.process()
     assert bootstrap == process.bootstrap
-    assert str(process.pid) in told
+    assert str(process.pid) in reported
     assert asyncio.run(partitions(bootstrap, "flights", make=3)) == 3
 
-    again, told = home.call("up")
+    again, reported = home.call("up")
     assert again == bootstrap
-    assert "already running" in told
+    assert "already running" in reported
     assert home.process() == process
 
-    _, told = home.call("up", "--port", str(process.port + 1), code=1)
-    assert bootstrap in told
-    _, told = home.call("up", "--tls", code=1)
-    assert "stop it first" in told
+    _, reported = home.call("up", "--port", str(process.port + 1), code=1)
+    assert bootstrap in reported
+    _, reported = home.call("up", "--tls", code=1)
+    assert "stop it first" in reported
 
     assert home.call("down")[0] == "Kafka is stopped"
     assert not process.lives()
@@ -142,18 +142,18 @@ def test_a_broker_that_ends_says_why(home: Home) -> None:
     home.call("up", "--port", "0")
     home.call("down")
     (home.broker.directory / "data" / "meta.properties").write_text("version=1\ncluster.id=another\nnode.id=7\n")
-    _, told = home.call("up", "--port", "0", code=1)
-    assert "the broker ended" in told
-    assert "node" in told.split("server.log")[1].lower()
+    _, reported = home.call("up", "--port", "0", code=1)
+    assert "the broker ended" in reported
+    assert "node" in reported.split("server.log")[1].lower()
     assert home.broker.running() is None
 
 
 def test_a_port_that_another_program_has_is_refused_in_one_line(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        _, told = home.call("up", "--port", port, code=1)
-    assert len(told.splitlines()) == 1
-    assert f"127.0.0.1:{port}" in told
+        _, reported = home.call("up", "--port", port, code=1)
+    assert len(reported.splitlines()) == 1
+    assert f"127.0.0.1:{port}" in reported
     assert home.broker.running() is None
 
 
@@ -244,7 +244,7 @@ def test_the_directories_of_all_jars_are_told(tmp_path: Path) -> None:
         for each in wanted.artefacts:
             (directory / f"{each.module}-{each.revision}.jar").touch()
     command = [sys.executable, "-m", "sluice", "kafka", "jars"]
-    told = subprocess.run(
+    reported = subprocess.run(
         command, env={**os.environ, "SLUICE_JARS_DIR": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=GENEROUS
     )
-    assert told.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (CONNECTOR, BROKER)]
+    assert reported.stdout.split() == [str(tmp_path / wanted.directory_name) for wanted in (CONNECTOR, BROKER)]

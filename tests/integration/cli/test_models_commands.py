@@ -61,15 +61,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_plan_is_told_for_people_and_for_scripts_and_changes_nothing(job: Job) -> None:
-    told = job.sluice("plan", "--stream", "flights", "--partitions", "8", "--containers", "3").splitlines()
-    assert told[:2] == [
+    output = job.sluice("plan", "--stream", "flights", "--partitions", "8", "--containers", "3").splitlines()
+    assert output[:2] == [
         f"run {job.run_id} of job flight-delays, version 1: the change would be safe",
         "log.flights grew from 4 to 8 partitions",
     ]
-    assert "STREAM       PARTITION  READ BY" in told
-    assert "log.flights          4  Partition 0" in told
-    assert told[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 1 moves"
-    assert [line.split() for line in told if line.startswith("partitions per task")] == [
+    assert "STREAM       PARTITION  READ BY" in output
+    assert "log.flights          4  Partition 0" in output
+    assert output[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 1 moves"
+    assert [line.split() for line in output if line.startswith("partitions per task")] == [
         ["partitions", "per", "task", "1", "(1)", "2", "(2)"]
     ]
     found = json.loads(job.sluice("plan", "flight-delays", "--stream", "flights", "--partitions", "8", "--json"))
@@ -79,9 +79,9 @@ def test_a_plan_is_told_for_people_and_for_scripts_and_changes_nothing(job: Job)
 
 
 def test_a_plan_that_would_be_refused_says_so_with_an_exit_code_of_its_own(job: Job) -> None:
-    told = job.sluice("plan", "--stream", "flights", "--partitions", "6", code=2).splitlines()
-    assert told[0].endswith("the change would be refused, and the job would continue unchanged")
-    assert "no multiple of 4" in told[1]
+    output = job.sluice("plan", "--stream", "flights", "--partitions", "6", code=2).splitlines()
+    assert output[0].endswith("the change would be refused, and the job would continue unchanged")
+    assert "no multiple of 4" in output[1]
     assert "9 containers for 4 tasks" in job.sluice("plan", "--containers", "9", code=2)
 
 
@@ -93,9 +93,9 @@ def test_a_plan_whose_streams_and_counts_do_not_match_is_refused(job: Job) -> No
 
 
 def test_a_job_is_scaled_and_its_history_tells_by_whom_and_why(job: Job) -> None:
-    told = job.sluice("scale", "flight-delays", "3", "--why", "more to do", "--if-version", "1").splitlines()
-    assert told[0] == f"run {job.run_id} of job flight-delays changed from version 1 to version 2, with 3 containers"
-    assert "TASK         FROM SLOT  TO SLOT" in told
+    output = job.sluice("scale", "flight-delays", "3", "--why", "more to do", "--if-version", "1").splitlines()
+    assert output[0] == f"run {job.run_id} of job flight-delays changed from version 1 to version 2, with 3 containers"
+    assert "TASK         FROM SLOT  TO SLOT" in output
     refused = job.error("scale", "flight-delays", "4", "--if-version", "1")
     assert isinstance(refused, Refused)
     assert refused.refused_as == "version-conflict"
@@ -119,9 +119,9 @@ def test_a_version_is_shown_and_compared_with_another(job: Job) -> None:
     shown = job.sluice("models", "show", "flight-delays", "2").splitlines()
     assert shown[0].startswith("version 2, which is in force; made ")
     assert shown[3].split(maxsplit=3) == ["0", "Partition", "0", "log.flights 0, 4"]
-    told = job.sluice("models", "diff", "flight-delays", "1", "2").splitlines()
-    assert told[0] == "changes from version 1 to version 2 of job flight-delays:"
-    assert told[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 0 moves"
+    output = job.sluice("models", "diff", "flight-delays", "1", "2").splitlines()
+    assert output[0] == "changes from version 1 to version 2 of job flight-delays:"
+    assert output[-1] == "4 new partitions, 4 tasks restart their queries, 0 new tasks, 0 moves"
     assert json.loads(job.sluice("models", "show", "flight-delays", "1", "--json"))["model"]["config"]["job.name"] == "flight-delays"
     assert isinstance(job.error("models", "show", "flight-delays", "9"), Refused)
 
@@ -129,8 +129,8 @@ def test_a_version_is_shown_and_compared_with_another(job: Job) -> None:
 def test_growth_is_rolled_back_until_a_container_has_adopted_it(job: Job) -> None:
     job.log.grow("flights", 8)
     job.sluice("models", "grow", "flight-delays")
-    told = job.sluice("models", "rollback", "flight-delays", "1", "--why", "too soon", "--if-version", "2").splitlines()
-    assert told[0].endswith("changed from version 2 to version 3, with 2 containers")
+    output = job.sluice("models", "rollback", "flight-delays", "1", "--why", "too soon", "--if-version", "2").splitlines()
+    assert output[0].endswith("changed from version 2 to version 3, with 2 containers")
     job.sluice("models", "grow", "flight-delays")
     answer = job.http.post(f"/runs/{job.run_id}/containers", json={"processorId": "0", "executionContainerId": "c1"})
     assert answer.json()["jobModelVersion"] == 4

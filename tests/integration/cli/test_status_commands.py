@@ -138,9 +138,9 @@ def test_a_job_whose_run_cannot_be_read_hides_no_other(coordinator: Coordinator,
     page = coordinator.sluice("status")
     assert "b  RUNNING" in page
     assert f"! a: run {runs['a']} cannot be read: " in page
-    told = coordinator.told("status")
-    assert (told["healthy"], [each["job"] for each in told["jobs"]]) == (False, ["b"])
-    assert [(each["job"], each["runId"]) for each in told["errors"]] == [("a", runs["a"])]
+    reported = coordinator.told("status")
+    assert (reported["healthy"], [each["job"] for each in reported["jobs"]]) == (False, ["b"])
+    assert [(each["job"], each["runId"]) for each in reported["errors"]] == [("a", runs["a"])]
     assert f"a: run {runs['a']} cannot be read: " in coordinator.sluice("status", "--check", code=2)
     with pytest.raises(CoordinatorUnreachable):
         coordinator.sluice("status", "a")
@@ -203,10 +203,10 @@ def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
 
 def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
-    told = coordinator.told("status")
-    assert told.keys() == {"healthy", "jobs", "errors"}
-    assert (told["healthy"], told["errors"]) == (True, [])
-    (job,) = told["jobs"]
+    reported = coordinator.told("status")
+    assert reported.keys() == {"healthy", "jobs", "errors"}
+    assert (reported["healthy"], reported["errors"]) == (True, [])
+    (job,) = reported["jobs"]
     assert (job["job"], job["runId"], job["state"], job["containersLive"], job["tasksOwned"], job["problems"]) == (
         *("flight-delays", run_id, "RUNNING", 1, 2),
         [],

@@ -60,9 +60,9 @@ def test_the_topics_of_kafka_itself_are_not_listed(topics: Topics, kafka_server:
 def test_lines_with_equal_keys_go_to_one_partition(topics: Topics, words: str) -> None:
     topics("create", words, "--partitions", "4")
     topics("append", words, "--key-separator", "=", typed="".join(f"same={n}\n" for n in range(20)))
-    told = [json.loads(line) for line in topics("cat", words, "--json").splitlines()]
-    assert len({each["partition"] for each in told}) == 1
-    assert [each["value"] for each in told] == [str(n) for n in range(20)]
+    output = [json.loads(line) for line in topics("cat", words, "--json").splitlines()]
+    assert len({each["partition"] for each in output}) == 1
+    assert [each["value"] for each in output] == [str(n) for n in range(20)]
 
 
 def test_a_record_can_be_shown_whole(topics: Topics, kafka_server: str, words: str) -> None:

@@ -71,9 +71,9 @@ def test_a_new_version_goes_on_with_the_state_that_was_kept(there: World, new: P
     assert "the state cannot be kept: c1: of a release that empties the state in every drain" in refused[1]
     there.exits("c1")
     there.come(there.run_id, "c2", ("DEFAULT", "KEEP_STATE"))
-    code, told = there.upgrade(new, "--keep-state").ends()
+    code, reported = there.upgrade(new, "--keep-state").ends()
     assert code == 1
-    assert "is not backed up" in told
+    assert "is not backed up" in reported
     command = there.upgrade(new, "--keep-state", "--no-rollback")
     command.until("is being drained")
     there.step("stopped", there.run_id)

@@ -66,9 +66,9 @@ def test_a_request_line_with_raw_bytes_is_answered(tmp_path: Path) -> None:
 
 
 def test_it_does_not_listen_beyond_loopback_without_being_told_so(tmp_path: Path) -> None:
-    told = refused("--host", "0.0.0.0", "--home", str(tmp_path))
-    assert "0.0.0.0 is not loopback" in told
-    assert "--insecure" in told
+    output = refused("--host", "0.0.0.0", "--home", str(tmp_path))
+    assert "0.0.0.0 is not loopback" in output
+    assert "--insecure" in output
 
 
 def test_it_listens_anywhere_when_told_so(tmp_path: Path) -> None:
@@ -112,19 +112,19 @@ def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = refused("--home", str(tmp_path), "--port", str(port))
-    assert f"127.0.0.1, port {port}: Address already in use" in told
+        output = refused("--home", str(tmp_path), "--port", str(port))
+    assert f"127.0.0.1, port {port}: Address already in use" in output
 
 
 def test_a_home_has_one_coordinator(tmp_path: Path) -> None:
     elsewhere = f"sqlite+aiosqlite:///{tmp_path / 'elsewhere.db'}"
     with running(tmp_path):
-        told = refused("--home", str(tmp_path), "--port", "0", "--database-url", elsewhere)
-    assert f"{tmp_path} is in use by another coordinator: stop it, or choose another --home" in told
+        output = refused("--home", str(tmp_path), "--port", "0", "--database-url", elsewhere)
+    assert f"{tmp_path} is in use by another coordinator: stop it, or choose another --home" in output
 
 
 def test_two_homes_cannot_share_a_database_file(tmp_path: Path) -> None:
     url = f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}"
     with running(tmp_path / "one", "--database-url", url):
-        told = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
-    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is another coordinator's" in told
+        output = refused("--home", str(tmp_path / "two"), "--port", "0", "--database-url", url)
+    assert f"Another coordinator uses this database. {tmp_path / 'shared.db'} is another coordinator's" in output

@@ -68,9 +68,9 @@ class Room:
         (self.directory / "go").touch()
 
     def got(self, process: subprocess.Popen[str]) -> list[str]:
-        told, _ = process.communicate(timeout=GENEROUS)
+        reported, _ = process.communicate(timeout=GENEROUS)
         assert process.returncode == 0
-        return sorted(told.split())
+        return sorted(reported.split())
 
 
 @pytest.fixture

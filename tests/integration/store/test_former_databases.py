@@ -152,11 +152,11 @@ async def test_a_registered_container_goes_on(former: Former, caller: Caller) ->
     (stage,) = (each for each in again["stages"] if each["stage"] == "hourly")
     assert stage["snapshot"]["checkpointId"] == "1700000000004-123456"
     offsets = [{"system": "log", "stream": "weather-by-carrier", "partition": 0, "offset": 500}]
-    told = {"generation": again["generation"], "lineage": stage["lineage"], "batchId": 50, "offsets": offsets}
-    assert (await caller.http.post(f"{path}/progress", json={**told, "stage": "hourly"})).status_code == 204
+    reported = {"generation": again["generation"], "lineage": stage["lineage"], "batchId": 50, "offsets": offsets}
+    assert (await caller.http.post(f"{path}/progress", json={**reported, "stage": "hourly"})).status_code == 204
     directory = "jobs/weather/Partition_0/hourly/snapshots"
     marker = {"index": f"{directory}/1700000000005-00000000000000aa", "previous": f"{directory}/1700000000004-00000000000000aa"}
-    report = {**told, "checkpointId": "1700000000005-123456", "markers": {"local": marker}}
+    report = {**reported, "checkpointId": "1700000000005-123456", "markers": {"local": marker}}
     assert (await caller.http.post(f"{path}/stages/hourly/snapshots", json=report)).status_code == 200
 
 

@@ -53,6 +53,6 @@ class TestPostgresPlans(QueryPlanContract):
     async def scans(self, store: Store, statement: Statement) -> list[str]:
         async with store.engine.connect() as connection:
             found = await connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
-            (told,) = found.one()
-        (plan,) = json.loads(told) if isinstance(told, str) else told
+            (reported,) = found.one()
+        (plan,) = json.loads(reported) if isinstance(reported, str) else reported
         return [f"{node['Node Type']} of {node.get('Relation Name')}" for node, above in nodes(plan["Plan"]) if scans_a_table(node, above)]

@@ -63,9 +63,9 @@ def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
 def test_last_words_fit_into_one_write_of_a_pipe() -> None:
     read_fd, write_fd = os.pipe()
     WatchdogPipe(write_fd).exiting(ExitReason(1, "ü" * 10_000))
-    told = os.read(read_fd, 1 << 20)
-    assert len(told) <= PIPE_BUF
-    assert (told[:6], told[-1:], told.count(b"\n")) == (b"end 1 ", b"\n", 1)
+    output = os.read(read_fd, 1 << 20)
+    assert len(output) <= PIPE_BUF
+    assert (output[:6], output[-1:], output.count(b"\n")) == (b"end 1 ", b"\n", 1)
     os.close(read_fd)
     os.close(write_fd)
 

@@ -49,8 +49,8 @@ def meter(clock: FakeClock) -> Meter:
 def test_a_batch_is_told_with_all_that_was_measured(meter: Meter) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=0)
     at = NOON - timedelta(hours=1)
-    told = meter.committed(batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
-    assert told == wire_agents.StageMetricsBody(
+    reported = meter.committed(batch(4, parts_ms={"addBatch": 450}, behind=12, state=state, watermark=at, event_time_max=NOON))
+    assert reported == wire_agents.StageMetricsBody(
         rows=100,
         rows_per_second=100.0,
         batch_millis=500,
@@ -75,9 +75,9 @@ def test_the_rate_of_a_long_batch_is_over_its_whole_length(meter: Meter) -> None
 def test_batches_without_rows_between_others_do_not_hide_the_rate(meter: Meter, clock: FakeClock) -> None:
     for number in range(40):
         clock.advance(1)
-        told = meter.committed(batch(number, rows=100 if number % 2 else 0))
-    assert told.rows == 100
-    assert told.rows_per_second == pytest.approx(50, rel=0.1)
+        reported = meter.committed(batch(number, rows=100 if number % 2 else 0))
+    assert reported.rows == 100
+    assert reported.rows_per_second == pytest.approx(50, rel=0.1)
 
 
 def test_the_rate_forgets_what_was_ten_seconds_ago(meter: Meter, clock: FakeClock) -> None:
@@ -89,9 +89,9 @@ def test_the_rate_forgets_what_was_ten_seconds_ago(meter: Meter, clock: FakeCloc
 def test_an_idle_stage_reads_nothing_and_is_not_behind(meter: Meter, clock: FakeClock) -> None:
     meter.committed(batch(0, behind=5, event_time_max=NOON))
     clock.advance(10)
-    told = meter.idle()
-    assert (told.rows, told.rows_per_second, told.lag) == (0, 0, 0)
-    assert (told.batch_millis, told.event_time_max, told.at) == (500, NOON, NOON + timedelta(seconds=10))
+    reported = meter.idle()
+    assert (reported.rows, reported.rows_per_second, reported.lag) == (0, 0, 0)
+    assert (reported.batch_millis, reported.event_time_max, reported.at) == (500, NOON, NOON + timedelta(seconds=10))
 
 
 def test_the_newest_event_time_outlasts_batches_that_have_none(meter: Meter) -> None:

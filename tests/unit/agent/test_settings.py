@@ -64,10 +64,10 @@ def test_a_run_and_nothing_else_is_enough(given: pytest.MonkeyPatch) -> None:
 )
 def test_a_bad_value_is_one_line_that_begins_with_its_variable(given: pytest.MonkeyPatch, variable: str, value: str) -> None:
     given.setenv(variable, value)
-    told = refusal()
-    assert told.startswith(f"{variable}: ")
-    assert "\n" not in told
-    assert "SLUICE_SLUICE" not in told
+    output = refusal()
+    assert output.startswith(f"{variable}: ")
+    assert "\n" not in output
+    assert "SLUICE_SLUICE" not in output
 
 
 def test_all_that_is_wrong_is_told_at_once(given: pytest.MonkeyPatch) -> None:

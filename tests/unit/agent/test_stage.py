@@ -99,8 +99,8 @@ async def test_a_query_that_fails_is_started_again_under_the_same_grant() -> Non
 async def test_a_query_that_fails_beyond_the_limit_is_given_up_with_its_last_error(limit: int) -> None:
     bench = Bench(RestartPolicy(limit, TINY))
     failing = asyncio.create_task(fail_for_ever(bench.engine))
-    told = f"failure {limit + 1}\nPartition 0/hourly failed {limit + 1} times within .*; this is the last error"
-    with pytest.raises(StageFailed, match=told):
+    reported = f"failure {limit + 1}\nPartition 0/hourly failed {limit + 1} times within .*; this is the last error"
+    with pytest.raises(StageFailed, match=reported):
         await soon(bench.runs())
     failing.cancel()
     assert len(bench.engine.tries) == limit + 1

@@ -26,8 +26,8 @@ def test_the_line_in_the_help_is_the_beginning_of_the_command_s_own_help(name: s
 
 
 def test_the_help_lists_the_commands_of_all_packages() -> None:
-    told = RUNNER.invoke(app, ["--help"], env={"TERMINAL_WIDTH": "200"}).stdout
-    assert [name for name in COMMANDS if f"│ {name} " in told] == SHOWN
+    output = RUNNER.invoke(app, ["--help"], env={"TERMINAL_WIDTH": "200"}).stdout
+    assert [name for name in COMMANDS if f"│ {name} " in output] == SHOWN
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_the_help_lists_the_commands_of_all_packages() -> None:
     ],
 )
 def test_a_group_has_its_own_commands(group: str, commands: list[str]) -> None:
-    told = RUNNER.invoke(app, [group, "--help"], env={"TERMINAL_WIDTH": "200"}).stdout
+    output = RUNNER.invoke(app, [group, "--help"], env={"TERMINAL_WIDTH": "200"}).stdout
     for name in commands:
-        assert f" {name} " in told
+        assert f" {name} " in output
 
 
 def test_the_version_is_the_distribution_s() -> None:

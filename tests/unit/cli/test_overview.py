@@ -77,8 +77,8 @@ def test_a_task_without_a_holder_is_a_trouble() -> None:
 
 
 def test_many_tasks_without_a_holder_are_named_in_part() -> None:
-    (told,) = problems(tasks=tuple(task(n, None) for n in range(9)))
-    assert told == "9 tasks without an owner: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"
+    (reported,) = problems(tasks=tuple(task(n, None) for n in range(9)))
+    assert reported == "9 tasks without an owner: Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 4 more"
 
 
 def test_a_container_that_is_missing_is_a_trouble() -> None:
@@ -146,7 +146,7 @@ def test_one_job_in_trouble_makes_the_whole_unhealthy() -> None:
 
 
 def watched(**changes: Any) -> dict[str, Any]:
-    told = {
+    reported = {
         "name": "in",
         "system": "kafka",
         "stream": "flights",
@@ -156,13 +156,13 @@ def watched(**changes: Any) -> dict[str, Any]:
         "reason": "",
         "since": NOON,
     }
-    return told | changes
+    return reported | changes
 
 
 def test_a_stream_whose_growth_is_refused_is_a_trouble_and_one_that_the_run_went_along_with_is_none() -> None:
     refused = watched(seen=6, verdict="REFUSED", reason="6 is no multiple of 4")
-    told = problems(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
-    assert told == ["kafka.flights does not grow the job: 6 is no multiple of 4"]
+    output = problems(watched=(watched(), watched(seen=8, verdict="SAFE", reason="it has grown to 8"), refused))
+    assert output == ["kafka.flights does not grow the job: 6 is no multiple of 4"]
 
 
 def test_a_slot_that_is_held_back_is_a_trouble() -> None:
@@ -184,8 +184,8 @@ def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: 
 
 def held(**changes: Any) -> dict[str, Any]:
     holder = {"task": "Partition 1", "stage": "route", "why": "no container owns it"}
-    told = {"system": "log", "stream": "mid", "event_time": NOON, "newest": NOON, "lag_seconds": 0.0, "held_by": (holder,)}
-    return told | {"held_seconds": 301.0} | changes
+    reported = {"system": "log", "stream": "mid", "event_time": NOON, "newest": NOON, "lag_seconds": 0.0, "held_by": (holder,)}
+    return reported | {"held_seconds": 301.0} | changes
 
 
 def test_a_watermark_that_has_waited_for_long_is_a_problem_and_names_the_task() -> None:
@@ -219,8 +219,8 @@ ERROR = "/jobs/delays.py:12 in write: ZeroDivisionError: division by zero"
 
 
 def failure(**changes: Any) -> dict[str, Any]:
-    told = {"error": ERROR, "failures": 2, "at": ago(seconds=3), "retry_at": NOON + timedelta(seconds=27), "log": "/logs/c0.log"}
-    return {**told, "over": False, **changes}
+    reported = {"error": ERROR, "failures": 2, "at": ago(seconds=3), "retry_at": NOON + timedelta(seconds=27), "log": "/logs/c0.log"}
+    return {**reported, "over": False, **changes}
 
 
 def failing(**changes: Any) -> dict[str, Any]:
@@ -236,8 +236,8 @@ def test_a_stage_that_fails_is_a_problem_that_begins_with_the_line_of_the_user_a
 
 def test_tasks_that_fail_with_one_error_are_one_problem() -> None:
     tasks = tuple(task(n, HOLDER, stage("route", failure=failure(failures=n + 1))) for n in range(7))
-    (told,) = problems(stages=({"name": "route", "reads": ("flights",)},), tasks=tasks)
-    assert "of Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 2 more failed 7 times" in told
+    (reported,) = problems(stages=({"name": "route", "reads": ("flights",)},), tasks=tasks)
+    assert "of Partition 0, Partition 1, Partition 2, Partition 3, Partition 4 and 2 more failed 7 times" in reported
 
 
 def test_a_stage_that_makes_progress_again_is_no_problem_and_is_remembered_for_ten_minutes() -> None:
@@ -253,8 +253,8 @@ def gone(slot: int = 1, suffix: str = "dead", **changes: Any) -> wire_runs.Conta
 
 
 def test_a_slot_without_a_container_tells_how_the_last_one_ended() -> None:
-    told = problems(incarnations=(container(0), gone(reason="boom\nlog: /logs/c1.log")))
-    assert told == [
+    reported = problems(incarnations=(container(0), gone(reason="boom\nlog: /logs/c1.log")))
+    assert reported == [
         "1 of 2 containers are live",
         f"container {execution_id(1, 'dead')} exited with code 1: boom\nlog: /logs/c1.log",
     ]

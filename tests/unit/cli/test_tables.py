@@ -95,9 +95,9 @@ def test_elsewhere_than_on_a_terminal_everything_is_whole_and_plain() -> None:
 
 def test_a_long_reason_stays_on_its_line() -> None:
     reason = "because " * 500
-    told = plain(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), None)).splitlines()
-    assert len(told) == 2
-    assert told[1].endswith(reason.strip())
+    output = plain(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), None)).splitlines()
+    assert len(output) == 2
+    assert output[1].endswith(reason.strip())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -122,9 +122,9 @@ def test_a_narrow_terminal_has_fewer_columns_and_every_row() -> None:
 
 def test_free_text_folds_and_loses_nothing() -> None:
     reason = " ".join(f"word{n}" for n in range(60))
-    told = on_terminal(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), 80), 80)
-    assert re.findall(r"word\d+", told) == reason.split()
-    assert RUN in told
+    output = on_terminal(runs_table(wire_runs.RunsReply(runs=(summary(reason=reason),), next=None), 80), 80)
+    assert re.findall(r"word\d+", output) == reason.split()
+    assert RUN in output
 
 
 def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> None:
@@ -134,8 +134,10 @@ def test_where_room_is_scarce_an_id_leaves_out_the_run_that_it_begins_with() -> 
 
 
 def test_a_task_tells_its_stages_each_on_a_line() -> None:
-    told = measures(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
-    held = task(0, execution_id(0), stage("route", metrics=told, snapshot_at=ago(minutes=1)), stage("hourly", metrics=None), generation=4)
+    reported = measures(rows_per_second=12.0, lag=3, batch_millis=1500, watermark=ago(minutes=3))
+    held = task(
+        0, execution_id(0), stage("route", metrics=reported, snapshot_at=ago(minutes=1)), stage("hourly", metrics=None), generation=4
+    )
     free = task(1, None, stage("route", batch_id=None, reported_at=None, metrics=None), generation=None)
     lines = [line.split() for line in plain(tasks_table(detail(tasks=(held, free)), NOON, None)).splitlines()[1:]]
     assert lines[0] == ["Partition", "0", "0", execution_id(0), "4", "route", "41", "12", "3", "1.5s", "2m58s", "1m00s", "2s"]
@@ -198,19 +200,19 @@ PROCESSES = [
 
 def test_the_run_of_this_machine_shows_processes_with_their_tasks_and_the_totals() -> None:
     run = detail(incarnations=(container(0),), tasks=(task(0, execution_id(0), generation=2), task(1, execution_id(1)), task(2, None)))
-    told = [line.split() for line in plain(local_page(PROCESSES, run, overview(run, NOON), NOON, "", None)).splitlines() if line]
-    assert told[1] == ["containers", "1/2", "tasks", "2/3", "rows/s", "6,000", "lag", "600", "batches", "252"]
-    assert told[3] == ["coordinator", "up", "100", "0", "-"]
-    assert told[4] == ["container-0", "up", "101", "1", "36s", "Partition", "0", "(2)"]
-    assert told[5] == ["container-1", "again", "in", "3s", "-", "2", "-"]
-    assert told[6] == ["no", "container", "Partition", "1", "(1),", "Partition", "2", "(1)"]
-    assert told[7][0] == "STAGE"
+    output = [line.split() for line in plain(local_page(PROCESSES, run, overview(run, NOON), NOON, "", None)).splitlines() if line]
+    assert output[1] == ["containers", "1/2", "tasks", "2/3", "rows/s", "6,000", "lag", "600", "batches", "252"]
+    assert output[3] == ["coordinator", "up", "100", "0", "-"]
+    assert output[4] == ["container-0", "up", "101", "1", "36s", "Partition", "0", "(2)"]
+    assert output[5] == ["container-1", "again", "in", "3s", "-", "2", "-"]
+    assert output[6] == ["no", "container", "Partition", "1", "(1),", "Partition", "2", "(1)"]
+    assert output[7][0] == "STAGE"
 
 
 def test_before_there_is_a_run_its_processes_are_shown_and_what_is_amiss() -> None:
-    told = plain(local_page(PROCESSES, None, None, NOON, "the coordinator does not answer", None)).splitlines()
-    assert told[-1] == "the coordinator does not answer"
-    assert len([line for line in told if line]) == 5
+    output = plain(local_page(PROCESSES, None, None, NOON, "the coordinator does not answer", None)).splitlines()
+    assert output[-1] == "the coordinator does not answer"
+    assert len([line for line in output if line]) == 5
 
 
 def test_of_very_many_tasks_some_are_named_and_the_rest_is_counted() -> None:

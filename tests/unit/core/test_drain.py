@@ -157,8 +157,8 @@ def test_no_order_of_reports_skips_a_phase_or_ends_with_a_stage_missing(data: st
             came.append(after)
             phase = after
 
-    told = st.tuples(st.sampled_from(ALL), st.sampled_from([Step.STOPPED, Step.FLUSHING, Step.FLUSHED, Step.COMMITTED]))
-    for key, step in data.draw(st.lists(told, max_size=60)):
+    reported = st.tuples(st.sampled_from(ALL), st.sampled_from([Step.STOPPED, Step.FLUSHING, Step.FLUSHED, Step.COMMITTED]))
+    for key, step in data.draw(st.lists(reported, max_size=60)):
         report(key, step)
         assert (phase is Phase.DRAINED) == (min(steps.values()) is Step.COMMITTED)
     for step in (Step.STOPPED, Step.FLUSHED, Step.COMMITTED):

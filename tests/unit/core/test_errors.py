@@ -115,9 +115,9 @@ def errors_of(module: ModuleType) -> list[tuple[str, int, str]]:
 
 
 def test_every_problem_type_keeps_its_slug_status_and_title() -> None:
-    told = errors_of(sluice.core.errors)
-    assert set(told) == WIRE | FAMILIES
-    assert len(told) == len(WIRE | FAMILIES)
+    reported = errors_of(sluice.core.errors)
+    assert set(reported) == WIRE | FAMILIES
+    assert len(reported) == len(WIRE | FAMILIES)
 
 
 def test_the_errors_of_a_container_keep_theirs_which_logs_and_exit_reasons_show() -> None:

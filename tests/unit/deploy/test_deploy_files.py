@@ -150,9 +150,9 @@ def test_every_port_is_published_on_this_machine_alone() -> None:
 
 def test_no_password_is_written_down_but_as_a_default() -> None:
     lines = [line for line in (ROOT / "docker-compose.yml").read_text().splitlines() if re.search(r"PASSWORD|SECRET|://\w+:[^/]*@", line)]
-    told = [line for line in lines if not line.startswith("#")]
-    assert len(told) == 5
-    assert all(re.search(r"\$\{(POSTGRES_PASSWORD|S3_SECRET_KEY|GRAFANA_PASSWORD):-[\w-]+\}", line) for line in told)
+    reported = [line for line in lines if not line.startswith("#")]
+    assert len(reported) == 5
+    assert all(re.search(r"\$\{(POSTGRES_PASSWORD|S3_SECRET_KEY|GRAFANA_PASSWORD):-[\w-]+\}", line) for line in reported)
 
 
 def test_no_image_is_of_an_unknown_version_or_from_a_named_registry() -> None:

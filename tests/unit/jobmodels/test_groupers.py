@@ -55,9 +55,9 @@ def test_sluices_own_groupers_need_no_allowance() -> None:
 
 
 def test_nothing_else_is_imported_unless_it_is_allowed() -> None:
-    told = refusal("grouping_of_mine:Mine")
-    assert "SLUICE_GROUPERS='[\"grouping_of_mine:Mine\"]'" in told
-    assert "does not load the grouper grouping_of_mine:Mine" in told
+    output = refusal("grouping_of_mine:Mine")
+    assert "SLUICE_GROUPERS='[\"grouping_of_mine:Mine\"]'" in output
+    assert "does not load the grouper grouping_of_mine:Mine" in output
     assert "grouping_of_mine" not in sys.modules
 
 
@@ -71,11 +71,11 @@ def test_one_allowed_class_does_not_allow_its_neighbour() -> None:
 
 
 def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -> None:
-    told = refusal("tests.support.custom_groupers:TaskName", "tests.support.custom_groupers:*")
-    assert "it is no class with a method group" in told
+    output = refusal("tests.support.custom_groupers:TaskName", "tests.support.custom_groupers:*")
+    assert "it is no class with a method group" in output
     (Path(sys.path[0]) / "importing_grouping.py").write_text("from grouping_of_mine import Mine\n")
-    told = refusal("importing_grouping:Mine", "importing_grouping:*")
-    assert "allows the classes that are written in importing_grouping; Mine is grouping_of_mine's" in told
+    output = refusal("importing_grouping:Mine", "importing_grouping:*")
+    assert "allows the classes that are written in importing_grouping; Mine is grouping_of_mine's" in output
     assert tasks("importing_grouping:Mine", "importing_grouping:Mine") == {"mine"}
 
 

@@ -151,13 +151,13 @@ SAID = """\
 def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping[str, str]) -> None:
     with pytest.raises(JarsUnavailable) as caught:
         ensure_jars(ONE, environment, FakeIvy(GOOD[1], says=SAID))
-    told = str(caught.value)
-    assert "org.example:thing_2.13:1.0" in told
-    assert "of them: org.example#thing_2.13;1.0" in told
-    assert "SLUICE_IVY_SETTINGS" in told
-    assert str(Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name) in told
-    assert "Connection refused" in told
-    assert "876kB" not in told
+    output = str(caught.value)
+    assert "org.example:thing_2.13:1.0" in output
+    assert "of them: org.example#thing_2.13;1.0" in output
+    assert "SLUICE_IVY_SETTINGS" in output
+    assert str(Path(environment["SLUICE_JARS_DIR"]) / ONE.directory_name) in output
+    assert "Connection refused" in output
+    assert "876kB" not in output
 
 
 @pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy gets half and is content"])

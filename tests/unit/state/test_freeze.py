@@ -52,8 +52,8 @@ def literals(body: bytes) -> bytes:
 
 
 def changelog(*lineage: Version, version: str = "v3") -> bytes:
-    told = json.dumps([{"version": each.number, "checkpointUniqueId": each.id} for each in lineage])
-    return block(utf(version) + utf(told) + b"\xff\xff\xff\xff") + block(b"")
+    reported = json.dumps([{"version": each.number, "checkpointUniqueId": each.id} for each in lineage])
+    return block(utf(version) + utf(reported) + b"\xff\xff\xff\xff") + block(b"")
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def test_names_tell_what_a_version_builds_upon_as_far_as_they_can() -> None:
 
 
 def test_a_zip_names_the_files_that_it_shares() -> None:
-    told = 'v1\n{"sstFiles":[{"localFileName":"1.sst","dfsSstFileName":"1-x.sst","sizeBytes":5}],"numKeys":1}'
-    assert shared_files(told) == ["1-x.sst"]
+    reported = 'v1\n{"sstFiles":[{"localFileName":"1.sst","dfsSstFileName":"1-x.sst","sizeBytes":5}],"numKeys":1}'
+    assert shared_files(reported) == ["1-x.sst"]
     with pytest.raises(ValueError):  # noqa: PT011
         shared_files("v1\n{}")
 

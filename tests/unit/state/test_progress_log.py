@@ -14,12 +14,12 @@ from tests.support.engines import soon
 async def test_what_takes_long_is_told_of_and_counts_only_its_own(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     transfers = Transfers(planned_files=5, planned_bytes=5_000_000, done_files=5, done_bytes=5_000_000)
-    told = asyncio.Event()
-    caplog.handler.addFilter(lambda _: told.set() or True)  # type: ignore[func-returns-value]
+    reported = asyncio.Event()
+    caplog.handler.addFilter(lambda _: reported.set() or True)  # type: ignore[func-returns-value]
     async with log_progress("x is restored", transfers, every=timedelta(milliseconds=1)):
         transfers.planned(4, 8_000_000)
         transfers.done(1, 2_000_000)
-        await soon(told.wait())
+        await soon(reported.wait())
     assert caplog.messages[-1] == "x is restored: 25 %, 1 files, 2.0 of 8.0 MB"
 
 
