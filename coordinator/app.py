@@ -190,6 +190,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         systems,
         clock,
         models.decoded,
+        stage_metrics,
         timedelta(seconds=settings.watermark_unread_seconds),
         None if settings.idle_feeder_seconds is None else timedelta(seconds=settings.idle_feeder_seconds),
     )

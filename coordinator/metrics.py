@@ -20,7 +20,7 @@ from coordinator.fleet.report_checks import ReportChecks
 from coordinator.jobmodels.cache import JobModels
 from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
-from coordinator.runs.watermarks import LateRows, WatermarkCoordinator
+from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
@@ -30,7 +30,6 @@ from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Mode, Phase, Step
 from sluice.core.expansion import Verdict
-from sluice.core.ids import StageName
 from sluice.core.lifecycle import RunState
 from sluice.core.ownership import FALSE
 from sluice.core.waits import age
@@ -81,6 +80,12 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
     failing = GaugeMetricFamily(
         "sluice_job_tasks_failing", "Tasks in which a stage has failed and not made progress since.", labels=["sluice_job", "stage"]
     )
+    late = CounterMetricFamily(
+        "sluice_job_late_rows",
+        "Rows that a stage has dropped as late. cause=given-up: after the coordinator did not wait for a task any more "
+        "(idle_feeder_seconds).",
+        labels=["sluice_job", "stage", "cause"],
+    )
     for job in lag.jobs:
         for each in RunState:
             state.add_metric([job.job, each.value], float(job.state is each))
@@ -95,7 +100,10 @@ def of_jobs(lag: LagMonitor) -> Iterable[Metric]:
             behind.add_metric([job.job, stage], count)
         for stage, count in sorted(job.failing.items()):
             failing.add_metric([job.job, stage], count)
-    yield from (state, slots, containers, held, unheld, behind, failing)
+        for stage, (rows, given_up) in sorted(job.late.items()):
+            late.add_metric([job.job, stage, "late"], rows)
+            late.add_metric([job.job, stage, "given-up"], given_up)
+    yield from (state, slots, containers, held, unheld, behind, failing, late)
 
 
 def of_reports(reports: ReportChecks, lag: LagMonitor) -> Iterable[Metric]:
@@ -206,12 +214,6 @@ def of_watermarks(watermarks: WatermarkCoordinator, lag_monitor: LagMonitor) -> 
         "For how long the progress of that stage of a task has not risen; 0 if there is none.",
         labels=labels,
     )
-    late = CounterMetricFamily(
-        "sluice_job_late_rows",
-        "Rows that a stage behind an intermediate stream has dropped as late. cause=given-up: after the coordinator did not wait for a "
-        "task any more (idle_feeder_seconds).",
-        labels=["sluice_job", "stage", "cause"],
-    )
     live = {each.job for each in lag_monitor.jobs if not each.state.ended}
     for job, run_id in watermarks.newest_runs().items():
         if job not in live:
@@ -221,14 +223,7 @@ def of_watermarks(watermarks: WatermarkCoordinator, lag_monitor: LagMonitor) -> 
             if each.lag is not None:
                 lag.add_metric(series, each.lag.total_seconds())
             held.add_metric(series, each.held_for.total_seconds())
-        by_stage: dict[StageName, list[LateRows]] = {}
-        for (_, stage), rows in watermarks.late_rows(run_id).items():
-            by_stage.setdefault(stage, []).append(rows)
-        for late_stage, found in sorted(by_stage.items()):
-            given_up = sum(each.given_up for each in found)
-            late.add_metric([job, late_stage, "late"], sum(each.rows for each in found) - given_up)
-            late.add_metric([job, late_stage, "given-up"], given_up)
-    yield from (lag, held, late)
+    yield from (lag, held)
 
 
 def of_versions(lag: LagMonitor) -> Iterable[Metric]:

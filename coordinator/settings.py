@@ -90,8 +90,8 @@ class Settings(BaseSettings):
         None,
         gt=0,
         le=1e9,
-        description="watermarks wait no longer for a task that has records to read and has made no progress for this long; its rows may "
-        "then be dropped as late. Default: wait without limit",
+        description="watermarks wait no longer for a task that has records to read or open windows and has made no progress for this "
+        "long; its rows may then be dropped as late. Default: wait without limit",
     )
     blob_stores: Annotated[dict[str, str], NoDecode] = Field(
         {}, description='blob stores for state, name -> URL; default {"local": "file://HOME/blobs"}'

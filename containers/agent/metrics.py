@@ -43,6 +43,7 @@ class Meter:
         self.rows = 0
         self.batches = 0
         self.dropped_late = 0
+        self.dropped_late_at: datetime | None = None
         self.durations = Histogram(BOUNDS)
         self.parts: defaultdict[str, float] = defaultdict(float)
         """Seconds, by Spark's names of the parts of a batch."""
@@ -63,7 +64,9 @@ class Meter:
         self.durations.add(seconds)
         for part, millis in batch.parts_ms.items():
             self.parts[part] += millis / 1000
-        self.dropped_late += batch.state.dropped_late if batch.state else 0
+        if batch.state is not None and batch.state.dropped_late:
+            self.dropped_late += batch.state.dropped_late
+            self.dropped_late_at = self._clock.now()
         self.event_time_max = batch.event_time_max or self.event_time_max
         self.behind = batch.behind
         self.last, self.progress_at = batch, self._clock.now()
@@ -97,6 +100,8 @@ class Meter:
             event_time_max=self.event_time_max,
             unflushable=tuple(last.unflushable) if last is not None and last.unflushable is not None else None,
             operators=_operators(last),
+            late_rows=self.dropped_late or None,
+            late_rows_at=self.dropped_late_at,
             at=self._clock.now(),
         )
 

@@ -313,8 +313,8 @@ class Stage:
             self.watermarks.committed(batch)
         if self.backup is not None:
             self.backup.committed(batch.batch)
-        metrics = self.meter.committed(batch) if self.running else None
-        self._report(batch.batch, batch.offsets, metrics)
+        metrics = self.meter.committed(batch)
+        self._report(batch.batch, batch.offsets, metrics if self.running else None)
 
     def on_idle(self) -> None:
         """The query has nothing to read. Report the last batch again, with metrics of now; before the first batch there is none."""

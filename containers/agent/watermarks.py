@@ -48,7 +48,6 @@ class StageWatermarks:
         self._on_change = on_change
         self._progress: FeederProgress | None = None
         self._watermark: datetime | None = None
-        self._late_rows = 0
 
     def started(self, progress: FeederProgress | None) -> None:
         """Its query has started. `progress`: what the checkpoint says."""
@@ -58,7 +57,6 @@ class StageWatermarks:
     def committed(self, batch: Batch) -> None:
         self._progress = batch.progress or self._progress
         self._watermark = batch.watermark or self._watermark
-        self._late_rows += batch.state.dropped_late if batch.state else 0
         self._on_change()
 
     def body(self) -> wire_agents.StageWatermark:
@@ -72,7 +70,6 @@ class StageWatermarks:
             source=progress and progress.source.value,
             pending=progress is not None and progress.pending,
             watermark=self._watermark,
-            late_rows=self._late_rows,
         )
 
 

@@ -12,14 +12,14 @@ from fastapi import APIRouter, Header, Query, Response
 from coordinator.api.deps import PROBLEMS, Actor, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
-from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
+from coordinator.fleet.stage_metrics import Failures, LateRows, StageFailure, StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import Proposed
 from coordinator.runs.lag import Lag
 from coordinator.runs.runs import RunDetails
-from coordinator.runs.watermarks import LateRows, StreamWatermark
+from coordinator.runs.watermarks import StreamWatermark
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
@@ -88,7 +88,7 @@ async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wir
         lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
         watermarks=parts.watermarks.streams(RunId(run_id)),
-        late_rows=parts.watermarks.late_rows(RunId(run_id)),
+        late_rows=parts.stage_metrics.late_rows_of(RunId(run_id)),
         missing_event_times=parts.watermarks.missing_event_times(RunId(run_id)),
     )
     return run_detail(described, parts.connections, memory, parts.blob_stores)

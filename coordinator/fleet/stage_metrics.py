@@ -49,12 +49,33 @@ Failures = Mapping[tuple[TaskName, StageName], StageFailure]
 Stages = Mapping[tuple[TaskName, StageName], StageReport]
 
 
+@dataclass(frozen=True, slots=True)
+class LateRows:
+    """Rows that a stage of a task has dropped as late, under all owners since the coordinator knows it, and those of them that it dropped
+    after a feeder was not waited for any more (`idle_feeder_seconds`). `last_at`: when it dropped some last."""
+
+    rows: int = 0
+    given_up: int = 0
+    last_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class _LateRows:
+    """`reported`: what the owner of that generation has reported. `given_up`: whether a feeder is not waited for."""
+
+    total: LateRows = field(default_factory=LateRows)
+    generation: Generation | None = None
+    reported: int = 0
+    given_up: bool = False
+
+
 class StageMetrics:
     """The newest report of each stage, of runs that have not ended."""
 
     def __init__(self) -> None:
         self._reports: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
         self._failures: defaultdict[RunId, dict[tuple[TaskName, StageName], StageFailure]] = defaultdict(dict)
+        self._late: defaultdict[RunId, defaultdict[tuple[TaskName, StageName], _LateRows]] = defaultdict(lambda: defaultdict(_LateRows))
 
     def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Keep a report that was accepted from the task's owner. It replaces the one before, but not one of a later owner."""
@@ -62,6 +83,28 @@ class StageMetrics:
         if known is None or known.generation <= report.generation:
             self._reports[run_id][task, stage] = report
             self.recovered(run_id, task, stage, report.generation)
+            if report.metrics is not None and report.metrics.late_rows:
+                self._count_late(run_id, task, stage, report.generation, report.metrics.late_rows, report.metrics.late_rows_at)
+
+    def _count_late(self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, rows: int, at: datetime | None) -> None:
+        """The task's owner has dropped `rows` rows as late since it acquired the task, the last of them at that time."""
+        known = self._late[run_id][task, stage]
+        if known.generation is not None and generation < known.generation:
+            return
+        reported = known.reported if generation == known.generation else 0
+        known.generation, known.reported = generation, max(rows, reported)
+        more = rows - reported
+        if more > 0:
+            total = known.total
+            known.total = LateRows(total.rows + more, total.given_up + (more if known.given_up else 0), at or total.last_at)
+
+    def give_up(self, run_id: RunId, task: TaskName, stage: StageName) -> None:
+        """What the stage drops from now on may come from a feeder that is not waited for any more."""
+        self._late[run_id][task, stage].given_up = True
+
+    def late_rows_of(self, run_id: RunId) -> Mapping[tuple[TaskName, StageName], LateRows]:
+        """Without stages that have dropped none."""
+        return {key: each.total for key, each in self._late.get(run_id, {}).items() if each.total.rows}
 
     def failed(self, run_id: RunId, task: TaskName, stage: StageName, failure: StageFailure) -> None:
         """Keep a failure that was accepted from the task's owner. It outlives its container, until the stage makes progress."""
@@ -88,3 +131,5 @@ class StageMetrics:
             del self._reports[ended]
         for ended in self._failures.keys() - set(runs):
             del self._failures[ended]
+        for ended in self._late.keys() - set(runs):
+            del self._late[ended]

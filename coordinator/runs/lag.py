@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from coordinator.fleet.stage_metrics import StageMetrics, Stages
+from coordinator.fleet.stage_metrics import LateRows, StageMetrics, Stages
 from coordinator.store.fleet import Tally
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import ReadTransaction, Store
@@ -36,7 +36,8 @@ Lag = Mapping[tuple[TaskName, StageName], int]
 class JobStatus:
     """A job, by its current run; of a run that has ended only `job` and `state` are set. `slots`: its containers. `unowned`: how many tasks
     have no owner, 0 while the run is stopping. `lag`: by stage, the sum over its tasks. `reassigned_slots`: slots without tasks since a
-    fail-over. `failing`: by stage, in how many tasks it fails. `unconfirmed`: how many offsets were reported that are beyond the ends of
+    fail-over. `failing`: by stage, in how many tasks it fails. `late`: by stage, the rows that it has dropped as late, those of a
+    feeder that was not waited for apart. `unconfirmed`: how many offsets were reported that are beyond the ends of
     their partitions."""
 
     job: JobName
@@ -48,6 +49,7 @@ class JobStatus:
     version: int = 0
     reassigned_slots: int = 0
     failing: Mapping[StageName, int] = field(default_factory=dict)
+    late: Mapping[StageName, tuple[int, int]] = field(default_factory=dict)
     unconfirmed: int = 0
 
 
@@ -156,6 +158,7 @@ class LagMonitor:
                 version=run.model_version,
                 reassigned_slots=away,
                 failing={stage: failing[stage] for stage in run.spec.stage_names},
+                late=_late_by_stage(run.spec.stage_names, self._stage_metrics.late_rows_of(run.run_id)),
                 unconfirmed=found[run.run_id][1],
             )
 
@@ -214,6 +217,12 @@ def _by_stage(lag: Lag) -> Mapping[StageName, int]:
     for (_, stage), count in lag.items():
         sums[stage] += count
     return dict(sums)
+
+
+def _late_by_stage(stages: Iterable[StageName], late: Mapping[tuple[TaskName, StageName], LateRows]) -> Mapping[StageName, tuple[int, int]]:
+    found = {stage: [each for (_, of), each in late.items() if of == stage] for stage in stages}
+    given_up = {stage: sum(each.given_up for each in rows) for stage, rows in found.items()}
+    return {stage: (sum(each.rows for each in rows) - given_up[stage], given_up[stage]) for stage, rows in found.items()}
 
 
 async def _positions(tx: ReadTransaction, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:

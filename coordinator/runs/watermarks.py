@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from coordinator.fleet.stage_metrics import StageMetrics
 from coordinator.store.fleet import StageStateRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store
@@ -67,13 +68,11 @@ Key = tuple[TaskName, StageName]
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a container reported of a stage. `source` of its progress is known once `progress` is. `late_rows`: how many rows its query has
-    dropped as late under this generation."""
+    """What a container reported of a stage. `source` of its progress is known once `progress` is."""
 
     generation: Generation
     progress: FeederProgress | None = None
     watermark: datetime | None = None
-    late_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +104,6 @@ class StreamWatermark:
         return max(timedelta(0), self.newest - self.event_time)
 
 
-@dataclass(frozen=True, slots=True)
-class LateRows:
-    """Rows that a stage has dropped as late since the coordinator knows it, and those of them that came from a feeder which was not waited
-    for any more (`idle_feeder_seconds`). `last_at`: when some were reported last."""
-
-    rows: int = 0
-    given_up: int = 0
-    last_at: datetime | None = None
-
-
 @dataclass(slots=True)
 class _Stage:
     """A stage of a task, over all its owners. `progress`: the last that one of them has reported. `progressed_at`: when its event time rose
@@ -124,7 +113,6 @@ class _Stage:
     progressed_at: Instant
     newest: datetime | None = None
     progress: FeederProgress | None = None
-    late: LateRows = field(default_factory=LateRows)
 
 
 @dataclass(slots=True)
@@ -161,6 +149,15 @@ class _View:
         found = [{ssp: at for ssp, at in each.items() if ssp.stream_id == stream} for each in self.positions.values()]
         return [each for each in found if each]
 
+    def behind(self, streams: Collection[StreamId]) -> Sequence[Key]:
+        """The stages that read the streams, or what such stages write."""
+        ids, reached, stages = self.run.spec.stream_ids, set(streams), set[StageName]()
+        while reached:
+            found = [stage for stage in self.run.spec.stages if any(ids[name] in reached for name in stage.reads)]
+            reached = {ids[name] for stage in found if stage.name not in stages for name in stage.writes}
+            stages |= {stage.name for stage in found}
+        return [key for key in self.positions if key[1] in stages]
+
 
 @dataclass(slots=True)
 class _Run:
@@ -193,8 +190,8 @@ class Answer:
 
 
 class WatermarkCoordinator:
-    """`model_of` gives a run's job model. `old_after`: for how long a record must have been unread to count as old. `give_up_after`: how
-    long readers wait for a feeder that makes no progress; None: without limit."""
+    """`model_of` gives a run's job model; `stage_metrics` counts rows that were dropped as late. `old_after`: for how long a record must
+    have been unread to count as old. `give_up_after`: how long readers wait for a feeder that makes no progress; None: without limit."""
 
     def __init__(
         self,
@@ -202,6 +199,7 @@ class WatermarkCoordinator:
         systems: Mapping[str, StreamSystem],
         clock: Clock,
         model_of: Callable[[ReadTransaction, RunRow], Awaitable[JobModel]],
+        stage_metrics: StageMetrics,
         old_after: timedelta,
         give_up_after: timedelta | None = None,
     ) -> None:
@@ -209,6 +207,7 @@ class WatermarkCoordinator:
         self._systems = systems
         self._clock = clock
         self._model_of = model_of
+        self._stage_metrics = stage_metrics
         self._old_after = old_after
         self._give_up_after = give_up_after
         self._runs: dict[RunId, _Run] = {}
@@ -241,11 +240,6 @@ class WatermarkCoordinator:
         }
         return [event_time_missing(stage, written[stage]) for stage in sorted(found)]
 
-    def late_rows(self, run_id: RunId) -> Mapping[Key, LateRows]:
-        """By stage of a task; without those that have dropped none."""
-        run = self._runs.get(run_id)
-        return {key: stage.late for key, stage in run.stages.items() if stage.late.rows} if run is not None else {}
-
     def newest_runs(self) -> Mapping[JobName, RunId]:
         """The run of each job from which there were reports last to begin."""
         return {run.view.run.job: run_id for run_id, run in self._runs.items() if run.view is not None}
@@ -270,7 +264,7 @@ class WatermarkCoordinator:
             view = known.view = await self._look(run_id)
         accepted = {key for key, each in reports.items() if key in view.positions and view.owners.get(key[0]) == each.generation}
         for key in accepted:
-            self._record(known, view, key, reports[key])
+            self._record(known, key, reports[key])
         if accepted:
             await self._begin_round(run_id, known)
         view = known.view or view
@@ -286,7 +280,7 @@ class WatermarkCoordinator:
         for run_id in self._runs.keys() - active:
             del self._runs[run_id]
 
-    def _record(self, run: _Run, view: _View, key: Key, report: StageReport) -> None:
+    def _record(self, run: _Run, key: Key, report: StageReport) -> None:
         now = self._clock.elapsed()
         stage = run.stages.get(key)
         if stage is None:
@@ -295,11 +289,6 @@ class WatermarkCoordinator:
         if event_time is not None and (stage.newest is None or event_time > stage.newest):
             stage.newest, stage.progressed_at = event_time, now
         stage.progress = report.progress or stage.progress
-        former = stage.report if stage.report.generation == report.generation else None
-        late = max(0, report.late_rows - (former.late_rows if former is not None and former is not report else 0))
-        if late:
-            gave_up = any(run.streams[stream].gave_up for stream in self._read_by(view, key))
-            stage.late = LateRows(stage.late.rows + late, stage.late.given_up + (late if gave_up else 0), self._clock.now())
         stage.report = report
 
     def _read_by(self, view: _View, key: Key) -> Sequence[StreamId]:
@@ -345,6 +334,8 @@ class WatermarkCoordinator:
                 if not missing:
                     states = {Feeder(*key): self._state(run, view, key, heard.get(key), ends) for key in keys}
                     self._step(run, view, stream, states, ends[stream])
+            for key in view.behind({stream for stream, each in run.streams.items() if each.gave_up}):
+                self._stage_metrics.give_up(run_id, *key)
         except SluiceError as error:
             log.warning("no watermarks of run %s: %s", run_id, error)
         except Exception:
@@ -425,6 +416,7 @@ class WatermarkCoordinator:
             heard, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
         if heard and progress is None and not unread and stage is not None:
             progress = stage.progress  # of the former owner: it has appended nothing since
+        pending = progress is not None and progress.pending
         return FeederState(
             heard=heard,
             progress=progress,
@@ -432,7 +424,7 @@ class WatermarkCoordinator:
             old_unread=old,
             started=key in view.started,
             upstream=tuple(self._passed(run, stream, positions) for stream in upstream),
-            given_up=heard and bool(unread) and stage is not None and self._is_given_up(stage),
+            given_up=heard and (bool(unread) or pending) and stage is not None and self._is_given_up(stage),
         )
 
     def _is_former_agent(self, run: _Run, view: _View, key: Key, owner: Generation) -> bool:

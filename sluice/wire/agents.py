@@ -120,10 +120,11 @@ class StageMetricsBody(RenamedBody):
     …). `lag`: records that the sources had beyond the batch when it was planned. `stateRows`, `stateBytes`: of the stage's state stores,
     the bytes in memory. `watermark`: of the last batch. `eventTimeMax`: the newest event time of the last batch that had any.
     `unflushable`: the query's operators whose state a flush cannot empty; null if unknown. `operators`: all stateful operators of the
-    query, and what a drain does to each; null if unknown.
+    query, and what a drain does to each; null if unknown. `lateRows`: how many rows the query has dropped as late since the container
+    acquired the task, and `lateRowsAt` when it did so last; null if it has dropped none.
     """
 
-    added_fields: ClassVar[frozenset[str]] = frozenset({"operators"})
+    added_fields: ClassVar[frozenset[str]] = frozenset({"operators", "lateRows", "lateRowsAt"})
 
     rows: Offset
     rows_per_second: Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
@@ -138,6 +139,8 @@ class StageMetricsBody(RenamedBody):
     event_time_max: Utc | None = None
     unflushable: Annotated[tuple[OperatorText, ...], Field(max_length=100)] | None = None
     operators: Annotated[tuple[StatefulOperator, ...], Field(max_length=100)] | None = None
+    late_rows: Offset | None = None
+    late_rows_at: Utc | None = None
     at: Utc
 
 
@@ -186,8 +189,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 
 class StageWatermark(Body):
     """A stage of a task that writes or reads an intermediate stream. `eventTime`, `delaySeconds`, `source`, `pending`: its progress as a
-    feeder, see `FeederProgress`; `source` is null before that is known. `watermark`: of its last planned batch. `lateRows`: how many rows
-    its query has dropped as late since the container acquired the task."""
+    feeder, see `FeederProgress`; `source` is null before that is known. `watermark`: of its last planned batch."""
 
     task: Annotated[str, Field(min_length=1, max_length=1000, pattern=NO_NUL)]
     generation: Annotated[int, Field(ge=1, lt=2**31)]
@@ -197,7 +199,6 @@ class StageWatermark(Body):
     source: Literal["watermark", "column", "none"] | None = None
     pending: bool = False
     watermark: Utc | None = None
-    late_rows: Offset = 0
 
 
 class WatermarksRequest(Body):

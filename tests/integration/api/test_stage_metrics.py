@@ -94,6 +94,23 @@ async def test_measures_are_shown_with_their_stage(caller: Caller, run_id: str) 
     assert (await stage_of(caller, run_id, "Partition 1"))["metrics"] is None
 
 
+async def test_late_rows_are_counted_of_a_job_without_intermediate_streams(caller: Caller, run_id: str) -> None:
+    await survey(caller)
+    first = 'sluice_job_late_rows_total{cause="late",sluice_job="flight-delays",stage="hourly"}'
+    assert (await series(caller))[first] == 0, "so that the first row is an increase"
+    for batch, rows in ((3, 2), (4, 5), (4, 5)):
+        await tell(caller, run_id, batch, MEASURES | {"lateRows": rows, "lateRowsAt": NOON})
+    stage = await stage_of(caller, run_id)
+    assert (stage["lateRows"], stage["lateRowsGivenUp"], stage["lateRowsAt"]) == (5, 0, NOON)
+    await caller.exited("c1")
+    await caller.registered(run_id, "c2")
+    await caller.acquired(run_id, "c2", epoch=2)
+    await tell(caller, run_id, 5, MEASURES | {"lateRows": 1, "lateRowsAt": NOON}, generation=2)
+    await survey(caller)
+    assert (await stage_of(caller, run_id))["lateRows"] == 6
+    assert (await series(caller))[first] == 6
+
+
 async def test_a_report_without_measures_is_as_good_a_report(caller: Caller, run_id: str) -> None:
     assert (await tell(caller, run_id, 3, None)).status_code == 204
     stage = await stage_of(caller, run_id)

@@ -13,6 +13,8 @@ from sluice.streams.log import Record, Writer
 from tests.support.api import Caller, Json, calling, chained_body
 from tests.support.fakes import FakeClock
 
+NOON = "2026-03-01T12:00:00Z"
+
 
 class Fleet:
     """A job of two tasks on two containers, each with ten records to read: flights -> route -> by-carrier -> hourly -> delays."""
@@ -62,16 +64,24 @@ class Fleet:
         ]
         return ends, stream["heldBy"]
 
-    async def batch(self, partition: int, offset: int, number: int = 0, stage: str = "route", stream: str = "flights") -> None:
+    async def batch(
+        self, partition: int, offset: int, number: int = 0, stage: str = "route", stream: str = "flights", metrics: Json | None = None
+    ) -> None:
         body = {
             "generation": self.generations[partition],
             "stage": stage,
             "lineage": self.lineages[partition, stage],
             "batchId": number,
             "offsets": [{"system": "log", "stream": stream, "partition": partition, "offset": offset}],
+            "metrics": metrics,
         }
         answer = await self.caller.http.post(f"/runs/{self.run_id}/tasks/Partition {partition}/progress", json=body)
         assert answer.status_code == 204, answer.text
+
+    async def drops(self, rows: int, number: int) -> None:
+        """With that batch, the reader of partition 0 has dropped so many rows as late since it began."""
+        metrics = {"rows": 0, "rowsPerSecond": 0, "batchMillis": 1, "at": NOON, "lateRows": rows, "lateRowsAt": NOON}
+        await self.batch(0, 0, number, stage="hourly", stream="by-carrier", metrics=metrics)
 
     def write(self, partition: int, count: int, batch: int) -> None:
         """Records of the stage `route` of that task, half of them in each partition of by-carrier."""
@@ -251,14 +261,45 @@ async def test_dropped_rows_are_added_up_and_those_of_a_task_that_was_given_up_c
         fleet = await new_fleet(caller, clock)
         await fleet.start(1)
         await fleet.at(1, 10)
-        await fleet.say(fleet.stage(0, "route", 30), fleet.stage(0, "hourly", lateRows=3))
+        await fleet.at(0, 30)
+        await fleet.drops(3, number=0)
         assert await late_rows_of(fleet) == (3, 0)
         clock.advance(61)
-        await fleet.say(fleet.stage(0, "route", 40), fleet.stage(0, "hourly", lateRows=3))
+        await fleet.at(0, 40)
         assert (await watermark_of(fleet))[0] == "40", "the other is waited for no longer"
-        await fleet.say(fleet.stage(0, "hourly", lateRows=10))
-        await fleet.say(fleet.stage(0, "hourly", lateRows=10))
+        await fleet.drops(10, number=1)
+        await fleet.drops(10, number=1)
         assert await late_rows_of(fleet) == (10, 7)
+
+
+async def test_a_task_whose_windows_stay_open_is_given_up_too(tmp_path: Path, clock: FakeClock) -> None:
+    async with calling(tmp_path, clock, idle_feeder_seconds=60) as caller:
+        fleet = await new_fleet(caller, clock)
+        await fleet.start(1)
+        open_windows = {"source": "watermark", "pending": True}
+        await fleet.at(1, 10, **open_windows)
+        await fleet.batch(1, 10)
+        await fleet.at(0, 30)
+        assert (await watermark_of(fleet))[0] == "10"
+        clock.advance(61)
+        await fleet.at(1, 10, **open_windows)
+        await fleet.at(0, 40)
+        assert (await watermark_of(fleet))[0] == "40", "it has read everything, and nothing will close its windows"
+        await fleet.drops(5, number=0)
+        assert await late_rows_of(fleet) == (5, 5)
+
+
+async def test_dropped_rows_are_known_again_after_a_restart_of_the_coordinator(tmp_path: Path, clock: FakeClock) -> None:
+    async with calling(tmp_path, clock) as caller:
+        fleet = await new_fleet(caller, clock)
+        await fleet.drops(3, number=0)
+    async with calling(tmp_path, clock) as caller:
+        fleet.caller = caller
+        assert await late_rows_of(fleet) == (0, 0)
+        await fleet.drops(3, number=0)
+        assert await late_rows_of(fleet) == (3, 0)
+        await fleet.drops(4, number=1)
+        assert await late_rows_of(fleet) == (4, 0)
 
 
 async def late_rows_of(fleet: Fleet) -> tuple[int, int]:

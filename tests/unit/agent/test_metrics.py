@@ -126,7 +126,10 @@ LABELS = "stage=hourly,task=Partition 0"
 def test_what_batches_have_done_adds_up(meter: Meter, clock: FakeClock) -> None:
     state = StateSize(rows=7, memory_bytes=1000, disk_bytes=50, dropped_late=2)
     for number in range(3):
-        meter.committed(batch(number, millis=700, parts_ms={"addBatch": 600, "walCommit": 100}, state=state))
+        body = meter.committed(batch(number, millis=700, parts_ms={"addBatch": 600, "walCommit": 100}, state=state))
+    assert (body.late_rows, body.late_rows_at) == (6, clock.now())
+    clock.advance(60)
+    assert meter.idle().late_rows_at == body.late_rows_at
     found = scraped(meter, clock)
     assert found[f"sluice_stage_input_rows_total{{{LABELS}}}"] == 300
     assert found[f"sluice_stage_batches_total{{{LABELS}}}"] == 3
