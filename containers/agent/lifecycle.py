@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from containers.agent.failures import StageFailed
-from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, StateIncompatible
+from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, OperatorsDiffer, StateIncompatible
 from sluice.client import Refused
 from sluice.clock import Clock
 from sluice.core.errors import CoordinatorUnreachable, LeaseLost, SluiceError, StaleRun, Unavailable
@@ -31,7 +31,7 @@ RETRY = timedelta(seconds=1)
 
 def exit_code_of(error: SluiceError) -> int:
     """Of a container that this error ends."""
-    return EXIT_REPEATED_FAILURE if isinstance(error, StateIncompatible | JavaMissing) else EXIT_FAILED
+    return EXIT_REPEATED_FAILURE if isinstance(error, StateIncompatible | OperatorsDiffer | JavaMissing) else EXIT_FAILED
 
 
 @dataclass(frozen=True, slots=True)

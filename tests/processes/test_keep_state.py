@@ -109,7 +109,7 @@ def test_what_is_sent_again_after_a_drain_that_keeps_the_state_passes_once_whate
         scene.job_file.write_text(OTHER)
         scene.deploy()
         other, watchdog = scene.start_container(**SETTINGS)
-        assert watchdog.wait(120) == 1
+        assert watchdog.wait(120) == 4
         reason = scene.incarnation(other).reason
         assert "the kept state is of dropDuplicatesWithinWatermark by v string" in reason
         assert "this version has dropDuplicatesWithinWatermark by v string, at timestamp" in reason

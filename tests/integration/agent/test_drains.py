@@ -16,6 +16,7 @@ import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_OK
 from containers.engine import StageStart
+from containers.errors import EXIT_REPEATED_FAILURE
 from sluice import Job
 from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
@@ -423,7 +424,7 @@ async def test_a_drain_that_keeps_the_state_empties_nothing_and_a_container_on_a
     again = await there.deploy(job=one_stage())
     other = start(there, again, "c2", "disk2", **NEVER)
     ending = await other.ending()
-    assert ending.exit_code == EXIT_FAILED
+    assert ending.exit_code == EXIT_REPEATED_FAILURE
     assert "the kept state is of counts by key, and this version has no stateful operator" in ending.reason
     assert other.engine.queries == []
 
