@@ -36,7 +36,8 @@ out = job.output("out")
 
 @job.stage(reads=numbers, writes=middle)
 def first(task):
-    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+    at = "timestamp_seconds(cast(cast(value as string) as bigint) + 1700000000) at"
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v", at), middle, key="v", value="v", event_time="at")
 
 
 @job.stage(reads=middle, writes=out)
