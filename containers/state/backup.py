@@ -5,6 +5,8 @@
                     is durable
     fatal           a commit that is overdue by `timeout` more ends the container, because the amount of work that it can lose has no bound
 
+While the run has no blob store to back up to, no commit is due, and no batch waits. The blob stores may change at any time.
+
 How a commit is made is in `containers.state.commit`. One commit of a stage runs at a time.
 """
 
@@ -46,7 +48,7 @@ class Backup:
         self._gate = OffsetLogGate(state, start, self._waits)
         self._commits = StageCommits(start)
         self._one_commit = asyncio.Lock()
-        self._committed = asyncio.Condition()
+        self._durable_changed = asyncio.Event()
         self._new_batch = asyncio.Event()
         self._last_batch = -1
         self._behind_since: Instant = state.clock.elapsed()
@@ -91,8 +93,9 @@ class Backup:
                 await self._commit_or_warn(batch - 1)
         elif self._overdue(policy.max_delay):
             log.warning("%s holds batch %d: nothing was backed up for %s", self._start.query, batch, policy.max_delay)
-            async with self._committed:
-                await self._committed.wait_for(lambda: not self._overdue(policy.max_delay))
+            while self._overdue(policy.max_delay):
+                self._durable_changed.clear()
+                await self._durable_changed.wait()
 
     def abandon(self) -> None:
         """Let no batch wait, now or later, until `revive`: the query stops without waiting for its batch. A commit that a batch waits for
@@ -127,8 +130,8 @@ class Backup:
         return max(self._last_batch, self._commits.durable_batch)
 
     def _overdue(self, delay: timedelta) -> bool:
-        """Whether the oldest batch that is not durable has waited for longer than the interval and `delay`."""
-        if self._newest_batch <= self._commits.durable_batch:
+        """Whether the oldest batch that is not durable has waited for longer than the interval and `delay`. Never without a blob store."""
+        if self._newest_batch <= self._commits.durable_batch or not self._state.destinations.to:
             return False
         last = self._commits.last
         since = self._behind_since if last is None else max(self._behind_since, last.frozen_at)
@@ -139,17 +142,28 @@ class Backup:
         if self._fatal.done():
             self._fatal = asyncio.get_running_loop().create_future()
         works = {self._fatal, asyncio.ensure_future(self._commit_on_schedule())}
+        self._state.destinations.watchers.add(self._on_destinations)
         try:
             for done in (await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED))[0]:
                 done.result()
         finally:
+            self._state.destinations.watchers.discard(self._on_destinations)
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
 
+    def _on_destinations(self) -> None:
+        """The run is backed up to other blob stores, or to none. The wait for a batch that is not durable yet starts now."""
+        self._behind_since = self._state.clock.elapsed()
+        self._new_batch.set()
+        self._durable_changed.set()
+
     async def _commit_on_schedule(self) -> None:
         while True:
             if self._commits.unanswered is None:
+                while not self._state.destinations.to:
+                    self._new_batch.clear()
+                    await self._new_batch.wait()
                 await (self._until_due() if self._state.policy.interval else self._until_behind())
             if self._newest_batch > self._commits.durable_batch:
                 await self._commit_or_warn(self._newest_batch)
@@ -165,7 +179,7 @@ class Backup:
 
     async def _until_behind(self) -> None:
         """With an interval of 0, batches commit the one before. The last batch, and those of a user's own sink, are committed from here."""
-        while self._newest_batch <= self._commits.durable_batch or not self._state.destinations.to:
+        while self._newest_batch <= self._commits.durable_batch:
             self._new_batch.clear()
             await self._new_batch.wait()
 
@@ -193,14 +207,13 @@ class Backup:
         `containers.state.commit.commit` raises."""
         async with self._one_commit:
             await commit(self._commits, self._state, up_to)
-        async with self._committed:
-            self._committed.notify_all()
+        self._durable_changed.set()
 
     async def durable(self) -> CommitId | None:
         """Make the whole state durable; the commit that has it, None if the run backs up nothing, or no batch ever ran. The query has
         stopped, or is paused. Raises what `commit` raises."""
         await self.finish()
-        return self._commits.durable_commit
+        return self._commits.durable_commit if await self._last_on_disk() <= self._commits.durable_batch else None
 
     async def finish(self) -> None:
         """The last commit, once the query has ended. Raises what `commit` raises."""

@@ -83,13 +83,13 @@ async def open_commits(start: StageStart, snapshot: Snapshot | None, state: Stat
 
 async def commit(stage: StageCommits, state: StateContext, up_to: int | None = None) -> Commit | None:
     """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
-    was committed since the last snapshot, or batch `up_to` is durable already.
+    was committed since the last snapshot, or batch `up_to` is durable already, or the run has no blob store to back up to.
 
     May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
     is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
     """
     settled = await settle_report(stage, state)
-    if up_to is not None and up_to <= stage.durable_batch:
+    if not state.destinations.to or (up_to is not None and up_to <= stage.durable_batch):
         return settled
     await stage.wait_for_cleanup()
     start, meter, frozen_at, commit_id = stage.start, state.meter(stage.start).backup, state.clock.elapsed(), state.new_commit_id()
@@ -98,12 +98,14 @@ async def commit(stage: StageCommits, state: StateContext, up_to: int | None = N
     try:
         frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
         batch = frozen.batch
-        if batch is None or batch <= stage.durable_batch or not state.destinations.to:
+        if batch is None or batch <= stage.durable_batch:
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
         async with log_progress(f"{start.query} is backed up", meter):
             offsets = positions_in(entry, state.reads(start))
             uploads = await _upload(stage, state, frozen, commit_id, offsets)
+        if not uploads:  # the run has no blob store any more
+            return settled
         report = wire_snapshots.SnapshotRequest(
             generation=start.generation,
             lineage=start.lineage,

@@ -42,11 +42,12 @@ DISK_THREADS = 4
 @dataclass
 class Destinations:
     """The blob stores of a container: all state is backed up `to` each of them, and restored from the first of `restore_from` that has it.
-    Both are in the run's order. Changed on the agent's loop."""
+    Both are in the run's order. Changed on the agent's loop. `watchers` are called after a change of `to`."""
 
     open_blobs: Callable[[str], BlobStore]
     to: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
     restore_from: Mapping[BlobStoreName, BlobStore] = field(default_factory=dict)
+    watchers: set[Callable[[], None]] = field(default_factory=set)
     _opened: dict[tuple[str, str], BlobStore] = field(default_factory=dict)
 
     async def adopt(self, run: wire_runs.RunDetail) -> None:
@@ -54,9 +55,12 @@ class Destinations:
         BadSettings."""
         to = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.backup_to}
         restore_from = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.restore_from}
-        if to.keys() != self.to.keys():
-            log.info("state is backed up to %s", ", ".join(to) or "no blob store")
+        changed = to != self.to
         self.to, self.restore_from = to, restore_from
+        if changed:
+            log.info("state is backed up to %s", ", ".join(to) or "no blob store")
+            for watcher in tuple(self.watchers):
+                watcher()
 
     async def _open(self, name: str, url: str) -> BlobStore:
         if (name, url) not in self._opened:
