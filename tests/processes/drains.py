@@ -45,8 +45,8 @@ def by_hour(count: int) -> Counter[int]:
     return Counter(number // 60 * 3600 for number in range(count))
 
 
-def drain(scene: Stage) -> str:
-    answer = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": "DEFAULT"})
+def drain(scene: Stage, mode: str = "DEFAULT") -> str:
+    answer = scene.http.post("/drain", json={"runId": scene.run_id, "drainMode": mode})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["uuid"])
 
@@ -59,3 +59,24 @@ HALVES = WINDOWS.replace('F.window("at", "1 hour")', 'F.window("at", "30 minutes
     "unix_seconds(window.start) as hour", "unix_seconds(window.start) div 3600 * 3600 as hour"
 )
 """The same sums from windows of another size, whose state the other version could not read."""
+
+ONCE = """
+from sluice import Job
+
+job = Job("toy")
+numbers = job.input("numbers")
+middle = job.intermediate("middle", partitions=2)
+out = job.output("out")
+
+
+@job.stage(reads=numbers, writes=middle)
+def first(task):
+    return task.write(task.read(numbers).selectExpr("cast(value as string) v"), middle, key="v", value="v")
+
+
+@job.stage(reads=middle, writes=out)
+def once(task):
+    rows = task.read(middle).selectExpr("cast(value as string) v", "timestamp_seconds(cast(cast(value as string) as int) * 60 + 60) at")
+    return task.write(rows.withWatermark("at", "100 days").dropDuplicatesWithinWatermark(["v"]), out, value="v")
+"""
+"""Each number passes once, however often it is sent."""

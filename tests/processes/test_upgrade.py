@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.drains import ONCE, drain
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 
@@ -62,7 +63,10 @@ def by_session(task):
 )
 
 FAILING = BY_SESSION.replace("v % 5 as k", "v % 5 + int(raise_error('a bad version')) as k")
+FAILING_ONCE = ONCE.replace('"cast(value as string) v", "time', '"concat(cast(value as string), raise_error(\'a bad version\')) v", "time')
 """Every batch with rows fails."""
+
+RESENT = 29
 
 
 @pytest.fixture
@@ -81,11 +85,11 @@ def run(scene: Stage) -> subprocess.Popen[bytes]:
     return started
 
 
-def upgrade(scene: Stage, name: str, text: str, old: Path, **environment: str) -> tuple[Path, subprocess.Popen[bytes]]:
+def upgrade(scene: Stage, name: str, text: str, old: Path, *options: str, **environment: str) -> tuple[Path, subprocess.Popen[bytes]]:
     """The new version's file, and the command, which starts the containers and writes `name`.log."""
     file = scene.root / f"{name}.py"
     file.write_text(text)
-    words = [str(file), "--local", "--old", str(old), "--home", str(scene.root / "home")]
+    words = [str(file), "--local", "--old", str(old), "--home", str(scene.root / "home"), *options]
     command = [sys.executable, "-m", "sluice", "upgrade", *words, "--coordinator", f"http://127.0.0.1:{scene.port}"]
     return file, scene.launch(name, command, PYTHONUNBUFFERED="1", **environment)
 
@@ -144,7 +148,29 @@ def test_a_job_is_upgraded_to_another_pipeline_and_comes_back_from_one_that_fail
     scene.run_id = back
     scene.feed(50)
     wait_for("all of them read", lambda: read(scene) == 650, 180)
-    scene.http.post("/drain", json={"runId": back}).raise_for_status()
+    drain(scene)
     assert failing.wait(180) == 4
     assert first.wait(60) == 0
     assert totals(scene) == by_key(650)
+
+
+def test_an_upgrade_that_keeps_the_state_comes_back_from_a_version_that_fails_to_the_state_of_the_drain(scene: Stage) -> None:
+    scene.job_file.write_text(ONCE)
+    first = run(scene)
+    scene.feed(300)
+    wait_for("all of them written", lambda: scene.written() == 300, 180)
+
+    _, failing = upgrade(scene, "second", FAILING_ONCE, scene.job_file, "--keep-state", SLUICE_MAX_RESTARTS="0")
+    given_up = said(scene, "second", r"^run (toy-\S+)$")
+    scene.feed(100)
+    back = said(scene, "second", r"the old version was deployed again as run (toy-\S+) at the drained offsets")
+    scene.run_id = given_up
+    assert (scene.detail().state, "a bad version" in scene.detail().reason) == ("FAILED", True)
+    scene.run_id = back
+    scene.feed_again(0, RESENT)
+    scene.feed(50)
+    wait_for("all of them read", lambda: read(scene) >= 2 * (450 + RESENT), 180)
+    drain(scene, "KEEP_STATE")
+    assert failing.wait(180) == 4
+    assert first.wait(60) == 0
+    assert scene.values() == list(range(450))
