@@ -17,6 +17,7 @@ from select import PIPE_BUF
 from types import FrameType
 from typing import NoReturn
 
+from containers import scratch
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, ExitReason
 from containers.engine import Engine
@@ -160,10 +161,19 @@ def main(job_file: Path) -> int:
         return EXIT_FAILED
     stamp.fields["job"] = job.name
     if WATCHDOG_FD not in os.environ:
+        _claim_scratch(settings)
         log.warning("there is no watchdog: nothing kills this process if it hangs beyond its lease; stop it through the API")
     reason = Driver(job, settings).run()
     (log.info if reason.exit_code == 0 else log.error)("exit %d: %s", reason.exit_code, reason.reason)
     return reason.exit_code
+
+
+def _claim_scratch(settings: ContainerSettings) -> None:
+    """What the watchdog does elsewhere. The JVM may outlive this process, so the next container deletes this one's temporary files."""
+    claimed = scratch.claim(settings.home, settings.id, sockets=False)
+    if claimed is not None:
+        claimed.started(os.getsid(0))
+    scratch.clear(settings.home)
 
 
 def run_and_exit(job_file: Path) -> NoReturn:

@@ -13,8 +13,9 @@ from uuid import uuid4
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from containers.scratch import scratch_directory
 from sluice.core.errors import BadSettings
-from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, directory_name
+from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
 
 
 class ContainerSettings(BaseSettings):
@@ -105,8 +106,8 @@ class ContainerSettings(BaseSettings):
 
     @property
     def scratch_directory(self) -> Path:
-        """Spark's temporary files of this incarnation. The watchdog deletes it when the last process of the session has ended."""
-        return (self.home / "spark" / directory_name(self.id)).absolute()
+        """Spark's temporary files of this incarnation: see `containers.scratch`."""
+        return scratch_directory(self.home, self.id)
 
     @property
     def trigger(self) -> timedelta:

@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
-
+from containers import scratch
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.driver import WATCHDOG_FD
 from containers.errors import signal_name
+from containers.scratch import Scratch, session_members
 from containers.settings import ContainerSettings
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
@@ -60,17 +58,11 @@ class Watchdog:
         self._unread = b""
         self._exit_reason: tuple[int, str] | None = None
         self._log_fields: dict[str, str] = {}
+        self._scratch: Scratch | None = None
 
     async def run(self) -> int:
         """Start the driver and wait for its end; the container's exit code."""
-        sockets = _sockets_directory()
-        try:
-            return await self._run_driver({} if sockets is None else {"SLUICE_SOCKETS_DIR": sockets})
-        finally:
-            if sockets is not None:
-                shutil.rmtree(sockets, ignore_errors=True)
-
-    async def _run_driver(self, environment: Mapping[str, str]) -> int:
+        self._scratch = scratch.claim(self._settings.home, self._settings.id)
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(each, self._stop_driver)
@@ -79,11 +71,14 @@ class Watchdog:
         self._driver = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=[write_fd],
-            env={**os.environ, **environment, **own},
+            pass_fds=[write_fd] if self._scratch is None else [write_fd, self._scratch.lock],
+            env={**os.environ, **own, **self._sockets()},
             start_new_session=True,
         )
         os.close(write_fd)
+        if self._scratch is not None:
+            self._scratch.started(self._driver.pid)
+        clearing = asyncio.create_task(self._clear_leftovers())
         os.set_blocking(read_fd, False)
         loop.add_reader(read_fd, self._read, read_fd)
         if self._stop_requested:
@@ -97,11 +92,21 @@ class Watchdog:
         with suppress(BlockingIOError):  # a child that the driver forked may hold the other end
             self._read(read_fd)
         cleared = await self._clear_session()
-        shutil.rmtree(self._settings.scratch_directory, ignore_errors=True)
+        if cleared and self._scratch is not None:
+            self._scratch.remove()
         exit_code, reason = self._verdict(code)
         if cleared:
             await self._report_exit(exit_code, reason)
+        await clearing
         return exit_code
+
+    def _sockets(self) -> Mapping[str, str]:
+        return {} if self._scratch is None or self._scratch.sockets is None else {"SLUICE_SOCKETS_DIR": str(self._scratch.sockets)}
+
+    async def _clear_leftovers(self) -> None:
+        """Delete the temporary files of containers that were killed together with their watchdogs."""
+        if left := await asyncio.to_thread(scratch.clear, self._settings.home):
+            log.info("deleted the temporary files of %d dead containers: %s", len(left), ", ".join(left), extra=self._log_fields)
 
     def _read(self, fd: int) -> None:
         """`lease T`: the driver may act until T on the clock of leases; `job NAME`, for the log; `end CODE REASON`."""
@@ -182,25 +187,6 @@ class Watchdog:
                 return await coordinator.exited(self._settings.id, exit_code, reason)
             except CoordinatorUnreachable:
                 await asyncio.sleep(1)
-
-
-def _sockets_directory() -> str | None:
-    """A new directory with a short path and no access for other users; None if it cannot be created, and Spark then works without it."""
-    try:
-        return tempfile.mkdtemp(prefix="sluice-")
-    except OSError as error:
-        log.warning("no directory for Spark's sockets: %s", error)
-        return None
-
-
-def session_members(session: int) -> list[int]:
-    """The processes of a session that are alive."""
-    members = []
-    for pid in psutil.pids():
-        with suppress(OSError, psutil.Error):
-            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                members.append(pid)
-    return members
 
 
 def kill_session(session: int) -> int:

@@ -161,7 +161,8 @@ def start_session(
     and for a minute if no master answers. Raises SparkNotStarted."""
     submitted = submitted_conf()
     master = submitted.get("spark.master", master)
-    local_dir.mkdir(parents=True, exist_ok=True)
+    temporary = local_dir / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_DRIVER_PYTHON"] = here = worker_python(local_dir.absolute(), job_directory)
     if is_local(master):
         os.environ["PYSPARK_PYTHON"] = here
@@ -172,7 +173,7 @@ def start_session(
     readwriter.ForeachBatchFunction = BatchFunction  # type: ignore[attr-defined]
     builder = SparkSession.builder.appName(app_name).master(master).config("spark.local.dir", str(local_dir))
     builder = builder.config("spark.sql.warehouse.dir", str(local_dir / "warehouse"))
-    for name, value in session_settings(master, submitted, settings, sockets, archive).items():
+    for name, value in session_settings(master, submitted, settings, sockets, archive, temporary).items():
         builder = builder.config(name, value)
     try:
         with _environment(of_jvm):
@@ -340,19 +341,33 @@ LONGEST_SOCKETS_PATH = 60
 
 
 def session_settings(
-    master: str, submitted: Mapping[str, str], settings: Mapping[str, str], sockets: Path | None, archive: ClassArchive | None = None
+    master: str,
+    submitted: Mapping[str, str],
+    settings: Mapping[str, str],
+    sockets: Path | None,
+    archive: ClassArchive | None = None,
+    temporary: Path | None = None,
 ) -> Mapping[str, str]:
     """The job's `settings` override those given to spark-submit (`submitted`), and both override Sluice's own.
 
     `sockets`: a directory for this session, which the caller deletes afterwards; Spark leaves its sockets there. `archive`: the JVM starts
-    with it, unless spark-submit has started the JVM already, or the job has its own class path, for which no archive is valid."""
+    with it, unless spark-submit has started the JVM already, or the job has its own class path, for which no archive is valid. `temporary`:
+    the directory of the JVM's temporary files. It unpacks native libraries there (15 MB), and does not delete them if it is killed."""
     where = {**(LOCAL_SETTINGS if is_loopback(master) else {}), **({} if is_local(master) else ELSEWHERE_SETTINGS)}
     near = _unix_sockets(sockets) if sockets is not None and is_local(master) else {}
     options, path = [DIE_OF_NO_MEMORY], {}
+    if temporary is not None and not submitted:
+        options.append(_quoted(f"-Djava.io.tmpdir={temporary}"))
     if archive is not None and not submitted and CLASS_PATH not in settings:
         options, path = [*options, archive.use], {CLASS_PATH: archive.class_path}
     defaults = {DEFAULT_JAVA_OPTIONS: " ".join([*options, settings.get(DEFAULT_JAVA_OPTIONS, "")]).rstrip()}
     return {**SETTINGS, **LOCAL_CHECKPOINTS, **where, **near, **path, **submitted, **settings, **defaults}
+
+
+def _quoted(option: str) -> str:
+    """One option of the JVM in a text of several: Spark divides it at spaces that are not quoted."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _unix_sockets(directory: Path) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from containers.watchdog import session_members
+from containers.scratch import session_members
 from tests.processes.stage import Stage
 from tests.support.processes import wait_for
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.watchdog import session_members
+from containers.scratch import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from containers.watchdog import session_members
+from containers.scratch import session_members
 from examples.playing.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer

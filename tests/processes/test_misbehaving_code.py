@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from containers.scratch import session_members
 from containers.state.checkpoint import Checkpoints, inspect
-from containers.watchdog import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from containers.watchdog import session_members
+from containers.scratch import session_members
 from sluice.core.errors import LeaseLost
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from containers.watchdog import session_members
+from containers.scratch import session_members
 from tests.processes.stage import Stage, stage
 from tests.support.processes import wait_for
 from tests.support.sparkservers import spark_cluster, spark_master, spark_worker

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from containers.watchdog import kill_session, session_members
+from containers.scratch import session_members
+from containers.watchdog import kill_session
 from tests.support.engines import soon
 
 WATCHDOG = """
@@ -105,7 +106,12 @@ class Kennel:
         self, script: str, *, unread_log: bool = False, watchdog: str = WATCHDOG, **variables: str
     ) -> asyncio.subprocess.Process:
         self._file.write_text(DRIVER + script)
-        ours = {"SLUICE_RUN_ID": "r1", "EXECUTION_ENV_CONTAINER_ID": "c/1", "SLUICE_COORDINATOR_URL": self._url}
+        ours = {
+            "SLUICE_RUN_ID": "r1",
+            "EXECUTION_ENV_CONTAINER_ID": "c/1",
+            "SLUICE_COORDINATOR_URL": self._url,
+            "SLUICE_HOME": str(self._file.parent),
+        }
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", watchdog, str(self._file)),
             stdin=asyncio.subprocess.PIPE,
@@ -231,6 +237,27 @@ async def test_where_no_directory_for_sockets_can_be_made_the_driver_starts_with
     process = await kennel.start("print(os.environ.get('SLUICE_SOCKETS_DIR'), flush=True); leave(0)", watchdog=full + WATCHDOG)
     assert await line(process) == "None"
     assert await exit_code(process) == 0
+
+
+async def test_the_next_container_deletes_what_a_killed_one_left_and_nothing_of_a_living_one(kennel: Kennel, tmp_path: Path) -> None:
+    makes = "os.makedirs(os.environ['SLUICE_HOME'] + '/spark/' + os.environ['EXECUTION_ENV_CONTAINER_ID'] + '/blockmgr')\n"
+    frozen = "held = child('import os; os.kill(os.getpid(), signal.SIGSTOP)')\n"
+    here = {"SLUICE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    watchdogs, drivers = {}, {}
+    for name, script in {"dead": WAITS, "half": frozen + WAITS, "orphan": IGNORES + WAITS, "alive": WAITS}.items():
+        watchdogs[name], drivers[name] = await kennel.ready(makes + script, EXECUTION_ENV_CONTAINER_ID=name, **here)
+    for name in ("dead", "half", "orphan"):
+        watchdogs[name].kill()
+    for name in ("dead", "half"):
+        os.kill(drivers[name], signal.SIGKILL)
+    await asyncio.to_thread(last_of, drivers["dead"])
+
+    process = await kennel.start("leave(0)", EXECUTION_ENV_CONTAINER_ID="next", **here)
+    assert await exit_code(process) == 0
+    left = [each for each in (tmp_path / "spark").iterdir() if each.is_dir()]
+    assert sorted(each.name for each in left) == ["alive", "half", "orphan"]
+    assert len(list((tmp_path / "tmp").iterdir())) == 3
 
 
 async def test_what_the_driver_leaves_behind_is_killed(kennel: Kennel) -> None:

@@ -68,3 +68,13 @@ def test_where_the_job_has_a_class_path_of_its_own_or_spark_submit_has_started_t
     assert (own[CLASS_PATH], "SharedArchive" in own[DEFAULT_JAVA_OPTIONS]) == ("/mine.jar", False)
     submitted = with_archive({"spark.master": "local[2]"})
     assert (CLASS_PATH in submitted, "SharedArchive" in submitted[DEFAULT_JAVA_OPTIONS]) == (False, False)
+
+
+def test_the_jvm_s_temporary_files_are_in_the_directory_that_is_deleted_with_the_container() -> None:
+    settings = session_settings("local[2]", {}, {"spark.driver.extraJavaOptions": "-Djava.io.tmpdir=/mine"}, None, None, Path('/a "b"/tmp'))
+    assert settings[DEFAULT_JAVA_OPTIONS].endswith('"-Djava.io.tmpdir=/a \\"b\\"/tmp"')
+    assert settings["spark.driver.extraJavaOptions"] == "-Djava.io.tmpdir=/mine"
+
+
+def test_a_jvm_that_spark_submit_has_started_has_its_own_directory_for_temporary_files() -> None:
+    assert "tmpdir" not in session_settings("local[2]", {"spark.master": "local[2]"}, {}, None, None, Path("/t"))[DEFAULT_JAVA_OPTIONS]
