@@ -82,10 +82,11 @@ def _changes(run: RunRow, model: JobModel, rows: Mapping[StageName, Mapping[Task
     reads: dict[StageName, dict[TaskName, frozenset[Ssp]]] = {stage: {} for stage in run.spec.stage_names}
     for each in stages_of(run, model):
         reads[each.stage][each.task] = each.ssps
-    everywhere = {each.id for each in run.spec.streams_read if each.broadcast}
+    streams = {each.id: each for each in run.spec.streams_read}
 
     def change(stage: StageName, tasks: Mapping[TaskName, frozenset[Ssp]]) -> Regrouped:
         positions = {task: StagePosition(row.position, row.reported_at) for task, row in rows.get(stage, {}).items()}
-        return regrouped(positions, tasks, {ssp for ssps in tasks.values() for ssp in ssps if ssp.stream_id in everywhere})
+        everywhere = {ssp for ssps in tasks.values() for ssp in ssps if streams[ssp.stream_id].read_by_all(ssp.partition)}
+        return regrouped(positions, tasks, everywhere)
 
     return {stage: change(stage, tasks) for stage, tasks in reads.items()}

@@ -49,6 +49,10 @@ class StreamSpec:
     requested_stream: str | None = None
     requested_partitions: int | None = None
 
+    def read_by_all(self, partition: int) -> bool:
+        """Whether every task reads the partition, each from an offset of its own."""
+        return self.broadcast or partition in self.broadcast_partitions
+
     @property
     def requested_broadcast(self) -> bool | str:
         """As a deploy request spells it: `sluice.wire.runs.InputBody`."""

@@ -153,3 +153,16 @@ async def test_tasks_that_are_no_more_hold_no_trim(caller: Caller, clock: FakeCl
     chore = TrimStreams(parts.health.store, parts.systems, clock, timedelta(seconds=60), parts.models.decoded)
     await chore.run_once()
     assert set(caller.log.earliest("by-carrier").values()) == {8}
+
+
+async def test_each_task_reads_a_broadcast_partition_on_from_where_it_has_read_it_itself(caller: Caller) -> None:
+    request = body(inputs=[{"name": "flights", "system": "log", "broadcast": "#0"}])
+    run_id, acquired = await begun(caller, request, "c1")
+    for p in (1, 2, 3):
+        await reads(caller, run_id, acquired[f"Partition {p}"], {0: 10 * p, p: 10 + p})
+    await caller.exited("c1")
+    _, after = await begun(caller, request, "c2")
+    assert [starts(each) for each in after.values()] == [starts(each) for each in acquired.values()]
+    assert [stage["lineage"] for each in after.values() for stage in each["stages"]] == [
+        stage["lineage"] for each in acquired.values() for stage in each["stages"]
+    ]
