@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.snapshots.continuation import ContinuedRun, continuation, continued_run, of_index
 from coordinator.store.runs import RunRow
+from sluice.core.errors import IncompatibleExpansion
 from sluice.core.grouping import GroupByPartition, Previous
 from sluice.core.ids import Generation, JobName, Lineage, ProcessorId, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.core.indexjson import decoded, encoded
@@ -24,8 +26,12 @@ IN, SIDE = StreamId("log", "in"), StreamId("log", "side")
 
 def spec_of(partitions: int) -> RunSpec:
     """One stage that reads a keyed input and a broadcast one of two partitions."""
+    return spec_with(StreamSpec("in", Role.INPUT, IN, partitions, identity="i1"))
+
+
+def spec_with(keyed: StreamSpec) -> RunSpec:
     streams = (
-        StreamSpec("in", Role.INPUT, IN, partitions, identity="i1"),
+        keyed,
         StreamSpec("side", Role.INPUT, SIDE, 2, broadcast=True, identity="i2"),
     )
     made = run_spec(JOB, [StageName("s")], containers=2)
@@ -33,8 +39,8 @@ def spec_of(partitions: int) -> RunSpec:
     return replace(made, streams=(*streams, *(each for each in made.streams if each.role is Role.OUTPUT)), stages=stages)
 
 
-def planned(partitions: int, previous: Previous) -> PlannedModel:
-    return plan_model(spec_of(partitions), GroupByPartition(), previous, None, [ProcessorId("0"), ProcessorId("1")])
+def planned(partitions: int, previous: Previous, spec: RunSpec | None = None) -> PlannedModel:
+    return plan_model(spec or spec_of(partitions), GroupByPartition(), previous, None, [ProcessorId("0"), ProcessorId("1")])
 
 
 def snapshot(run: RunRow, plan: PlannedModel, task: TaskName, generation: int = 1) -> SnapshotIndex:
@@ -96,6 +102,18 @@ def test_a_task_without_a_snapshot_gets_the_partitions_that_it_had() -> None:
     tasks = sorted(plan.model.tasks)
     rebuilt = put_together(*(snapshot(version(2), plan, task) for task in tasks[1:]))
     assert planned(6, rebuilt.assignment).assignment == plan.assignment
+
+
+@pytest.mark.parametrize("with_snapshot", [("Partition 1", "Partition 2", "Partition 3"), ("Partition 2",)])
+def test_single_partitions_that_are_broadcast_are_so_again_after_a_rebuild(with_snapshot: tuple[str, ...]) -> None:
+    spec = spec_with(StreamSpec("in", Role.INPUT, IN, 4, identity="i1", broadcast_partitions=(0,)))
+    plan = planned(4, Previous(), spec)
+    rebuilt = put_together(*(snapshot(version(1), plan, TaskName(task)) for task in with_snapshot))
+    again = planned(4, rebuilt.assignment, spec)
+    assert again.assignment == plan.assignment
+    assert again.model.tasks == plan.model.tasks
+    with pytest.raises(IncompatibleExpansion, match="single partitions of it are broadcast"):
+        planned(8, rebuilt.assignment, spec_with(StreamSpec("in", Role.INPUT, IN, 8, broadcast_partitions=(0,))))
 
 
 def test_snapshots_of_a_history_that_has_ended_say_nothing() -> None:

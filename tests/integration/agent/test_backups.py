@@ -28,6 +28,7 @@ from sluice.clock import SystemClock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName
 from sluice.core.snapshot import CommitId
+from sluice.job import Job
 from sluice.streams.log import Record, Writer
 from sluice.wire.snapshots import MarkerBody, SnapshotRequest
 from tests.support.agents import Incarnation, Place, acting, place, two_stages
@@ -571,6 +572,29 @@ async def test_after_a_rebuild_grown_streams_keep_their_tasks_and_unread_records
 
 def read_offsets(snapshot: dict[str, Any]) -> list[tuple[Ssp, int]]:
     return [(Ssp(each["system"], each["stream"], each["partition"]), each["offset"]) for each in snapshot["offsets"]]
+
+
+async def test_after_a_rebuild_single_partitions_are_broadcast_as_before(tmp_path: Path) -> None:
+    home, job = tmp_path / "home", Job("delays")
+    job.stage(reads=job.input("in", broadcast="#0"), writes=job.output("out"), name="only")(lambda task: None)  # type: ignore[arg-type, return-value]
+
+    def started(there: Place, run_id: RunId, name: str, disk: str) -> Incarnation:
+        return there.start(run_id, name, engine=DiskEngine(root=tmp_path / disk), job=job, state_dir=tmp_path / disk, **NEVER)
+
+    async with place(home, **BACKED_UP) as there:
+        first = started(there, await there.deploy(job=job), "c1", "disk1")
+        disk, query = await began(first)
+        await disk.runs(query, 0, {0: 5, 1: 7})
+        await stopped(first)
+        tasks = await assigned(there)
+        assert tasks == {"Partition 1": {"in": [0, 1]}}
+    for each in home.glob("coordinator.db*"):
+        each.unlink()
+    await rebuilt(home)
+    async with place(home, **BACKED_UP) as there:
+        _, again = await began(started(there, await there.deploy(job=job), "c2", "disk2"))
+        assert await assigned(there) == tasks
+        assert (again.start.lineage, again.start.reported) == (query.start.lineage, 0)
 
 
 async def test_a_rebuild_does_not_continue_the_snapshots_of_a_history_that_the_job_has_ended(tmp_path: Path) -> None:
