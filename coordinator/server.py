@@ -14,6 +14,7 @@ from typing import IO
 import uvicorn
 
 from coordinator.app import Coordinator, build
+from coordinator.connections import Timeouts, connections
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
 from sluice.core.errors import CannotListen, HomeInUse, SluiceError
@@ -88,7 +89,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
 
 
-def server(settings: Settings) -> Server:
+def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
+    timeouts = timeouts or Timeouts()
+
     def give_up(error: SluiceError) -> None:
         running.give_up(error)
 
@@ -98,7 +101,9 @@ def server(settings: Settings) -> Server:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=connections(timeouts),
+        ws="none",
+        timeout_keep_alive=round(timeouts.idle.total_seconds()),
         lifespan="on",
         access_log=False,
         log_config=None,

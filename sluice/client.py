@@ -53,7 +53,7 @@ DEPRECATION_HEADER = "Deprecation"
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 IDLE_CONNECTION = timedelta(seconds=5)
-"""How long the coordinator keeps an idle connection open (the default of uvicorn and httpx)."""
+"""How long the coordinator keeps an idle connection open (the default of httpx, too)."""
 
 
 def actor_headers() -> dict[str, str]:

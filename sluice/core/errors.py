@@ -223,6 +223,24 @@ class BodyTooLarge(ClientError):
     status = 413
 
 
+class UrlTooLong(ClientError):
+    """The request's URL is longer than Sluice reads."""
+
+    status = 414
+
+
+class RequestHeadTooLarge(ClientError):
+    """The request line and headers are larger than Sluice reads."""
+
+    status = 431
+
+
+class RequestTimeout(ClientError):
+    """The request did not arrive in time."""
+
+    status = 408
+
+
 class BadSettings(ClientError):
     """The settings cannot be used."""
 
