@@ -21,7 +21,7 @@ from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
-from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen
+from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices, TaskWaiters
 from coordinator.fleet.registration import Registrations
@@ -173,6 +173,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             ReassignTasks(store, versions, models, blob_stores, clock, settings.fail_over),
             ExpireLeases(store, leases, notices, clock, task_waiters),
             FlushLastSeen(store, leases, clock),
+            LowerLeaseBounds(store, leases),
             KeepClaim(store, usurped),
             drain_watch,
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),

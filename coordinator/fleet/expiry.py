@@ -1,4 +1,5 @@
-"""Chores: release the tasks of containers whose lease has expired, and store when each container last sent a heartbeat."""
+"""Chores: release the tasks of containers whose lease has expired, and store the bounds of leases and when each container last sent a
+heartbeat."""
 
 from __future__ import annotations
 
@@ -52,6 +53,28 @@ class ExpireLeases:
         for run_id in touched:
             self.notices.notify(run_id)
         return {"expired": len(overdue)}
+
+
+@dataclass(frozen=True, slots=True)
+class LowerLeaseBounds:
+    """After a start with shorter leases: store the shorter bounds, when the leases of earlier coordinators have expired."""
+
+    store: Store
+    leases: Leases
+    every: timedelta = timedelta(seconds=10)
+    name: str = "lower_lease_bounds"
+
+    async def run_once(self) -> Mapping[str, int]:
+        if self.leases.lower_bounds() is None:
+            return {}
+        async with self.store.begin() as tx:
+            bounds = self.leases.lower_bounds()  # no container can register during the transaction
+            if bounds is not None:
+                await tx.promises.put_lease_bounds(bounds)
+        if bounds is None:
+            return {}
+        self.leases.set_bounds(bounds)
+        return {"lowered": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 A container is *valid* while its heartbeats renew its lease. It is *ending* once it was superseded or its run has ended: its heartbeats are
 answered with false, but it may still act until its last lease and the grace period have expired, so its tasks are not reassigned before
 that. A *bare* container, a client of Apache Samza, sends no epoch and reads no terms, so it has terms of its own. After a restart of the
-coordinator every container in the database gets a new lease, so that a restart stops no container.
+coordinator every container in the database gets a new lease, so that a restart stops no container: the longest that any coordinator may
+have granted (`sluice.core.lease.LeaseBounds`), because it is not known which one the container has.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import inf
 
 from sluice.clock import Clock
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
-from sluice.core.lease import Lease, LeasePolicy, Terms, granted, is_silent, may_renew
+from sluice.core.lease import Lease, LeaseBounds, LeasePolicy, Terms, bounds_after_start, granted, is_silent, may_renew
 
 HeaderList = Sequence[tuple[bytes, bytes]]
 
@@ -51,11 +52,16 @@ class LeaseEntry:
 
 
 class Leases:
-    """For one event loop; there are no locks."""
+    """For one event loop; there are no locks. `bounds` are stored in the database; see `needed`."""
 
     def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
         self.policy = policy
         self.terms: Terms = policy.terms(0)
+        self.bounds: LeaseBounds = policy.bounds(self.terms)
+        self._granted = self.bounds
+        """The bounds of the leases granted since the start."""
+        self._inherited_until: Instant | None = None
+        """Until then `bounds` are also those of earlier coordinators."""
         self._lease_seconds = self.terms.lease.total_seconds()
         self._grace_seconds = policy.grace.total_seconds()
         self._bare_lease_seconds = policy.bare_lease.total_seconds()
@@ -78,14 +84,41 @@ class Leases:
         """How many containers are no longer valid but may still act."""
         return len(self._ending)
 
+    def needed(self, more: int) -> LeaseBounds:
+        """The bounds to store before leases are granted to so many more containers."""
+        return self.bounds.covering(self.policy.bounds(self.policy.terms(len(self._valid) + more)))
+
+    def set_bounds(self, bounds: LeaseBounds) -> None:
+        """Call it when they are stored."""
+        self.bounds = bounds
+        self._grace_seconds = bounds.grace.total_seconds()
+        self._bare_grace_seconds = bounds.bare_grace.total_seconds()
+
+    def begin(self, bounds: LeaseBounds) -> None:
+        """Set the bounds at the start of the coordinator; see `sluice.core.lease.bounds_at_start`. Call it before any grant."""
+        self.set_bounds(bounds)
+        self._inherited_until = Instant(self._clock.elapsed() + bounds.longest.total_seconds())
+
+    def lower_bounds(self) -> LeaseBounds | None:
+        """Lower bounds to store, when the leases of earlier coordinators have expired; None if they have not, or the bounds would be the
+        same. `set_bounds` ends it."""
+        if self._inherited_until is None or self._clock.elapsed() < self._inherited_until:
+            return None
+        bounds = bounds_after_start(self.bounds, self._granted)
+        if bounds == self.bounds:
+            self._inherited_until = None
+            return None
+        return bounds
+
     def grant(
         self, execution_id: ExecutionContainerId, epoch: Epoch, model_version: int, *, bare: bool = False, heard: bool = True
     ) -> Terms:
-        """Make the container valid, with a full lease from now. `heard` is false for one that is known from the database."""
+        """Make the container valid, with a full lease from now. `heard` is false for one that is known from the database: it gets the
+        longest lease that it may have from an earlier coordinator."""
         self._ending.pop(execution_id, None)
         self._adjust_terms(len(self._valid) + (execution_id not in self._valid))
         now, terms = self._clock.elapsed(), self._terms_of(bare=bare)
-        lease = granted(epoch, now, terms, bare=bare)
+        lease = granted(epoch, now, terms if heard else self._longest_terms(bare=bare), bare=bare)
         former = self._valid.get(execution_id)
         headers = _headers(epoch, model_version, terms)
         entry = self._valid[execution_id] = LeaseEntry(lease, model_version, headers, now, heard=heard)
@@ -96,6 +129,10 @@ class Leases:
 
     def _terms_of(self, *, bare: bool) -> Terms:
         return self.policy.bare_terms if bare else self.terms
+
+    def _longest_terms(self, *, bare: bool) -> Terms:
+        terms = self._terms_of(bare=bare)
+        return Terms(max(terms.lease, self.bounds.lease_of(bare=bare)), terms.interval)
 
     def _free_at(self, entry: LeaseEntry) -> float:
         """When its lease and grace period have expired."""
@@ -116,11 +153,11 @@ class Leases:
                 entry.headers = _headers(entry.epoch, version, self._terms_of(bare=entry.bare))
 
     def renew_all(self) -> None:
-        """Give every valid container a full lease from now. Used after a restart, when the terms are known once all containers are
+        """Give every valid container the longest lease from now. Used after a restart, when the terms are known once all containers are
         loaded."""
         now = self._clock.elapsed()
         for entry in self._valid.values():
-            entry.ends_at = now + self._terms_of(bare=entry.bare).lease.total_seconds()
+            entry.ends_at = now + self._longest_terms(bare=entry.bare).lease.total_seconds()
             self._expect_expiry(self._free_at(entry))
 
     def beat(self, execution_id: str, sent: int | None) -> LeaseEntry | None:
@@ -148,13 +185,13 @@ class Leases:
         Idempotent."""
         entry = self._valid.pop(execution_id, None)
         if entry is not None:
-            self._ending[execution_id] = entry.lease.free_at(self.policy)
+            self._ending[execution_id] = Instant(self._free_at(entry))
             self._adjust_terms(len(self._valid))
 
     def remember_superseded(self, execution_id: ExecutionContainerId, *, bare: bool = False) -> None:
         """After a restart, for a superseded container: its lease is unknown, so it gets the longest that it can have."""
-        lease = granted(Epoch(0), self._clock.elapsed(), self._terms_of(bare=bare), bare=bare)
-        self._ending[execution_id] = lease.free_at(self.policy)
+        lease = granted(Epoch(0), self._clock.elapsed(), self._longest_terms(bare=bare), bare=bare)
+        self._ending[execution_id] = lease.free_at(self.bounds)
 
     def drop(self, execution_id: ExecutionContainerId) -> None:
         """Forget a container that has ended."""
@@ -165,7 +202,7 @@ class Leases:
     def free_at(self, execution_id: ExecutionContainerId) -> Instant | None:
         """When the container's tasks may be reassigned; None if it has no lease."""
         entry = self._valid.get(execution_id)
-        return entry.lease.free_at(self.policy) if entry else self._ending.get(execution_id)
+        return Instant(self._free_at(entry)) if entry else self._ending.get(execution_id)
 
     def left(self, execution_id: ExecutionContainerId) -> timedelta | None:
         """The time until the container's lease expires, at least 0; None for a container that is not valid."""
@@ -206,6 +243,7 @@ class Leases:
         terms = self.policy.terms(fleet)
         if terms != self.terms:
             self.terms = terms
+            self._granted = self._granted.covering(self.policy.bounds(terms))
             self._lease_seconds = terms.lease.total_seconds()
             for entry in self._valid.values():
                 entry.headers = _headers(entry.epoch, entry.model_version, self._terms_of(bare=entry.bare))

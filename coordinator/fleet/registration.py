@@ -30,6 +30,7 @@ from sluice.core.errors import (
 )
 from sluice.core.failover import DEFAULT, CrashLoopPolicy
 from sluice.core.ids import Epoch, ExecutionContainerId, JobName, ProcessorId, RunId
+from sluice.core.lease import bounds_at_start
 from sluice.core.lifecycle import RunState, moved
 
 log = logging.getLogger(__name__)
@@ -80,10 +81,16 @@ class Registrations:
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
     async def recover(self) -> int:
-        """After a start of the coordinator: give a full lease to every container that has not ended. Returns how many there are."""
-        async with self._store.read() as tx:
+        """After a start of the coordinator: give every container that has not ended the longest lease that it may have. Returns how many
+        there are."""
+        async with self._store.begin() as tx:
             standing = await tx.fleet.active_containers()
             runs = {run.run_id: run for run in await tx.runs.active()}
+            stored, own = await tx.promises.lease_bounds(), self._leases.needed(len(standing))
+            bounds = bounds_at_start(stored, own, active=bool(standing))
+            if bounds != stored:
+                await tx.promises.put_lease_bounds(bounds)
+        self._leases.begin(bounds)
         superseded = []
         for container in standing:
             run = runs.get(container.run_id)
@@ -108,6 +115,10 @@ class Registrations:
         async with self._store.begin() as tx:
             runs = _Runs(tx)
             found = [await self._register_one(tx, runs, run_id, new) for run_id, new in requests]
+            bounds = self._leases.needed(sum(isinstance(each, _Stored) for each in found))
+            if bounds != self._leases.bounds:
+                await tx.promises.put_lease_bounds(bounds)
+        self._leases.set_bounds(bounds)
         for run_id in runs.notified:
             self._notices.notify(run_id)
         return [each if isinstance(each, SluiceError) else self._grant(each) for each in found]

@@ -1,8 +1,8 @@
 """The coordinator's database: SQLite (default) or PostgreSQL. SQL is only here.
 
 `sql.Store` opens transactions, which give access to the rows by aggregate: `tx.runs`, `tx.fleet`, `tx.jobmodels`, `tx.drains`,
-`tx.snapshots` and `tx.cleanup`. Each aggregate is a file with its row types, their columns and its SQL; `tables` has the schema. A new
-column changes these two files and needs a migration.
+`tx.snapshots`, `tx.cleanup` and `tx.promises`. Each aggregate is a file with its row types, their columns and its SQL; `tables` has the
+schema. A new column changes these two files and needs a migration.
 
 * `Store.begin()` is one transaction: all its writes become durable when the block ends, none if it raises. Transactions that write are
   serial: what one has read does not change before it ends. `Store.read()` is the same without writes.

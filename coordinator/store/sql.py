@@ -18,6 +18,7 @@ from coordinator.store.cleanup import CleanupReads, CleanupWrites
 from coordinator.store.drains import DrainReads, DrainWrites
 from coordinator.store.fleet import FleetReads, FleetWrites
 from coordinator.store.jobmodels import JobModelReads, JobModelWrites
+from coordinator.store.promises import PromiseReads, PromiseWrites
 from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
 from coordinator.store.sqlite import connect
@@ -50,6 +51,7 @@ class ReadTransaction:
         self.drains = DrainReads(connection)
         self.snapshots = SnapshotReads(connection)
         self.cleanup = CleanupReads(connection)
+        self.promises = PromiseReads(connection)
 
 
 class WriteTransaction(ReadTransaction):
@@ -61,6 +63,7 @@ class WriteTransaction(ReadTransaction):
     drains: DrainWrites
     snapshots: SnapshotWrites
     cleanup: CleanupWrites
+    promises: PromiseWrites
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.runs = RunWrites(connection)
@@ -69,6 +72,7 @@ class WriteTransaction(ReadTransaction):
         self.drains = DrainWrites(connection)
         self.snapshots = SnapshotWrites(connection)
         self.cleanup = CleanupWrites(connection)
+        self.promises = PromiseWrites(connection)
 
 
 class Store:

@@ -59,6 +59,20 @@ claims = Table(
 )
 """The coordinator that uses the database, or used it last; see `coordinator/store/claim.py`."""
 
+ONLY = "coordinator"
+"""The key of tables that have one row."""
+
+lease_bounds = Table(
+    "lease_bounds",
+    metadata,
+    Column("name", String(16), primary_key=True),
+    Column("lease", Float, nullable=False),
+    Column("grace", Float, nullable=False),
+    Column("bare_lease", Float, nullable=False),
+    Column("bare_grace", Float, nullable=False),
+)
+"""One row: the longest leases that containers may have; see `sluice.core.lease.LeaseBounds`. Durations are in seconds."""
+
 jobs = Table(
     "jobs",
     metadata,

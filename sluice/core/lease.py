@@ -94,18 +94,65 @@ class LeasePolicy:
         stretch = max(1.0, ceil(4 * fleet / (self.max_rate * self.interval.total_seconds())) / 4)
         return Terms(lease=self.lease * stretch, interval=self.interval * stretch)
 
+    def bounds(self, terms: Terms) -> LeaseBounds:
+        """The lease and grace period of a container that is granted a lease under these terms, or as a bare one."""
+        return LeaseBounds(terms.lease, self.grace, self.bare_lease, self.bare_grace)
+
     @property
     def bare_terms(self) -> Terms:
         """The terms of bare containers. They do not depend on the fleet, because these clients read no terms."""
         return Terms(lease=self.bare_lease, interval=BARE_INTERVAL)
 
+    def overlap(self, terms: Terms) -> timedelta:
+        """How long two incarnations of a slot can act at the same time in the worst case (see the module's docstring)."""
+        return max(timedelta(0), KILL_TIME + MAX_DRIFT * terms.lease - self.margin - self.grace)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseBounds:
+    """The longest lease and grace period that a container which may still act was granted, by any coordinator under any settings.
+
+    They are stored before a longer lease is granted. After a restart with shorter leases the coordinator waits as long as these bounds say
+    for a container of which it has not heard: the container may have the longer lease. A grace period is part of them because a container
+    keeps the margin with which it registered, and margin and grace are safe only together."""
+
+    lease: timedelta
+    grace: timedelta
+    bare_lease: timedelta
+    bare_grace: timedelta
+
+    def covering(self, other: LeaseBounds) -> LeaseBounds:
+        """The larger of each duration."""
+        return LeaseBounds(
+            max(self.lease, other.lease),
+            max(self.grace, other.grace),
+            max(self.bare_lease, other.bare_lease),
+            max(self.bare_grace, other.bare_grace),
+        )
+
+    def lease_of(self, *, bare: bool) -> timedelta:
+        return self.bare_lease if bare else self.lease
+
     def grace_of(self, *, bare: bool) -> timedelta:
         """How long after the end of a container's lease its tasks are reassigned."""
         return self.bare_grace if bare else self.grace
 
-    def overlap(self, terms: Terms) -> timedelta:
-        """How long two incarnations of a slot can act at the same time in the worst case (see the module's docstring)."""
-        return max(timedelta(0), KILL_TIME + MAX_DRIFT * terms.lease - self.margin - self.grace)
+    @property
+    def longest(self) -> timedelta:
+        """After this long every lease within these bounds has expired, with its grace period, unless it was renewed."""
+        return max(self.lease + self.grace, self.bare_lease + self.bare_grace)
+
+
+def bounds_at_start(stored: LeaseBounds | None, own: LeaseBounds, *, active: bool) -> LeaseBounds:
+    """The bounds of a coordinator that starts. `stored`: what earlier coordinators stored, None before the first; `own`: those of its
+    settings; `active`: whether a container of an earlier coordinator has not ended."""
+    return stored.covering(own) if stored is not None and active else own
+
+
+def bounds_after_start(at_start: LeaseBounds, granted: LeaseBounds) -> LeaseBounds:
+    """The bounds once `at_start.longest` has passed since the start: containers have no lease but those `granted` since. Their margins are
+    those of their registration, so the grace periods stay."""
+    return LeaseBounds(granted.lease, at_start.grace, granted.bare_lease, at_start.bare_grace).covering(granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +163,9 @@ class Lease:
     ends_at: Instant
     bare: bool = False
 
-    def free_at(self, policy: LeasePolicy) -> Instant:
+    def free_at(self, bounds: LeaseBounds) -> Instant:
         """When the container's tasks may be reassigned, unless it renews the lease."""
-        return Instant(self.ends_at + policy.grace_of(bare=self.bare).total_seconds())
+        return Instant(self.ends_at + bounds.grace_of(bare=self.bare).total_seconds())
 
 
 def may_renew(lease: Lease, sent: Epoch | None) -> bool:

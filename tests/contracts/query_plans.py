@@ -24,6 +24,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from sluice.core.drain import DrainId, Phase, Step
 from sluice.core.grouping import Previous
 from sluice.core.ids import ExecutionContainerId, Generation, JobName, ProcessorId, RunId, Ssp, StageKey, StageName, StreamId, TaskName
+from sluice.core.lease import LeaseBounds
 from sluice.core.lifecycle import RunState
 from sluice.core.snapshot import BlobId
 from tests.contracts.rows import (
@@ -58,6 +59,7 @@ JOB, RUN, SLOT, CONTAINER, TASK = (
     TaskName("t-123"),
 )
 STAGE = StageName("route")
+HOUR = timedelta(hours=1)
 STORE = StageKey(JOB, TASK, STAGE)
 DRAIN = DrainId("job-07-drain-17")
 FIRST_BLOB, LAST_BLOB = (BlobId(f"jobs/j/t/s/data/{n:013}-0000000000000000") for n in (7_000, 7_900))
@@ -245,6 +247,7 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "drains.tally": [lambda tx: tx.drains.tally(DRAIN)],
     "drains.lowest_step": [lambda tx: tx.drains.lowest_step(DRAIN)],
     "drains.is_behind": [lambda tx: tx.drains.is_behind(DRAIN, STAGE, Step.FLUSHED)],
+    "promises.lease_bounds": [lambda tx: tx.promises.lease_bounds()],
     "runs.last_notice": [lambda tx: tx.runs.last_notice(RUN)],
     "runs.notices": [lambda tx: tx.runs.notices(RUN, 7)],
 }
@@ -271,6 +274,7 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "fleet.drop_stage_states": [lambda tx: tx.fleet.drop_stage_states(JOB), lambda tx: tx.fleet.drop_stage_states(JOB, TASK, STAGE)],
     "drains.put": [lambda tx: tx.drains.put(drain_row(17, RUN, JOB))],
     "drains.put_stages": [lambda tx: tx.drains.put_stages([drain_stage_row(TASK, STAGE, DRAIN)])],
+    "promises.put_lease_bounds": [lambda tx: tx.promises.put_lease_bounds(LeaseBounds(HOUR, HOUR, HOUR, HOUR))],
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
 WHOLE = {"runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}
@@ -286,8 +290,8 @@ PARTIAL = {
 """Indexes of the few rows that are still going on: a query may read all of one."""
 
 
-SMALL = {tables.jobs.name, tables.registries.name}
-"""A row a job, or a blob store: reading all of it is the better plan."""
+SMALL = {tables.jobs.name, tables.registries.name, tables.lease_bounds.name}
+"""A row a job or a blob store, or one row: reading all of it is the better plan."""
 
 
 def methods_of(kind: type) -> list[str]:

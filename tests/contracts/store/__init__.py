@@ -9,12 +9,20 @@ from tests.contracts.store.cleanup import CleanupContract
 from tests.contracts.store.drains import DrainsContract
 from tests.contracts.store.fleet import FleetContract
 from tests.contracts.store.jobmodels import JobModelsContract
+from tests.contracts.store.promises import PromisesContract
 from tests.contracts.store.runs import RunsContract
 from tests.contracts.store.snapshots import SnapshotsContract
 from tests.contracts.store.transactions import TransactionsContract
 
 
 class StoreContract(
-    TransactionsContract, RunsContract, FleetContract, JobModelsContract, DrainsContract, SnapshotsContract, CleanupContract
+    TransactionsContract,
+    RunsContract,
+    FleetContract,
+    JobModelsContract,
+    DrainsContract,
+    SnapshotsContract,
+    CleanupContract,
+    PromisesContract,
 ):
     pass

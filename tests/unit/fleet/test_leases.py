@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinator.fleet.leases import Leases
 from sluice.core.ids import Epoch, ExecutionContainerId
-from sluice.core.lease import LeasePolicy
+from sluice.core.lease import KILL_TIME, LeasePolicy, bounds_at_start
 from tests.support.fakes import FakeClock
 
 C1, C2, C3 = (ExecutionContainerId(name) for name in ("c1", "c2", "c3"))
@@ -316,3 +319,87 @@ def test_after_a_restart_it_gets_its_own_terms_again(leases: Leases, clock: Fake
     leases.renew_all()
     leases.remember_superseded(C3, bare=True)
     assert [leases.free_at(each) for each in (C1, C2, C3)] == [clock.elapsed() + after for after in (280, 35, 280)]
+
+
+# --- restarts under other settings -----------------------------------------------------------------------------------
+
+POLICIES = st.builds(
+    LeasePolicy,
+    lease=st.sampled_from([timedelta(seconds=30), timedelta(seconds=300)]),
+    margin=st.sampled_from([timedelta(seconds=2), timedelta(seconds=9)]),
+    grace=st.sampled_from([timedelta(seconds=2), timedelta(seconds=20)]),
+    max_rate=st.sampled_from([0.2, 5000.0]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("advance"), st.floats(0, 200)),
+        st.tuples(st.sampled_from(["beat", "lose answer", "register", "end"]), st.integers(0, 3)),
+        st.tuples(st.just("restart"), POLICIES),
+    ),
+    max_size=40,
+)
+
+
+class Restarts:
+    """Coordinators one after the other, and containers. Each container acts until the end of the lease that it was told last, less the
+    margin with which it registered. `stored` is what the database has: bounds are written before the leases that need them."""
+
+    def __init__(self, policy: LeasePolicy) -> None:
+        self.clock = FakeClock()
+        self.leases = Leases(policy, self.clock)
+        self.stored = self.leases.bounds
+        self.margins: dict[ExecutionContainerId, float] = {}
+        self.acts_until: dict[ExecutionContainerId, float] = {}
+
+    def do(self, what: str, detail: Any) -> None:
+        which = ExecutionContainerId(f"c{detail}")
+        match what:
+            case "advance":
+                self.clock.advance(detail)
+            case "restart":
+                self.restart(detail)
+            case "register" if which not in self.margins:
+                self.leases.set_bounds(self.leases.needed(1))
+                self.stored = self.leases.bounds
+                self.margins[which] = self.leases.policy.margin.total_seconds()
+                self.hear(which, self.leases.grant(which, Epoch(1), 1).lease)
+            case "beat" | "lose answer" if self.acts_until.get(which, 0.0) > self.clock.elapsed():
+                entry = self.leases.beat(which, 1)
+                if entry is not None and what == "beat":
+                    self.hear(which, timedelta(seconds=float(dict(entry.headers)[b"sluice-lease-seconds"])))
+            case "end" if which in self.margins:
+                self.forget(which)
+
+    def hear(self, which: ExecutionContainerId, lease: timedelta) -> None:
+        self.acts_until[which] = self.clock.elapsed() + lease.total_seconds() - self.margins[which] + KILL_TIME.total_seconds()
+
+    def restart(self, policy: LeasePolicy) -> None:
+        self.leases = Leases(policy, self.clock)
+        self.stored = bounds_at_start(self.stored, self.leases.needed(len(self.margins)), active=bool(self.margins))
+        self.leases.begin(self.stored)
+        for each in self.margins:
+            self.leases.grant(each, Epoch(1), 1, heard=False)
+        self.leases.renew_all()
+
+    def chores(self) -> None:
+        lower = self.leases.lower_bounds()
+        if lower is not None:
+            self.leases.set_bounds(lower)
+            self.stored = lower
+        for each in self.leases.overdue(9):
+            assert self.acts_until[each] <= self.clock.elapsed(), each
+            self.forget(each)
+
+    def forget(self, which: ExecutionContainerId) -> None:
+        self.leases.drop(which)
+        del self.margins[which], self.acts_until[which]
+
+
+@given(first=POLICIES, steps=STEPS)
+def test_tasks_are_never_free_while_their_owner_may_act_whatever_the_settings_of_restarts(
+    first: LeasePolicy, steps: list[tuple[str, Any]]
+) -> None:
+    world = Restarts(first)
+    for what, detail in steps:
+        world.do(what, detail)
+        world.chores()
