@@ -141,7 +141,7 @@ class Driver:
         log.warning("the watchdog has ended: stopping, because nothing would kill this process when its lease expires")
         self._stop()
 
-    def _make_engine(self, run: wire_runs.RunDetail) -> Engine:
+    def _make_engine(self, run: wire_runs.BasicRun) -> Engine:
         from containers.spark.engine import SparkEngine
         from containers.spark.task import Bound
 

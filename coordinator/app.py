@@ -270,7 +270,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         adoptions=Adoptions(store, clock),
         watch=partition_watch,
         blob_stores=blob_stores,
-        standbys=Standbys(store, models, blob_stores),
+        standbys=Standbys(store, models, blob_stores, parts.registrations.counts.__getitem__),
         watermarks=watermarks,
     )
     api.state.draining = Draining(drains, drain_times(settings))

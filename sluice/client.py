@@ -32,7 +32,7 @@ from pydantic import BaseModel, ValidationError
 
 from sluice.core.drain import Mode
 from sluice.core.errors import ClientError, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SluiceError
-from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, RunId, StageName, TaskName
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
 from sluice.wire import agents as wire_agents
@@ -189,6 +189,11 @@ class CoordinatorClient:
     async def run(self, run_id: RunId) -> wire_runs.RunDetail:
         return await self._read(wire_runs.RunDetail, "GET", f"/runs/{path_segment(run_id)}")
 
+    async def basic_run(self, run_id: RunId) -> wire_runs.BasicRun:
+        """What a container needs to know of its run. A coordinator of release 0.1 answers with the whole run."""
+        query = {"view": wire_runs.RunView.BASIC.value}
+        return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
+
     async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire_runs.RunReply:
         return await self._read(
             wire_runs.RunReply, "POST", f"/runs/{path_segment(run_id)}/stop", wire_runs.StopRequest(reason=_sent(reason), failed=failed)
@@ -238,8 +243,10 @@ class CoordinatorClient:
         except (Refused, ValidationError, ValueError, KeyError) as error:
             raise CoordinatorUnreachable(f"{self.url} does not answer heartbeats as a coordinator does: {error}") from error
 
-    async def job_model(self, job: str) -> Served:
-        answer = await self._request("GET", "/jobModel", params={"job": job})
+    async def job_model(self, job: str, processor_id: ProcessorId | None = None) -> Served:
+        """The job's model, or the part of it that a slot needs; a coordinator of release 0.1 answers with the whole model."""
+        query = {"job": job} | ({} if processor_id is None else {"processorId": processor_id})
+        answer = await self._request("GET", "/jobModel", params=query)
         try:
             document: Mapping[str, Any] = answer.json()
             version = int(answer.headers[wire_body.MODEL_VERSION_HEADER])

@@ -70,7 +70,7 @@ class Agent:
         settings: ContainerSettings,
         coordinator: CoordinatorClient,
         clock: Clock,
-        make_engine: Callable[[wire_runs.RunDetail], Engine],
+        make_engine: Callable[[wire_runs.BasicRun], Engine],
         on_renewed: Callable[[Instant], None],
         on_lease_lost: Callable[[str], None],
         open_blobs: Callable[[str], BlobStore] | None = None,
@@ -106,7 +106,7 @@ class Agent:
         """Run until there is a reason to exit; the caller exits with its code."""
         report_exit = False
         try:
-            run = await self._lifecycle.connect(lambda: self._coordinator.run(self._settings.run))
+            run = await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run))
             if run.state.ended:
                 return ExitReason(EXIT_OK, f"the run has ended: {run.state}")
             check_job(self._job, run)
@@ -170,7 +170,7 @@ class Agent:
 
     # --- registration, lease, notices ------------------------------------------------------------------------------
 
-    async def _register(self, run: wire_runs.RunDetail) -> wire_agents.RegisterReply:
+    async def _register(self, run: wire_runs.BasicRun) -> wire_agents.RegisterReply:
         request = wire_agents.RegisterRequest(
             processor_id=self._settings.processor_id,
             execution_container_id=self._settings.id,
@@ -259,13 +259,13 @@ class Agent:
     async def _adopt_blob_stores(self) -> None:
         """Use the blob stores that the run names now. If one cannot be used, the container keeps those that it has."""
         try:
-            await self._backups.adopt(await self._lifecycle.connect(lambda: self._coordinator.run(self._settings.run)))
+            await self._backups.adopt(await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run)))
         except SluiceError as error:
             log.error("the run's new blob stores are not used: %s %s", error.title(), error)
 
     # --- work ------------------------------------------------------------------------------------------------------
 
-    async def _work(self, run: wire_runs.RunDetail, registered: wire_agents.RegisterReply) -> None:
+    async def _work(self, run: wire_runs.BasicRun, registered: wire_agents.RegisterReply) -> None:
         """Open Spark, then run the slot's tasks, each as soon as it can be acquired."""
         await self._open_blob_stores(run)
         context = StageContext(
@@ -309,7 +309,7 @@ class Agent:
         if replicas_of(run.config):
             self._lifecycle.in_background(self._standby.run(), "standby")
 
-    async def _open_blob_stores(self, run: wire_runs.RunDetail) -> None:
+    async def _open_blob_stores(self, run: wire_runs.BasicRun) -> None:
         """Wait for a blob store that does not answer, as long as for the coordinator."""
         give_up = self._clock.elapsed() + self._settings.connect_timeout_seconds
         while not self._lifecycle.exiting:
@@ -325,7 +325,7 @@ class Agent:
     async def _probe_spark(self, queries: Queries) -> None:
         self._lifecycle.exit(ExitReason(EXIT_FAILED, await queries.until_spark_is_gone(self._settings.spark_timeout)))
 
-    def _new_aligner(self, run: wire_runs.RunDetail) -> Callable[[StageStart], Aligner | None]:
+    def _new_aligner(self, run: wire_runs.BasicRun) -> Callable[[StageStart], Aligner | None]:
         """Stages that write an intermediate stream are aligned, in a run that limits the skew of event times."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 
@@ -336,7 +336,7 @@ class Agent:
 
         return new_aligner
 
-    def _new_watermarks(self, run: wire_runs.RunDetail) -> Callable[[StageStart], StageWatermarks | None]:
+    def _new_watermarks(self, run: wire_runs.BasicRun) -> Callable[[StageStart], StageWatermarks | None]:
         """For stages that write or read an intermediate stream."""
         intermediate = {stream.name for stream in run.streams if stream.role == "intermediate"}
 

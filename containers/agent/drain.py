@@ -139,7 +139,7 @@ class DrainParticipant:
         """Take part in the drain of the notice if the run is under it."""
         while not self._lifecycle.exiting:
             try:
-                drain = (await self._coordinator.run(self._run_id)).drain
+                drain = (await self._coordinator.basic_run(self._run_id)).drain
             except Unavailable:
                 await self._lifecycle.pause(RETRY)
             except Refused as refused:

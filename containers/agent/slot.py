@@ -63,8 +63,8 @@ class Slot:
 
     async def _look(self) -> None:
         context = self._context
-        served = await context.lifecycle.until_answered(lambda: context.coordinator.job_model(context.job.name))
-        run = await context.lifecycle.until_answered(lambda: context.coordinator.run(context.run_id))
+        served = await context.lifecycle.until_answered(lambda: context.coordinator.job_model(context.job.name, self._processor))
+        run = await context.lifecycle.until_answered(lambda: context.coordinator.basic_run(context.run_id))
         if served is None or run is None:
             return
         if served.run_id != run.run_id:
@@ -85,7 +85,7 @@ class Slot:
 
     # --- adopting --------------------------------------------------------------------------------------------------
 
-    async def _adopt(self, served: Served, run: wire_runs.RunDetail) -> None:
+    async def _adopt(self, served: Served, run: wire_runs.BasicRun) -> None:
         plan = self._plan(served, run)
         if not plan.nothing or plan.beyond:
             log.info("%s", plan)
@@ -100,7 +100,7 @@ class Slot:
         if served.version > self._version:
             await self._report(served.version)
 
-    def _plan(self, served: Served, run: wire_runs.RunDetail) -> Adoption:
+    def _plan(self, served: Served, run: wire_runs.BasicRun) -> Adoption:
         mine = served.model.containers.get(self._processor)
         self._wanted = {task.name: task.ssps for task in mine.tasks.values()} if mine else {}
         self._seen = served.version

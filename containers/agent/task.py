@@ -40,7 +40,7 @@ class TaskContext:
     lifecycle: ContainerLifecycle
     job: Job
     coordinator: CoordinatorClient
-    run: wire_runs.RunDetail
+    run: wire_runs.BasicRun
     execution_id: ExecutionContainerId
     epoch: Epoch
     queries: Queries
@@ -216,7 +216,7 @@ class AssignedTask:
                     log.info("task %s is released", self.task)
 
 
-def stage_starts(job: Job, run: wire_runs.RunDetail, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
+def stage_starts(job: Job, run: wire_runs.BasicRun, task: TaskName, acquired: wire_agents.AcquireReply) -> Sequence[StageStart]:
     """In the order of the chain."""
     by_name: dict[str, wire_agents.StageStart] = {stage.stage: stage for stage in acquired.stages}
     return [

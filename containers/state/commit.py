@@ -174,7 +174,7 @@ async def settle_report(stage: StageCommits, state: StateContext) -> Commit | No
 
 async def _check_run(state: StateContext, start: StageStart, refused: Refused) -> None:
     """A drain that fails sets the snapshots back to before it, and the run stops: then the refusal is no error of this container."""
-    run = await until_answered(partial(state.coordinator.run, state.run_id), start.query)
+    run = await until_answered(partial(state.coordinator.basic_run, state.run_id), start.query)
     if run.state.ended or run.stop_requested_at is not None:
         raise StaleRun(f"run {run.run_id} has ended or is stopping, so its state is not backed up any more: {refused}") from refused
 

@@ -50,7 +50,7 @@ class Destinations:
     watchers: set[Callable[[], None]] = field(default_factory=set)
     _opened: dict[tuple[str, str], BlobStore] = field(default_factory=dict)
 
-    async def adopt(self, run: wire_runs.RunDetail) -> None:
+    async def adopt(self, run: wire_runs.BasicRun) -> None:
         """Use the blob stores of the run. If one cannot be opened, nothing changes. Raises BlobStoreUnusable, BlobUnavailable,
         BadSettings."""
         to = {BlobStoreName(name): await self._open(name, run.blob_stores[name]) for name in run.backup_to}
@@ -101,7 +101,7 @@ class StateContext:
         self._threads = ThreadPoolExecutor(max_workers=DISK_THREADS, thread_name_prefix="sluice-disk")
         self.copies = Copies(self.checkpoints, settings.processor_id, self.in_thread)
 
-    async def adopt(self, run: wire_runs.RunDetail) -> None:
+    async def adopt(self, run: wire_runs.BasicRun) -> None:
         """Use the run's blob stores; see `Destinations.adopt`. Raises BadSettings also if a commit may take so long that its blobs are
         collected as garbage."""
         if run.backup_to and run.garbage_grace_seconds is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from coordinator.jobmodels.versions import ModelVersions
 from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
-from coordinator.runs.runs import Runs
+from coordinator.runs.runs import BasicRunBodies, Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.audit import Audits
@@ -91,6 +91,7 @@ class Parts:
     blob_stores: BlobStores
     snapshots: Snapshots
     notices_wait: timedelta
+    basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 
     @property
     def connections(self) -> dict[str, dict[str, str]]:

@@ -144,15 +144,18 @@ async def get_standby(
 async def get_job_model(
     parts: PartsDep,
     job: Annotated[str | None, Query(min_length=1, description=ONE_JOB)] = None,
+    processor_id: Annotated[str | None, Query(alias="processorId", description="only the container of this slot")] = None,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The current job model of a job in the format of Apache Samza; the run and the version are in headers."""
-    return model_response(parts, job or parts.models.only_job(), if_none_match)
+    return model_response(parts, job or parts.models.only_job(), if_none_match, processor_id)
 
 
-def model_response(parts: Parts, job: str, if_none_match: str | None) -> Response:
+def model_response(parts: Parts, job: str, if_none_match: str | None, processor_id: str | None = None) -> Response:
     """The job's model, or 304 if the client has it. Raises NoJobModel."""
     served = parts.models.served(job)
+    if processor_id is not None:
+        served = served.of_slot(ProcessorId(processor_id))
     if if_none_match is not None and _matches(if_none_match, served.etag.decode()):
         return Response(status_code=304, headers=served.headers)
     return Response(served.body, media_type="application/json", headers=served.headers)

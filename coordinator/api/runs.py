@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from coordinator.api.deps import PROBLEMS, Actor, PartsDep, RunIdPath
+from coordinator.api.deps import PROBLEMS, Actor, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
 from coordinator.fleet.stage_metrics import Failures, LateRows, StageFailure, StageReport, Stages
@@ -18,7 +19,7 @@ from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
 from coordinator.runs.deploy import Proposed
 from coordinator.runs.lag import Lag
-from coordinator.runs.runs import RunDetails
+from coordinator.runs.runs import BasicRun, RunDetails
 from coordinator.runs.watermarks import StreamWatermark
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
@@ -74,9 +75,18 @@ async def get_runs(
     return runs_reply(found, limit)
 
 
-@router.get("/runs/{runId}")
-async def get_run(run_id: RunIdPath, parts: PartsDep, response: Response) -> wire_runs.RunDetail:
+@router.get("/runs/{runId}", response_model=wire_runs.RunDetail | wire_runs.BasicRun)
+async def get_run(
+    run_id: RunIdPath,
+    parts: PartsDep,
+    response: Response,
+    view: Annotated[wire_runs.RunView, Query(description="basic: only what a container needs")] = wire_runs.RunView.FULL,
+) -> wire_runs.RunDetail | Response:
     """A run with its containers and tasks, and what each task has committed. The ETag is that of its job model, for `PATCH`."""
+    if view is wire_runs.RunView.BASIC:
+        basic = await parts.runs.basic(RunId(run_id))
+        body = parts.basic_runs.encoded(basic, partial(_basic_run_body, basic, parts))
+        return Response(body, media_type="application/json", headers={"ETag": f'"{basic.run.model_version}"'})
     described = await parts.runs.describe(RunId(run_id))
     response.headers["ETag"] = f'"{described.run.model_version}"'
     memory = InMemory(
@@ -265,13 +275,10 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
                 assigned_stages=tuple(described.run.spec.by_stage(models[name].ssps)),
             )
         )
-    fields = _run_fields(described.run, connections)
+    fields = _basic_fields(BasicRun(described.run, described.drain, described.failed_drains), connections, blob_stores)
     incarnations = tuple(_incarnation(row, memory, described.at) for row in described.containers)
     fields |= {"server_time": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
-    backup = blob_stores.backup(described.run.backup)
-    fields |= {"blob_stores": dict(blob_stores.places), "backup_to": backup.to, "restore_from": backup.restore_from}
     fields |= {"adoption": _adoption(described), "failed_over_slots": tuple(sorted(reassigned_slots(described.run, described.model)))}
-    fields |= {"slots": tuple(described.run.spec.slots)}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
     fields |= {
         "crash_loop_backoff": tuple(
@@ -280,9 +287,25 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
         )
     }
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
-    fields |= {"garbage_grace_seconds": blob_stores.garbage_grace.total_seconds()}
-    fields |= {"drain": drain_of_run(described.drain), "failed_drains": tuple(described.failed_drains)}
     return wire_runs.RunDetail.model_validate(fields)
+
+
+def _basic_run_body(basic: BasicRun, parts: Parts) -> bytes:
+    fields = _basic_fields(basic, parts.connections, parts.blob_stores)
+    return wire_runs.BasicRun.model_validate(fields).model_dump_json(by_alias=True).encode()
+
+
+def _basic_fields(basic: BasicRun, connections: Connections, blob_stores: BlobStores) -> dict[str, object]:
+    backup = blob_stores.backup(basic.run.backup)
+    return _run_fields(basic.run, connections) | {
+        "blob_stores": dict(blob_stores.places),
+        "garbage_grace_seconds": blob_stores.garbage_grace.total_seconds(),
+        "backup_to": backup.to,
+        "restore_from": backup.restore_from,
+        "drain": drain_of_run(basic.drain),
+        "failed_drains": tuple(basic.failed_drains),
+        "slots": tuple(basic.run.spec.slots),
+    }
 
 
 def _adoption(described: RunDetails) -> wire_runs.Adoption:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -77,6 +78,8 @@ class Registrations:
         self._clock = clock
         self._crash_loop = crash_loop
         self._task_waiters = task_waiters or TaskWaiters()
+        self.counts: Counter[RunId] = Counter()
+        """Registrations of each run since the coordinator started."""
         self._registrations: GroupCommit[tuple[RunId, Registration], Registered] = GroupCommit(self._register_all)
         self._exits: GroupCommit[_Exit, ContainerRow] = GroupCommit(self._exit_all)
 
@@ -119,6 +122,7 @@ class Registrations:
             if bounds != self._leases.bounds:
                 await tx.promises.put_lease_bounds(bounds)
         self._leases.set_bounds(bounds)
+        self.counts.update(each.container.run_id for each in found if isinstance(each, _Stored))
         for run_id in runs.notified:
             self._notices.notify(run_id)
         return [each if isinstance(each, SluiceError) else self._grant(each) for each in found]

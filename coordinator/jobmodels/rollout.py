@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
 from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
-from coordinator.transitions import containers_of, get_run
+from coordinator.transitions import containers_of
 from sluice.clock import Clock
 from sluice.core.errors import (
     ClientError,
@@ -27,6 +27,7 @@ from sluice.core.errors import (
     SluiceError,
     UnknownContainer,
     UnknownJob,
+    UnknownRun,
     UnknownVersion,
     VersionAdopted,
 )
@@ -219,16 +220,18 @@ class Adoptions:
 
     async def _record_all(self, reports: Sequence[AdoptionReport]) -> Sequence[Adopted | SluiceError]:
         async with self._store.begin() as tx:
-            found = [await self._record(tx, each) for each in reports]
-            all_on = {run_id: version_of_all(await tx.fleet.containers(run_id)) for run_id in {each.run_id for each in reports}}
+            runs = {run_id: await tx.runs.get(run_id) for run_id in {each.run_id for each in reports}}
+            found = [await self._record(tx, runs[each.run_id], each) for each in reports]
+            all_on = {run.run_id: _only((await tx.fleet.tally(run.run_id, run.job)).versions) for run in runs.values() if run is not None}
         return [
             replace(answer, all_on=all_on[each.run_id]) if isinstance(answer, Adopted) else answer
             for each, answer in zip(reports, found, strict=True)
         ]
 
-    async def _record(self, tx: WriteTransaction, report: AdoptionReport) -> Adopted | SluiceError:
+    async def _record(self, tx: WriteTransaction, run: RunRow | None, report: AdoptionReport) -> Adopted | SluiceError:
         try:
-            run = await get_run(tx, report.run_id)
+            if run is None:
+                raise UnknownRun(f"there is no run {report.run_id!r}")
             container = await tx.fleet.container(report.execution_id)
             if container is None or container.run_id != report.run_id:
                 raise UnknownContainer(f"run {report.run_id} has no container {report.execution_id!r}")
@@ -248,5 +251,8 @@ class Adoptions:
 
 def version_of_all(containers: Iterable[ContainerRow]) -> int | None:
     """The version that all live containers run; None if they differ or none is alive."""
-    versions = {each.model_version for each in containers if each.state is ContainerState.LIVE}
-    return versions.pop() if len(versions) == 1 else None
+    return _only({each.model_version for each in containers if each.state is ContainerState.LIVE})
+
+
+def _only(versions: Collection[int]) -> int | None:
+    return next(iter(versions)) if len(versions) == 1 else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.blobpool import BlobStores
@@ -15,6 +16,9 @@ from coordinator.transitions import get_run
 from sluice.core.errors import UnknownContainer
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId, StageKey, TaskName
 from sluice.core.placement import Homes, Hosts, Placement, replicas_of, standbys
+
+LAYOUTS = 100
+"""How many runs' layouts are kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,37 +38,71 @@ class StandbyPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which tasks each slot runs, and of which it keeps copies, at a version of the run's job model and a number of registrations."""
+
+    version: int
+    registrations: int
+    own: Mapping[ProcessorId, frozenset[TaskName]]
+    kept: Mapping[ProcessorId, Sequence[TaskName]]
+
+
 class Standbys:
-    store: Store
-    models: JobModels
-    blob_stores: BlobStores
+    """The layout of a run is computed once for a version of its job model. It also depends on the hosts of the slots, so it is computed
+    again after a registration; `registrations` counts those of a run."""
+
+    def __init__(self, store: Store, models: JobModels, blob_stores: BlobStores, registrations: Callable[[RunId], int]) -> None:
+        self._store = store
+        self._models = models
+        self._blob_stores = blob_stores
+        self._registrations = registrations
+        self._layouts: dict[RunId, _Layout] = {}
 
     async def of_container(self, run_id: RunId, execution_id: ExecutionContainerId) -> StandbyPlan:
         """Without copies unless the run is configured for them and is backed up. Raises UnknownRun, UnknownContainer."""
-        async with self.store.read() as tx:
+        registrations = self._registrations(run_id)  # before the transaction, which then has at least these
+        async with self._store.read() as tx:
             run = await get_run(tx, run_id)
-            rows = await tx.fleet.containers(run_id)
-            container = next((row for row in rows if row.execution_id == execution_id), None)
-            if container is None:
+            container = await tx.fleet.container(execution_id)
+            if container is None or container.run_id != run_id:
                 raise UnknownContainer(f"run {run_id} has no container {execution_id!r}")
-            placement = (await self.models.decoded(tx, run)).placement
-            own = frozenset(task for task, slot in placement.items() if slot == container.processor_id)
-            if run.state.ended or not replicas_of(run.spec.config) or not self.blob_stores.backup(run.backup).restore_from:
+            layout = await self._layout(tx, run, registrations)
+            own = layout.own.get(container.processor_id, frozenset())
+            if run.state.ended or not self._blob_stores.backup(run.backup).restore_from:
                 return StandbyPlan([], own)
-            return StandbyPlan(await self._copies(tx, run, container.processor_id, placement, rows), own)
+            return StandbyPlan(await self._copies(tx, run, layout.kept.get(container.processor_id, ())), own)
 
-    async def _copies(
-        self, tx: ReadTransaction, run: RunRow, slot: ProcessorId, placement: Placement, rows: Sequence[ContainerRow]
-    ) -> Sequence[Copy]:
-        wanted = {task for task, keeper in standbys(placement, hosts_of(rows)).items() if keeper == slot}
+    async def _layout(self, tx: ReadTransaction, run: RunRow, registrations: int) -> _Layout:
+        known = self._layouts.get(run.run_id)
+        if known is not None and (known.version, known.registrations) == (run.model_version, registrations):
+            return known
+        placement = (await self._models.decoded(tx, run)).placement
+        hosts = hosts_of(await tx.fleet.containers(run.run_id)) if replicas_of(run.spec.config) else {}
+        own, kept = _by_slot(placement), _by_slot(standbys(placement, hosts))
+        layout = _Layout(run.model_version, registrations, {slot: frozenset(tasks) for slot, tasks in own.items()}, kept)
+        self._layouts.pop(run.run_id, None)
+        self._layouts[run.run_id] = layout
+        if len(self._layouts) > LAYOUTS:
+            del self._layouts[next(iter(self._layouts))]
+        return layout
+
+    async def _copies(self, tx: ReadTransaction, run: RunRow, wanted: Sequence[TaskName]) -> Sequence[Copy]:
         found = []
-        for task in sorted(wanted):
+        for task in wanted:
             for store in sorted(await tx.fleet.stage_states(run.job, task), key=lambda row: row.stage):
                 key = StageKey(run.job, task, store.stage)
                 snapshot = None if store.head is None else await tx.snapshots.get(key, store.head)
                 if snapshot is not None:
                     found.append(Copy(store, snapshot))
         return found
+
+
+def _by_slot(slots: Placement) -> Mapping[ProcessorId, Sequence[TaskName]]:
+    """The tasks of each slot, by name."""
+    found: defaultdict[ProcessorId, list[TaskName]] = defaultdict(list)
+    for task, slot in sorted(slots.items()):
+        found[slot].append(task)
+    return found
 
 
 def hosts_of(rows: Sequence[ContainerRow]) -> Hosts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,13 +11,14 @@ from coordinator.fleet.notices import Notices
 from coordinator.jobmodels.cache import JobModels
 from coordinator.store.drains import DrainRow
 from coordinator.store.fleet import ContainerRow, StageStateRow, TaskOwnershipRow
+from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import Store
 from coordinator.transitions import abandon_drain, backoff_of, get_run, hosts_of, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
-from sluice.core.errors import UnknownJob
+from sluice.core.errors import SluiceError, UnknownJob, UnknownRun
 from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
 from sluice.core.ids import JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
@@ -41,6 +42,33 @@ class RunDetails:
     backoffs: Mapping[ProcessorId, BackoffUntil]
 
 
+@dataclass(frozen=True, slots=True)
+class BasicRun:
+    """What the containers of a run need to know of it."""
+
+    run: RunRow
+    drain: DrainRow | None
+    failed_drains: Sequence[DrainId]
+
+
+class BasicRunBodies:
+    """The last answer of the view `basic` for each run, encoded. It is used again while the rows that it was made of are the same, so
+    that thousands of containers that ask at once cost one encoding."""
+
+    def __init__(self, at_most: int = 100) -> None:
+        self._at_most = at_most
+        self._bodies: dict[RunId, tuple[BasicRun, bytes]] = {}
+
+    def encoded(self, basic: BasicRun, encode: Callable[[], bytes]) -> bytes:
+        known = self._bodies.pop(basic.run.run_id, None)
+        if known is None or known[0] != basic:
+            known = (basic, encode())
+        self._bodies[basic.run.run_id] = known
+        if len(self._bodies) > self._at_most:
+            del self._bodies[next(iter(self._bodies))]
+        return known[1]
+
+
 class Runs:
     def __init__(self, store: Store, models: JobModels, notices: Notices, clock: Clock, crash_loop: CrashLoopPolicy = DEFAULT) -> None:
         self._store = store
@@ -48,6 +76,7 @@ class Runs:
         self._notices = notices
         self._clock = clock
         self._crash_loop = crash_loop
+        self._basic: GroupCommit[RunId, BasicRun] = GroupCommit(self._read_basic)
 
     async def describe(self, run_id: RunId) -> RunDetails:
         """Raises UnknownRun."""
@@ -68,6 +97,21 @@ class Runs:
                 watched=[row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run_id],
                 backoffs=self._backoffs(containers),
             )
+
+    async def basic(self, run_id: RunId) -> BasicRun:
+        """Requests that arrive together, as when all containers of a run start, share one read. Raises UnknownRun."""
+        return await self._basic.submit(run_id)
+
+    async def _read_basic(self, run_ids: Sequence[RunId]) -> Sequence[BasicRun | SluiceError]:
+        found: dict[RunId, BasicRun | SluiceError] = {}
+        async with self._store.read() as tx:
+            for run_id in dict.fromkeys(run_ids):
+                try:
+                    run = await get_run(tx, run_id)
+                    found[run_id] = BasicRun(run, await tx.drains.newest(run_id), await tx.drains.failed_flushes(run.job))
+                except UnknownRun as error:
+                    found[run_id] = error
+        return [found[run_id] for run_id in run_ids]
 
     async def spec(self, run_id: RunId) -> RunSpec:
         """Raises UnknownRun."""

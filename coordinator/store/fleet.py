@@ -157,8 +157,8 @@ class FleetReads(Reads):
         states, owners = tables.containers.c.state, tables.holds.c
         by_state = select(states, func.count()).where(tables.containers.c.run_id == run_id).group_by(states)
         owned = select(func.count()).where(owners.job == job, owners.run_id == run_id, owners.released.is_(False))
-        version, live = tables.containers.c.model_version, states == ContainerState.LIVE.value
-        by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, live).group_by(version)
+        version, live = tables.containers.c.model_version, (states == ContainerState.LIVE.value, tables.containers.c.ended_at.is_(None))
+        by_version = select(version, func.count()).where(tables.containers.c.run_id == run_id, *live).group_by(version)
         return Tally(
             containers={ContainerState(state): count for state, count in await self._connection.execute(by_state)},
             owned=int(await self._connection.scalar(owned) or 0),

@@ -98,13 +98,29 @@ def standbys(placement: Placement, hosts: Hosts) -> Mapping[TaskName, ProcessorI
     tasks: defaultdict[ProcessorId, list[TaskName]] = defaultdict(list)
     for task, slot in sorted(placement.items()):
         tasks[slot].append(task)
-    order = sorted(tasks)
+    ring = [slot for slot in sorted(tasks) if hosts.get(slot)]
+    if len({hosts[slot] for slot in ring}) < 2:
+        return {}
+    apart = _steps_to_another_host([hosts[slot] for slot in ring])
     found: dict[TaskName, ProcessorId] = {}
-    for place, slot in enumerate(order):
-        others = [other for other in (*order[place + 1 :], *order[:place]) if _apart(slot, other, hosts)]
-        found |= {task: others[nth % len(others)] for nth, task in enumerate(tasks[slot]) if others}
+    for place, slot in enumerate(ring):
+        others: list[ProcessorId] = []
+        step = apart[place]
+        while len(others) < len(tasks[slot]) and step < len(ring):
+            nearby = (place + step) % len(ring)
+            if hosts[ring[nearby]] == hosts[slot]:
+                step += apart[nearby]
+            else:
+                others.append(ring[nearby])
+                step += 1
+        found |= {task: others[nth % len(others)] for nth, task in enumerate(tasks[slot])}
     return found
 
 
-def _apart(slot: ProcessorId, other: ProcessorId, hosts: Hosts) -> bool:
-    return bool(hosts.get(slot)) and bool(hosts.get(other)) and hosts[slot] != hosts[other]
+def _steps_to_another_host(ring: Sequence[str]) -> Sequence[int]:
+    """For each place of the ring, how many places further the next one is that has another host. There are at least two hosts."""
+    steps = [1] * (2 * len(ring))
+    for place in reversed(range(2 * len(ring) - 1)):
+        if ring[place % len(ring)] == ring[(place + 1) % len(ring)]:
+            steps[place] = steps[place + 1] + 1
+    return steps[: len(ring)]

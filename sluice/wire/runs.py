@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StrictBool
@@ -330,37 +331,49 @@ class CrashLoopingSlot(Reply):
     until: datetime
 
 
-class RunDetail(RunReply):
-    """`serverTime`: the coordinator's time of this answer; compute ages from it, not from the reader's clock. `blobStores`: name -> URL.
-    State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it. `garbageGraceSeconds`: how long a
-    blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job that failed after a flush began;
-    readers of intermediate streams skip what they wrote. `failedOverSlots`: slots whose tasks a fail-over has reassigned.
-    `crashLoopBackoff`: slots that may not register yet. `slots`: the processor ids of the run's slots. `watermarks`: one entry for each
-    intermediate stream whose writers have reported since the coordinator started. `missingEventTimes`: a sentence for each stage whose
-    progress in event time is not known, and what to do.
+class RunView(StrEnum):
+    """How much of a run is asked for. FULL grows with the run's containers and tasks; BASIC is what a container needs, and does not."""
+
+    BASIC = "basic"
+    FULL = "full"
+
+
+class BasicRun(RunReply):
+    """`blobStores`: name -> URL. State is backed up to all of `backupTo`, and restored from the first of `restoreFrom` that has it.
+    `garbageGraceSeconds`: how long a blob that no snapshot refers to is kept; a commit must be shorter. `failedDrains`: drains of the job
+    that failed after a flush began; readers of intermediate streams skip what they wrote. `slots`: the processor ids of the run's slots.
     """
 
-    server_time: datetime | None = None
     blob_stores: dict[str, str] = Field(default_factory=dict)
     garbage_grace_seconds: float | None = None
     backup_to: tuple[str, ...] = ()
     restore_from: tuple[str, ...] = ()
     drain: DrainOfRun | None = None
     failed_drains: tuple[str, ...] = ()
+    slots: tuple[str, ...] | None = None
+
+    @property
+    def processors(self) -> list[ProcessorId]:
+        """The processor ids of the run's slots; a coordinator of release 0.1 does not send them."""
+        return slots(self.containers) if self.slots is None else list(map(ProcessorId, self.slots))
+
+
+class RunDetail(BasicRun):
+    """`serverTime`: the coordinator's time of this answer; compute ages from it, not from the reader's clock. `failedOverSlots`: slots
+    whose tasks a fail-over has reassigned. `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each
+    intermediate stream whose writers have reported since the coordinator started. `missingEventTimes`: a sentence for each stage whose
+    progress in event time is not known, and what to do.
+    """
+
+    server_time: datetime | None = None
     adoption: Adoption | None = None
     watched: tuple[WatchedStream, ...] = ()
     failed_over_slots: tuple[str, ...] = ()
     crash_loop_backoff: tuple[CrashLoopingSlot, ...] = ()
     watermarks: tuple[StreamWatermark, ...] = ()
     missing_event_times: tuple[str, ...] = ()
-    slots: tuple[str, ...] | None = None
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
-
-    @property
-    def processors(self) -> list[ProcessorId]:
-        """The processor ids of the run's slots; a coordinator of release 0.1 does not send them."""
-        return slots(self.containers) if self.slots is None else list(map(ProcessorId, self.slots))
 
 
 class RunsReply(Reply):

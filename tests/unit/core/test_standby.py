@@ -59,6 +59,21 @@ def test_copies_are_spread_as_evenly_as_tasks(count: int, containers: int) -> No
         assert max(copies.values()) <= 2 * -(-count // containers)
 
 
+@given(
+    count=st.integers(1, 40), containers=st.integers(1, 12), hosts=st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=12, max_size=12)
+)
+def test_the_tasks_of_a_slot_are_dealt_to_the_slots_after_it_that_are_on_other_hosts(count: int, containers: int, hosts: list[str]) -> None:
+    containers = min(containers, count)
+    placement, where = placed(count, containers), dict(zip(slots(containers), hosts, strict=False))
+    order = sorted(set(placement.values()))
+    expected = {}
+    for place_, slot in enumerate(order):
+        after = [other for other in (*order[place_ + 1 :], *order[:place_]) if where[slot] and where[other] not in ("", where[slot])]
+        own = sorted(task for task, pid in placement.items() if pid == slot)
+        expected |= {task: after[nth % len(after)] for nth, task in enumerate(own) if after}
+    assert standbys(placement, where) == expected
+
+
 def test_a_slot_whose_container_has_not_come_yet_neither_has_nor_keeps_copies() -> None:
     placement = placed(4, 2)
     assert standbys(placement, {ProcessorId("0"): "a"}) == {}
