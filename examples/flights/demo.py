@@ -50,6 +50,9 @@ def main(
     system: Annotated[System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")] = "log",
     lose_disk: Annotated[bool, typer.Option(help="Delete the local state half way, and go on from the blob store.")] = True,
     drain: Annotated[bool, typer.Option(help="Drain the job in the end, which brings out the windows that are still open.")] = True,
+    late: Annotated[
+        float, typer.Option(min=0, help="Start the last container so many seconds after the others. The lead is then not bounded.")
+    ] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
@@ -59,7 +62,7 @@ def main(
         home_of = HOMES[system]
         watermark = AFTER_A_DRAIN if drain else WATERMARK
         due = len(closed_windows(flights, home_of=home_of))
-        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk, drain)
+        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk, drain, late)
         show = Show(
             JOB_FILE,
             [flights_feed(flights)],

@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
-from tests.support.processes import await_line, end, must_run, start, tail
+import psutil
+
+from tests.support.processes import await_line, end, must_run, start, tail, wait_for
 
 STOP_SECONDS = 200.0
 
@@ -42,6 +46,15 @@ class SluiceRun:
             return self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             return None
+
+    def container(self, slot: int) -> psutil.Process | None:
+        """The container of that slot, if it runs."""
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self._process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    if child.environ().get("SLUICE_PROCESSOR_ID") == str(slot):
+                        return child
+        return None
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> int:
         """Ask it to stop the run between batches; its exit code, -9 if it had to be killed."""
@@ -75,3 +88,25 @@ def sluice_run(
         yield run
     finally:
         run.stop()
+
+
+@contextmanager
+def starting_late(run: SluiceRun, slot: int, seconds: float) -> Iterator[None]:
+    """The container of that slot starts so much later than the others: it is stopped as soon as it is there, before it has registered, and
+    continued after this time or at the end of the block. Raises TooSlow at the end if there was no such container."""
+    over = Event()
+
+    def hold() -> None:
+        container = wait_for(f"the container of slot {slot}", lambda: run.container(slot), 60, every=0.02)
+        container.suspend()
+        over.wait(seconds)
+        with suppress(psutil.NoSuchProcess):
+            container.resume()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="late") as pool:
+        held = pool.submit(hold)
+        try:
+            yield
+        finally:
+            over.set()
+            held.result()

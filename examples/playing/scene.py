@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import httpx
 
-from examples.playing.launch import SluiceRun, sluice_run
+from examples.playing.launch import SluiceRun, sluice_run, starting_late
 from examples.playing.replay import Feed, Replay, StreamNotOurs
 from examples.playing.streams import Streams, System
 from examples.playing.topics import Topics
@@ -101,10 +101,10 @@ def await_run(
     wait_for(what, look, timeout_seconds, every=_LOOK_SECONDS, told=scene.run.tail)
 
 
-def wait_until_ready(scene: Scene, line: Line) -> float:
+def wait_until_ready(scene: Scene, line: Line, late: float) -> float:
     """Until the queries run; the seconds that it took. Raises TooSlow, EndedEarly."""
     started = time.monotonic()
-    await_run(scene, is_held, "every task has a container", 120, lambda detail: line.show(f"starting {len(detail.tasks)} tasks"))
+    await_run(scene, is_held, "every task has a container", 120 + late, lambda detail: line.show(f"starting {len(detail.tasks)} tasks"))
     try:
         await_run(scene, is_started, "every query has run", 60, lambda detail: line.show(f"starting {len(detail.tasks)} tasks' queries"))
     except TooSlow:  # a query need not run a batch before there is a row: the rows will tell
@@ -136,7 +136,8 @@ def replaying(replay: Replay) -> Iterator[list[BaseException]]:
 class Pace:
     """How a demo goes: of how many containers, on which port (0 = any), how fast, and how far ahead of the slowest reader at most.
     `lose_disk`: half way the job is stopped, its local state deleted, and it goes on from what it has backed up. `drain`: in the end it is
-    drained instead of stopped, which brings out what is still open."""
+    drained instead of stopped, which brings out what is still open. `late`: the last container starts so many seconds after the others, and
+    the lead is not bounded, so that the others read all that they can meanwhile."""
 
     containers: int
     port: int
@@ -145,6 +146,11 @@ class Pace:
     system: System = "log"
     lose_disk: bool = False
     drain: bool = False
+    late: float = 0
+
+    def __post_init__(self) -> None:
+        if self.late and self.containers < 2:
+            raise ValueError("with --late there must be a container that does not start late: use --containers 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +169,16 @@ class Show:
     check: Callable[[Streams], tuple[bool, str]]
 
 
-def play(show: Show, scene: Scene, line: Line, failed: list[BaseException], until: Callable[[RunDetail], bool]) -> None:
-    """From the first container's start until it is so. Raises TooSlow, EndedEarly, or what the replay raised."""
+def play(show: Show, scene: Scene, line: Line, failed: list[BaseException], until: Callable[[RunDetail], bool], late: float = 0) -> None:
+    """From the first container's start until it is so; a container may be `late` by so many seconds. Raises TooSlow, EndedEarly, or what
+    the replay raised."""
 
     def tell(detail: RunDetail) -> None:
         line.show(show.progress(scene, detail))
         if failed:
             raise failed[0]
 
-    took = wait_until_ready(scene, line)
+    took = wait_until_ready(scene, line, late)
     line.end(f"ready after {took:.1f} s")
     await_run(scene, until, "all is read", 1800, tell)
     if scene.replay.progress.complete:
@@ -218,7 +225,7 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
         begins=show.begins,
         seconds_per_month=pace.seconds_per_month,
         max_lead=pace.max_lead,
-        consumed=lambda: watches[-1].read(readers) if watches else None,
+        consumed=None if pace.late else lambda: watches[-1].read(readers) if watches else None,
     )
     half = sum(len(feed.rows) for feed in show.feeds) // 2
     acts: list[Callable[[Scene, RunDetail], bool]] = [lambda scene, detail: scene.is_consumed(detail)]
@@ -231,12 +238,16 @@ def _run_show(show: Show, home: Path, pace: Pace, place: Place) -> bool:
             if number:
                 shutil.rmtree(home / "state")
                 line.end(f"stopped half way, and the local state is deleted: {home / 'state'}; starting again, from the blob store")
-            with _running(show, home, pace, place, "checkpoint" if number else "earliest") as run:
+            with ExitStack() as stack:
+                run = stack.enter_context(_running(show, home, pace, place, "checkpoint" if number else "earliest"))
+                late = 0 if number else pace.late
+                if late:
+                    stack.enter_context(starting_late(run, pace.containers - 1, late))
                 coordinator, run_id = run.where(60)
-                line.end(f"run {run_id} on {coordinator}, {pace.containers} containers")
+                line.end(f"run {run_id} on {coordinator}, {pace.containers} containers" + (f", the last {late:g} s late" if late else ""))
                 watches.append(RunWatch(coordinator, run_id))
                 scene = Scene(run, watches[-1], log, replay, show.readers)
-                play(show, scene, line, failed, partial(until, scene))
+                play(show, scene, line, failed, partial(until, scene), late)
                 draining = pace.drain and number == len(acts) - 1
                 line.end(
                     f"{replay.progress.rows:,} replayed after {time.monotonic() - started:.1f} s; {'draining' if draining else 'stopping'}"

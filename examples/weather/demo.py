@@ -71,13 +71,17 @@ def main(
     ] = 7,
     port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
     home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/weather"),
+    late: Annotated[
+        float, typer.Option(min=0, help="Start the last container so many seconds after the others. The lead is then not bounded.")
+    ] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
 ) -> None:
     """Join departures with the weather at their origin in two containers and check every row."""
 
     def demo() -> bool:
         show = show_of(load_departures(month_limit), load_weather(month_limit))
-        return run_show(show, fresh(home, MARK), Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days)))
+        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), late=late)
+        return run_show(show, fresh(home, MARK), pace)
 
     perform(demo, home, keep)
 

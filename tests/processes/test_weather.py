@@ -1,4 +1,5 @@
-"""The weather demo, a month of it: two containers, six queries, a join of two routed streams that is exact to the row."""
+"""The weather demo, a month of it: two containers, of which one starts late, six queries, a join of two routed streams that is exact to the
+row."""
 
 from __future__ import annotations
 
@@ -18,9 +19,13 @@ DEPARTURES, HOURS = 27_004, 2_226
 """Of January 2013. 52 of the departures have no weather, and their hours are closed at the end of the month."""
 
 
-def test_a_month_of_departures_gets_its_weather_exactly(tmp_path: Path) -> None:
+LATE_SECONDS = 15
+"""The first container has then read what it may of the month."""
+
+
+def test_a_month_of_departures_gets_its_weather_exactly_though_one_container_starts_late(tmp_path: Path) -> None:
     home = tmp_path / "demo"
-    arguments = ["--month-limit", "1", "--seconds-per-month", "0", "--home", str(home), "--keep"]
+    arguments = ["--month-limit", "1", "--seconds-per-month", "0", "--late", str(LATE_SECONDS), "--home", str(home), "--keep"]
     process = subprocess.Popen(
         [sys.executable, "-m", "examples.weather.demo", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
