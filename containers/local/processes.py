@@ -18,12 +18,17 @@ from pathlib import Path
 from uuid import uuid4
 
 from containers.errors import EXIT_REPEATED_FAILURE
+from containers.local import logs
+from containers.local.logs import read_rotation_settings
 from sluice.cli.console.pages import ProcessRow
 from sluice.client import CoordinatorClient
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import ProcessorId, RunId
 from sluice.core.placement import slots
+
+ROTATE_EVERY = timedelta(seconds=1)
+"""A log file may be larger than its limit by what is written in this time."""
 
 CRASH_WINDOW = timedelta(minutes=10)
 RESTARTS = 5
@@ -33,7 +38,7 @@ RESTARTS = 5
 @dataclass
 class Slot:
     """A process to keep running: the coordinator, or the container of a slot. `codes`: its exit codes so far. `final`: exit codes after
-    which it is not restarted."""
+    which it is not restarted. `log`: its log file in the directory of logs; by default its name and ".log"."""
 
     name: str
     command: list[str]
@@ -44,6 +49,7 @@ class Slot:
     starts: int = 0
     crashes: list[float] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+    log: str = ""
     again_at: float = 0.0
 
     @property
@@ -72,19 +78,41 @@ class EndedTooOften(Exception):
 
 
 class Processes:
-    """`logs`: the directory of the log files, one for each process. `restarts`: how often each may be restarted within ten minutes."""
+    """`logs`: the directory of the log files, which are rotated while processes run. `restarts`: how often each may be restarted within ten
+    minutes. Raises BadSettings."""
 
     def __init__(self, logs: Path, restarts: int, clock: Clock) -> None:
         self._logs = logs
         self._restarts = restarts
         self._clock = clock
+        self._started: dict[str, Slot] = {}
+        self._rotation_settings = read_rotation_settings()
+        self._rotation: asyncio.Task[None] | None = None
 
     async def start(self, slot: Slot) -> None:
-        with self.log_of(slot).open("ab") as out:
+        log = self.log_of(slot)
+        await asyncio.to_thread(self._prepare, log)
+        with log.open("ab") as out:
             slot.process = await asyncio.create_subprocess_exec(
                 *slot.command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, env=slot.environment, start_new_session=True
             )
         slot.starts += 1
+        self._started[slot.log or slot.name] = slot
+        if self._rotation is None or self._rotation.done():
+            self._rotation = asyncio.create_task(self._rotate())
+
+    def _prepare(self, log: Path) -> None:
+        """Create the directory of a log file. That of another run is deleted if there are too many."""
+        if not log.parent.exists():
+            log.parent.mkdir(parents=True)
+            logs.delete_old_runs(self._logs)
+
+    async def _rotate(self) -> None:
+        """Rotate the logs as long as a process is running."""
+        while running := [slot for slot in self._started.values() if slot.up]:
+            for slot in running:
+                await asyncio.to_thread(logs.rotate, self.log_of(slot), self._rotation_settings)
+            await asyncio.sleep(ROTATE_EVERY.total_seconds())
 
     def due(self, slot: Slot) -> bool:
         """Whether to start a process that is down: immediately at first, then after growing pauses. Raises EndedTooOften."""
@@ -100,12 +128,11 @@ class Processes:
         return now >= slot.again_at
 
     def log_of(self, slot: Slot) -> Path:
-        return self._logs / f"{slot.name}.log"
+        return self._logs / (slot.log or f"{slot.name}.log")
 
     def last_line(self, slot: Slot) -> str:
         """The last line of its log."""
-        lines = self.log_of(slot).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"it wrote nothing to {self.log_of(slot)}"
+        return logs.last_line(self.log_of(slot)) or f"it wrote nothing to {self.log_of(slot)}"
 
 
 async def ended(slots: Sequence[Slot], within: timedelta) -> None:
@@ -137,12 +164,12 @@ class Launch:
 
     def create_logs(self) -> Path:
         """Create the directory of the logs. Raises BadSettings."""
-        logs = self.home / "logs"
+        directory = self.home / "logs"
         try:
-            logs.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadSettings(f"--home {self.home}: {error.filename} cannot be created ({error.strerror})") from error
-        return logs
+        return directory
 
 
 def container_environment(launch: Launch, run_id: str, processor_id: str) -> dict[str, str]:
@@ -177,7 +204,10 @@ class LocalContainers:
 
     def _slot(self, slot: str) -> Slot:
         command = [sys.executable, "-P", "-m", "sluice", "container", str(self._launch.job_file)]
-        return Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot, FINAL)
+        made = Slot(f"container-{slot}", command, container_environment(self._launch, self._run_id, slot), slot, FINAL)
+        made.log = f"{self._run_id}/container-{slot}.log"
+        made.environment["SLUICE_LOG_FILE"] = str(self._processes.log_of(made))
+        return made
 
     @property
     def up(self) -> Sequence[Slot]:

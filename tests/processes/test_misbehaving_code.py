@@ -167,7 +167,8 @@ def test_sluice_run_shows_the_users_line_of_an_error_at_once_and_ends_when_a_bat
         assert ended.returncode == 1
         raised = line('raise SystemExit("enough")')
         error = f"{scene.job_file}:{raised} in ends_the_interpreter: SystemExit: enough"
-        log_file = scene.root / "home" / "logs" / "container-0.log"
+        run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
+        log_file = scene.root / "home" / "logs" / run_id / "container-0.log"
         assert f"! {error} (stage only of Partition 0)" in ended.stdout
         assert ended.stderr.splitlines() == [
             f"sluice: {error}",
@@ -177,7 +178,7 @@ def test_sluice_run_shows_the_users_line_of_an_error_at_once_and_ends_when_a_bat
         ]
         assert log_file.read_text().count(" failed (") == 2
         scene.start_coordinator()
-        scene.run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
+        scene.run_id = run_id
         run = scene.detail()
         assert run.state == "FAILED"
         assert run.reason.startswith(error)
@@ -201,9 +202,10 @@ def test_without_java_a_container_ends_at_once_and_sluice_run_names_java_the_rem
             check=False,
         )
         assert ended.returncode == 1
+        run_id = next(line.split()[1] for line in ended.stdout.splitlines() if line.startswith("run "))
         assert ended.stderr.splitlines() == [
             "sluice: Java was not found. There is no program 'java' in JAVA_HOME (/nowhere): "
             "install Java 17 or 21, or set JAVA_HOME to its directory",
-            f"log: {home / 'logs' / 'container-0.log'}",
+            f"log: {home / 'logs' / run_id / 'container-0.log'}",
             "container-0 ended once (exit 4)",
         ]

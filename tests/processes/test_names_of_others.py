@@ -93,6 +93,6 @@ def test_a_job_runs_with_its_helpers_whatever_is_beside_it_and_in_the_working_di
         assert process.wait(120) == 0, (tmp_path / "run.log").read_text()
     finally:
         kill_whole(process)
-        print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (home / "logs").glob("*")), sep="\n")
+        print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (home / "logs").rglob("*.log")), sep="\n")
     values = sorted((row[3] or b"").decode() for rows in log.read("out", 0, 0, RECORDS) for row in rows)
     assert values == sorted(f'["helped", "{n}"]' for n in range(RECORDS))

@@ -95,3 +95,11 @@ async def test_a_container_that_failed_otherwise_is_restarted(containers: LocalC
     ends(containers, "container-1", 1)
     await containers.keep_up()  # it is due in half a second
     assert up(containers) == ["container-0"]
+
+
+async def test_each_run_and_slot_has_a_log_of_its_own_which_its_container_names(containers: LocalContainers, tmp_path: Path) -> None:
+    await containers.keep_up()
+    assert [slot.environment["SLUICE_LOG_FILE"] for slot in containers.slots] == [
+        str(tmp_path / "r" / "container-0.log"),
+        str(tmp_path / "r" / "container-1.log"),
+    ]
