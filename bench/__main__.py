@@ -44,7 +44,7 @@ def benchmark(name: str) -> Callable[[], Result]:
 
 
 def one(name: str) -> Result | None:
-    """Run and report a benchmark; None when it failed to run."""
+    """Run and report one benchmark. Returns None if it could not be run."""
     try:
         result = benchmark(name)()
     except (BenchFailed, ProcessFailed) as error:
@@ -58,7 +58,7 @@ def one(name: str) -> Result | None:
 
 
 def every() -> int:
-    """Run all, and write the page if none failed."""
+    """Run all benchmarks, and write the page if none failed."""
     results = [one(name) for name in BENCHMARKS]
     ran = [result for result in results if result is not None]
     if len(ran) < len(results):
@@ -70,7 +70,7 @@ def every() -> int:
 
 
 def page(results: Sequence[Result], at: datetime) -> str:
-    """The page, in Markdown: nothing of the machine but its Python and its number of cores."""
+    """The page in Markdown. Of the machine it names only the version of Python and the number of cores."""
     rows = [
         f"| {each.name} | {each.target} | {_figures(each.figures)} | {each.ratio:.3f} | {'yes' if each.met else '**no**'} |"
         for each in results
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end(_signal: int, _frame: object) -> None:
-    """As Ctrl-C does: what was started is ended on the way out."""
+    """Ctrl-C and SIGTERM end the benchmark, and its child processes on the way out."""
     raise SystemExit(128 + signal.SIGTERM)
 
 

@@ -1,5 +1,6 @@
-"""Containers that are nothing but how they hear of a new version of their run's job model: each holds a poll for notices, asks for the
-model when a notice of one comes, and acknowledges it. What they run stays as it is."""
+"""Simulated containers that only adopt new versions of the job model: each holds a long poll for notices, fetches the model after a
+notice, and acknowledges it. They run no tasks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Seconds from the request of the change: until it was answered, and until every container had acknowledged it."""
+    """Seconds from the request of the change to its answer, and to the last acknowledgement."""
 
     answered: float
     everywhere: float
@@ -43,7 +44,7 @@ class _Adopter:
         self._epoch = Epoch((await self._coordinator.register(self._run_id, body)).epoch)
 
     async def adopt(self, job: JobName, wanted: int, listening: asyncio.Barrier) -> None:
-        """Until it has acknowledged that version."""
+        """Poll until the container has acknowledged version `wanted`."""
         seq = 0
         await listening.wait()
         while True:
@@ -60,7 +61,7 @@ class _Adopter:
 
 
 async def adopted(url: str, run_id: str, containers: int) -> Adopted:
-    """Let so many containers adopt the version that growth makes; the stream has grown already. Raises BenchFailed."""
+    """Let that many containers adopt the version made by growth of a stream. The stream must have grown already. Raises BenchFailed."""
     made = [_Adopter(url, RunId(run_id), slot) for slot in range(containers)]
     try:
         async with asyncio.timeout(PATIENCE):
@@ -79,7 +80,7 @@ async def _adopted(url: str, run_id: str, made: Sequence[_Adopter]) -> Adopted:
         listening = asyncio.Barrier(len(made) + 1)
         adopting = [asyncio.create_task(each.adopt(JobName(run.job), run.job_model_version + 1, listening)) for each in made]
         await listening.wait()
-        await asyncio.sleep(1)  # their polls are held by now
+        await asyncio.sleep(1)  # By now all long polls are open.
         began = perf_counter()
         answer = await http.patch(f"/runs/{run_id}", json={"grow": True})
         answered = perf_counter() - began
@@ -88,5 +89,5 @@ async def _adopted(url: str, run_id: str, made: Sequence[_Adopter]) -> Adopted:
         everywhere = perf_counter() - began
         now = wire_runs.RunDetail.model_validate_json((await http.get(f"/runs/{run_id}")).content)
     if now.adoption is None or now.adoption.all_on != version:
-        raise BenchFailed(f"not all containers are said to run version {version}: {now.adoption}")
+        raise BenchFailed(f"the coordinator does not report version {version} for all containers: {now.adoption}")
     return Adopted(answered, everywhere)

@@ -1,10 +1,9 @@
-"""The job model of 10,000 partitions over 500 containers: making it, and what a change of one container moves.
+"""Planning the job model of 10,000 partitions over 500 containers, and how many tasks move when the number of containers changes.
 
-Judged: the moves after one container more, one less, one lost and that one back, against the least that any balanced placement could do
-with (counted here, without the code that places). As figures besides: how many tasks a placement without memory would have moved, which
-deals tasks out by name (Samza's GroupByContainerCount); the time to make each model, in this process, grouping and all; and over HTTP, with
-the real coordinator and its database: `POST /runs`, `PATCH /runs/{runId}` to one container more and back, and growth to twice the
-partitions.
+Judged: the moves after one container is added, removed, lost, and returned, against the minimum that a balanced placement needs. The
+minimum is computed here, without the placement code. Also reported: how many tasks a stateless placement would have moved, which assigns
+tasks by name (Samza's GroupByContainerCount); the time to plan each model in this process, grouping included; and over HTTP, with a real
+coordinator and database: `POST /runs`, `PATCH /runs/{runId}` to one container more and back, and growth to twice the partitions.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 def run() -> Result:
-    found = _placing()
+    found = _plan_and_compare()
     figures: dict[str, float] = {"partitions": PARTITIONS, "containers": CONTAINERS, **found.figures}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         port = free_port()
@@ -50,7 +49,7 @@ def run() -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """By what changed: moves made, the least possible, and those of a placement without memory."""
+    """By kind of change: the tasks moved, the minimum, and the tasks that a stateless placement moves."""
 
     made: Mapping[str, int]
     least: Mapping[str, int]
@@ -72,13 +71,13 @@ def judged(found: Moved, figures: Mapping[str, float]) -> Result:
     )
 
 
-def _placing() -> Moved:
-    """In this process."""
+def _plan_and_compare() -> Moved:
+    """Plan in this process."""
     spec = spec_of(run_request(CONTAINERS)).with_counts({STREAM: PARTITIONS})
     first, first_ms = _timed(lambda: _plan(spec, CONTAINERS, None))
     again, again_ms = _timed(lambda: _plan(spec, CONTAINERS, first))
     if again.model != first.model:
-        raise BenchFailed("the same question was answered with another model")
+        raise BenchFailed("the same input was planned as another model")
     lost = _without(first, spec, ProcessorId("7"))
     after = {
         "one_more": (first.model, _plan(spec, CONTAINERS + 1, first).model),
@@ -109,8 +108,9 @@ def _without(former: PlannedModel, spec: RunSpec, lost: ProcessorId) -> PlannedM
 
 
 def least_moves(before: Placement, processors: list[ProcessorId]) -> int:
-    """The fewest tasks that must leave their place so that sizes differ by at most one: each place keeps what it may, and the larger
-    shares are with those that have most."""
+    """The minimum number of tasks that must move so that sizes differ by at most one: each container keeps as many of its tasks as it
+    may, and the larger shares go to the containers with the most tasks.
+    """
     least, larger = divmod(len(before), len(processors))
     held = Counter(before.values())
     most_first = sorted((held[pid] for pid in processors), reverse=True)
@@ -122,12 +122,12 @@ def _moves(before: Placement, after: Placement) -> int:
 
 
 def _dealt_out(model: JobModel) -> Placement:
-    """By name, as if there had been nothing before."""
+    """Assign the tasks by name, without regard to the former assignment."""
     return place(list(model.tasks), sorted(model.containers, key=int), {})
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What it answers, and the median of its milliseconds."""
+    """Returns the result of `work`, and the median of its durations in milliseconds."""
     taken = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -149,7 +149,7 @@ def _over_http(url: str, home: Path) -> dict[str, float]:
     grown, seconds["patch_grown_ms"] = _patched(url, run_id, {"grow": True})
     if (plan["verdict"], len(grown["partitions"]), grown["moves"]) != ("SAFE", PARTITIONS, []):
         raise BenchFailed(f"growth to {PARTITIONS * 2} partitions: {plan['verdict']}, {len(grown['partitions'])} new ones")
-    note(f"growth by {PARTITIONS} partitions took {seconds['patch_grown_ms']:.2f} s, from the look at the stream to the answer")
+    note(f"growth by {PARTITIONS} partitions measure_case {seconds['patch_grown_ms']:.2f} s, from the check of the stream to the answer")
     return {what: round(taken * 1000, 1) for what, taken in seconds.items()}
 
 

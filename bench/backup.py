@@ -1,14 +1,15 @@
-"""The backup of a store of 2 GiB in 2,000 files (1,900 of 16 KiB, 100 of 21 MB) to an S3 server on loopback, beside rclone, restic and bare
-obstore.
+"""Backup of a store of 2 GiB in 2,000 files (1,900 of 16 KiB, 100 of 21 MB) to an S3 server on loopback, compared with rclone, restic and
+plain obstore.
 
-Each backs up everything, then what is left to do when 1 % of the files have changed (19 small ones and a large one have made room for as
-many of other names), then restores all of it into an empty directory; every file that is restored is compared with the original. They
-take turns; Sluice and obstore have two, of which the faster counts. Before each turn the disk is idle and the bucket is empty.
+Each tool backs up everything, then the difference after 1 % of the files were replaced (19 small ones and a large one are deleted, and as
+many are created under new names), then restores everything into an empty directory. Every restored file is compared with the original. The
+tools take turns; Sluice and obstore have two turns each, and the faster one counts. Before each turn the disk is idle and the bucket is
+empty.
 
-Sluice's backup is what an agent does: hard links, what changed, hashes, packs and chunks, an index; its restore verifies every byte by
-SHA-256 and is on the disk (fsync) when it ends. obstore's is the least that can be done: an object for each file, not looked at and not
-synced. So the targets tell what all of that costs: at least 0.9 of obstore's rate; and of a change at least five times faster than rclone
-and restic, in at most a PUT for the pack of small files, one for the index, and one for each chunk of the large file.
+Sluice does what an agent does: hard links, a diff, hashes, packs and chunks, an index. Its restore verifies every byte by SHA-256 and has
+synced it to disk (fsync) when it ends. obstore does the minimum: one object per file, without hashes or fsync. The targets bound the cost
+of that work: at least 0.9 of obstore's rate; and for the difference, at least five times faster than rclone and restic, with at most one
+PUT for the pack of small files, one for the index, and one for each chunk of the large file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tests.support.servers import program
 
 NAME = "backup"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
-"""Of the files: less than all of them only to try the benchmark."""
+"""1 is the real benchmark; a smaller scale is for trying it out."""
 SMALL, SMALL_BYTES = round(1900 * SHARE), 16 << 10
 LARGE, LARGE_BYTES = round(100 * SHARE), 21_000_000
 SMALL_CHANGED, LARGE_CHANGED = max(1, SMALL // 100), max(1, LARGE // 100)
@@ -51,7 +52,7 @@ MOST_PUTS = 2 + LARGE_CHANGED * ceil(LARGE_BYTES / CommitSettings().chunk_bytes)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Seconds, and of Sluice how many PUTs the change took."""
+    """Durations in seconds; `puts` is the number of PUT requests that Sluice sent for the difference."""
 
     first: float
     change: float
@@ -81,8 +82,13 @@ def run() -> Result:
 
 def judged(turns: dict[str, list[Turn]]) -> Result:
     best = {
-        name: Turn(min(t.first for t in took), min(t.change for t in took), min(t.restore for t in took), max(t.puts for t in took))
-        for name, took in turns.items()
+        name: Turn(
+            min(t.first for t in measure_case),
+            min(t.change for t in measure_case),
+            min(t.restore for t in measure_case),
+            max(t.puts for t in measure_case),
+        )
+        for name, measure_case in turns.items()
     }
     mine, bare = best["sluice"], best["obstore"]
     first, restore = bare.first / mine.first, bare.restore / mine.restore
@@ -112,7 +118,7 @@ def judged(turns: dict[str, list[Turn]]) -> Result:
 
 
 async def take_turn(name: str, place: Path, server: Gateway, chance: random.Random) -> Turn:
-    """Everything, a change, and back."""
+    """Back up everything, back up a difference, and restore."""
     os.sync()
     stage, restored = place / "stage", place / "restored"
     async with AsyncExitStack() as stack:
@@ -162,7 +168,7 @@ def _path(stage: Path, kind: str, number: int) -> Path:
 
 
 def write(stage: Path, chance: random.Random) -> None:
-    """A directory as a query leaves it that has not committed a batch yet, so that a cut of it is asked for nothing but files."""
+    """Write a directory as of a query that has not committed a batch yet, so that freezing it copies files only."""
     for partition in range(4):
         (stage / "state" / "0" / str(partition)).mkdir(parents=True)
     (stage / "metadata").write_text(json.dumps({"id": str(uuid4())}))
@@ -172,7 +178,9 @@ def write(stage: Path, chance: random.Random) -> None:
 
 
 def change(stage: Path, chance: random.Random) -> None:
-    """1 % of the files go, and as many come under new names, as when RocksDB merges its files; Spark never writes to a file again."""
+    """Replace 1 % of the files by new ones with other names, as RocksDB does when it merges files. Spark never writes to an existing
+    file again.
+    """
     for kind, changed, size in (("small", SMALL_CHANGED, SMALL_BYTES), ("large", LARGE_CHANGED, LARGE_BYTES)):
         for path in chance.sample(sorted(stage.rglob(f"{kind}-*.sst")), changed):
             (path.parent / f"{kind}-{chance.getrandbits(64):016x}.sst").write_bytes(chance.randbytes(size))
@@ -186,4 +194,4 @@ def check(stage: Path, restored: Path, name: str) -> None:
         raise BenchFailed(f"{name} did not restore the files that were backed up")
     for path in wanted:
         if not filecmp.cmp(stage / path, restored / path, shallow=False):
-            raise BenchFailed(f"{name} restored {path} with other bytes")
+            raise BenchFailed(f"{name} restored {path} with different contents")

@@ -1,4 +1,4 @@
-"""Who backs up a directory to S3 in `bench/backup.py`: Sluice, bare obstore, rclone and restic. Each asks for eight things at a time."""
+"""The tools that `bench/backup.py` compares: Sluice, plain obstore, rclone and restic. Each sends up to eight requests at a time."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ KEY = StageKey(JobName("bench"), TaskName("Partition 0"), StageName("stage"))
 
 class Peer(Protocol):
     async def backup(self) -> None:
-        """Make what is in the bucket what is in the directory."""
+        """Make the backup equal to the directory."""
         ...
 
     async def restore(self, into: Path) -> Path:
-        """Fetch all of the newest backup. `into` is made; the directory's files are in the directory that is returned."""
+        """Restore the newest backup. Creates `into`, and returns the directory that then contains the files."""
         ...
 
 
 class Sluice:
-    """Freeze and upload as an agent does it; the report to the coordinator is not in it. `marker` is that of the last backup, `puts` all so
-    far."""
+    """Freezes and uploads like an agent, without the report to the coordinator. `marker` is the one of the last backup, `puts` the
+    number of PUT requests so far.
+    """
 
     def __init__(self, uploader: Uploader, restorer: Restorer, requests: Requests, directory: Path, scratch: Path) -> None:
         self.marker: Marker | None = None
@@ -76,7 +77,7 @@ class Sluice:
         self.marker = marker
 
     async def cleared(self) -> None:
-        """A cut is removed when nobody waits for it any more, and before the next is made."""
+        """Remove the frozen copy. An agent does it in the background, and before the next commit."""
         if self._clearing is not None:
             await self._clearing
 
@@ -112,7 +113,7 @@ async def sluice(gateway: Gateway, directory: Path, scratch: Path) -> AsyncItera
 
 
 class Bare:
-    """An object for each file, and nothing else: no index, no hashes, no fsync; a second backup is everything again."""
+    """One object per file: no index, no hashes, no fsync. A second backup uploads everything again."""
 
     def __init__(self, gateway: Gateway, directory: Path) -> None:
         self._store = S3Store(
@@ -157,7 +158,7 @@ def _make_directories(directories: Iterable[Path]) -> None:
 
 
 class Rclone:
-    """`rclone sync`: it compares sizes and times, which it keeps with the objects."""
+    """`rclone sync`: compares sizes and modification times, which it stores with the objects."""
 
     def __init__(self, gateway: Gateway, directory: Path) -> None:
         self._directory = directory
@@ -184,8 +185,9 @@ class Rclone:
 
 
 class Restic:
-    """`restic backup`, which also encrypts, and cuts files into chunks by their contents. It is told not to compress: what is backed up
-    here cannot be compressed."""
+    """`restic backup`: also encrypts, and splits files into chunks by content. Compression is off, because the files of this benchmark
+    cannot be compressed.
+    """
 
     def __init__(self, gateway: Gateway, directory: Path, cache: Path) -> None:
         self._directory = directory
@@ -198,7 +200,7 @@ class Restic:
         }
 
     async def create(self) -> None:
-        """The repository, once."""
+        """Create the repository."""
         await run_program([*self._options, "init"], self._environment)
 
     async def backup(self) -> None:
@@ -210,8 +212,8 @@ class Restic:
 
 
 async def run_program(command: list[str], environment: Mapping[str, str], directory: Path | None = None) -> None:
-    """Run it to its end. Raises BenchFailed with the end of what it said."""
-    ours = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"}  # rclone refuses to start with it
+    """Run a program to its end. Raises BenchFailed with the end of its output."""
+    ours = {name: value for name, value in os.environ.items() if name != "AWS_CA_BUNDLE"}  # rclone does not start with this variable set
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,

@@ -1,7 +1,7 @@
-"""The peer of the heartbeat: an ASGI function that does nothing but answer, under the same server with the same settings.
+"""The peer of the heartbeat benchmark: an ASGI function that only answers, under the same server with the same settings.
 
-It sends what the coordinator sends to a valid container, the same body and as many headers, and looks at nothing. What the coordinator
-costs above it is what Sluice itself adds to uvicorn. `python -m bench.bare PORT`.
+It sends what the coordinator sends to a valid container, the same body and the same number of headers, and reads nothing. The difference is
+what Sluice costs on top of uvicorn. Usage: `python -m bench.bare PORT`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def answer(_scope: MutableMapping[str, Any], _receive: Receive, send: Send
 
 
 def main(port: int) -> None:
-    """Serve as `coordinator.server.server` does."""
+    """Serve with the settings of `coordinator.server.server`."""
     uvicorn.run(
         answer,
         host="127.0.0.1",

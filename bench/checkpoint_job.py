@@ -1,4 +1,4 @@
-"""The stateful query of `bench/checkpoint_latency.py`: how often each key was seen, as a job of one stage and one task."""
+"""The stateful query of `bench/checkpoint_latency.py`: a count per key, as a job of one stage and one task."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What it costs a stateful query that its state survives the machine, with S3 20 ms away.
+"""What it costs a stateful query that its state survives the loss of the machine, with S3 20 ms away.
 
-The same query on the same log, a thousand rows a second in batches of a second, on `local[2]`, three times:
+The same query reads the same log, 1,000 rows per second in batches of one second, on `local[2]`, in three ways:
 
-* s3a: a plain Spark query whose checkpoint is in S3, through Hadoop's S3A: every batch waits for each of its files;
-* interval: a Sluice job that backs its state up every 10 s, while batches go on;
-* each: the same with a commit for every batch, which the next one waits for.
+* s3a: a plain Spark query with its checkpoint in S3, through Hadoop's S3A. Every batch waits for each of its files.
+* interval: a Sluice job that backs up its state every 10 s while batches continue.
+* each: the same with a commit after every batch, for which the next batch waits.
 
-Measured of each are the durations of its batches, by Spark's own word, and the requests that the S3 server has answered meanwhile, whoever
-sent them: of Sluice the agent's and the coordinator's. The JVMs warm up before that.
+Measured are the durations of the batches, as Spark reports them, and the requests that the S3 server answered meanwhile; for Sluice those
+of the agent and of the coordinator. The JVMs are warmed up first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bench.gateway import Gateway, distant, gateway
 from bench.harness import BenchFailed, Result, note, peer
 from containers.errors import JarsUnavailable
 from containers.jars import ensure_jars
-from examples.playing.launch import sluice_run
-from examples.playing.watch import RunWatch
+from examples.harness.launch import sluice_run
+from examples.harness.watch import RunWatch
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT
@@ -41,11 +41,11 @@ AWAY = timedelta(milliseconds=20)
 SECONDS = float(os.environ.get("BENCH_SECONDS", "45"))
 WARM_BATCHES = 8
 WARM_SECONDS = 60.0
-"""At least, until the JVM has compiled what runs at every batch: such a query runs for days."""
+"""Minimum number of batches before measuring: the JVM must have compiled the code of a batch, since such a query runs for days."""
 PATIENCE = 240.0
-"""Seconds within which a query must have done its first batches."""
+"""Time limit in seconds for the first batches of a query."""
 LOOK_SECONDS = 0.4
-"""How often the job tells of its batches, which are a second apart. Each telling, and each look at it, is CPU that the job lacks."""
+"""Interval of progress reports; batches are one second apart. Each report and each poll takes CPU from the job."""
 FEED_SECONDS = 0.25
 ROWS_A_SECOND = 1000
 KEYS = 10_000
@@ -60,7 +60,7 @@ Batches = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """While it was looked at: milliseconds of each batch, and requests."""
+    """Durations of the batches in milliseconds, and the number of requests, while measuring."""
 
     millis: list[int]
     requests: int
@@ -80,7 +80,7 @@ class Measured:
 
 @dataclass
 class Feed:
-    """Appends to the log's `readings` until it is stopped."""
+    """Appends to the stream `readings` until it is stopped."""
 
     log: Log
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -96,7 +96,7 @@ class Feed:
 
 @contextmanager
 def fed(directory: Path) -> Iterator[Path]:
-    """A log under `directory` that rows come into; its directory."""
+    """A log under `directory` to which rows are appended; yields its directory."""
     log = Log(directory / "log")
     log.create("readings", PARTITIONS)
     log.create("counts", 1)
@@ -144,7 +144,7 @@ def judged(found: Mapping[str, Measured]) -> Result:
 
 
 def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
-    """The plain query. Its jars are fetched before, if need be."""
+    """The plain query. Its jars are downloaded first if necessary."""
     from bench.checkpoint_s3a import S3A
 
     try:
@@ -153,13 +153,13 @@ def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
         raise BenchFailed(str(error)) from error
     done: Batches = {}
 
-    def heard(batch: Mapping[str, int]) -> None:
+    def on_line(batch: Mapping[str, int]) -> None:
         if batch["rows"]:
             done[batch["batch"]] = batch["millis"]
 
     with fed(place / "home") as log:
-        words = ["bench.checkpoint_s3a", str(log), address, str(place)]
-        with peer(words, place / "stderr", heard=heard) as query:
+        arguments = ["bench.checkpoint_s3a", str(log), address, str(place)]
+        with peer(arguments, place / "stderr", on_line=on_line) as query:
 
             def batches() -> Batches:
                 query.must_run()
@@ -169,7 +169,7 @@ def through_s3a(place: Path, server: Gateway, address: str) -> Measured:
 
 
 def through_sluice(place: Path, server: Gateway, address: str, interval: str) -> Measured:
-    """The job. The interval alone decides when it commits."""
+    """The job. Only `interval` decides when it commits."""
     home = place / "home"
     environment = {
         **S3_CREDENTIALS,
@@ -198,7 +198,7 @@ def through_sluice(place: Path, server: Gateway, address: str, interval: str) ->
 
 
 def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:
-    """Look at it for a while once it is warm. `batches` tells of those so far, and raises when there will be no more."""
+    """Measure after the warm-up. `batches` returns the batches so far, and raises if no more will come."""
     warm, deadline = time.monotonic() + WARM_SECONDS, time.monotonic() + PATIENCE
     while (done := len(batches())) < WARM_BATCHES or time.monotonic() < warm:
         if done < WARM_BATCHES and time.monotonic() > deadline:
@@ -212,5 +212,5 @@ def measure(batches: Callable[[], Batches], server: Gateway) -> Measured:
     found = batches()
     millis = [found[batch] for batch in found.keys() - before.keys()]
     if len(millis) < 2:
-        raise BenchFailed(f"{len(millis)} batches were done within {SECONDS:g} s: nothing can be told from that")
+        raise BenchFailed(f"{len(millis)} batches were done within {SECONDS:g} s: too few to measure")
     return Measured(millis, asked)

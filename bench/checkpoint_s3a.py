@@ -1,9 +1,9 @@
-"""The query of `bench/checkpoint_job.py` as one plain Spark query whose checkpoint is in S3, through Hadoop's S3A.
+"""The query of `bench/checkpoint_job.py` as one plain Spark query with its checkpoint in S3, through Hadoop's S3A.
 
     python -m bench.checkpoint_s3a LOG ADDRESS DIRECTORY
 
-It reads the log LOG from its beginning and appends to it as the job does, and prints a JSON line for each batch: its number, its rows and
-its milliseconds. It ends when its standard input does. Spark has the settings that Sluice gives it but for the checkpoint.
+It reads the log LOG from its beginning and appends to it as the job does, and prints one JSON line per batch: its number, its rows and its
+milliseconds. It ends when its standard input is closed. Spark has the settings that Sluice uses, except for the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from tests.support.s3servers import S3_CREDENTIALS
 
 S3A = JarSet("s3a", (Artefact("org.apache.hadoop", "hadoop-aws", "3.5.0"),), ("org.slf4j", "com.google.code.findbugs"))
-"""The revision of the Hadoop that PySpark has."""
+"""The Hadoop version of PySpark."""
 
 GRANT = Grant("s3a", TaskName("all"), StageName("count"), Generation(1), Lineage("s3a"), RunId("s3a"), {})
 MAX_ROWS = 50_000
 
 
 def settings(address: str) -> dict[str, str]:
-    """How Spark reaches the bucket, and writes checkpoints there as it does when it is told nothing."""
+    """The settings with which Spark reaches the bucket and writes checkpoints there, otherwise Spark's defaults."""
     s3a = {
         "endpoint": f"http://{address}",
         "endpoint.region": REGION,

@@ -1,11 +1,11 @@
-"""The garbage collection of 1,000,000 blobs in a directory, of which one in ten is referred to by a retained snapshot.
+"""Garbage collection of 1,000,000 blobs in a directory; a retained snapshot refers to one in ten.
 
-Measured: the pass that finds and condemns 900,000 blobs, and the pass after their grace that deletes them, of the real `Collection` over
-the filesystem store and SQLite, in a process of its own; and the most memory that this process ever had. It must leave exactly what the
-snapshots refer to. The peer is a listing and `unlink` of the same kind of tree, a tenth of its size, in this process: nothing is judged,
-recorded or made durable. The grace is none, and the bound on deletions per second that protects a blob store is taken away.
+Measured: the pass that finds and condemns 900,000 blobs, the pass that deletes them after the grace period, and the peak memory. It is the
+real `Collection` over the filesystem store and SQLite, in a process of its own. Exactly the blobs that snapshots refer to must remain. The
+peer lists and unlinks a tree of the same kind, a tenth of its size, in this process, without any decision, record or fsync. The grace
+period is zero, and the limit on deletions per second is off.
 
-    python -m bench.collection HOME      collects what is there, and prints figures as a JSON object
+    python -m bench.collection HOME    collects the garbage there, and prints the figures as a JSON object
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NAME = "collection"
 BLOBS = int(os.environ.get("BENCH_BLOBS", "1000000"))
 STORES = 10
 KEPT = 10
-"""One of so many blobs is referred to."""
+"""One blob in this many is referred to."""
 SAMPLE = max(1, BLOBS // 10)
 JOB, STAGE, LOCAL = JobName("bench"), StageName("stage"), BlobStoreName("local")
 ABOUT = About(Purpose.DATA)
@@ -71,7 +71,7 @@ def run() -> Result:
         began = time.perf_counter()
         asyncio.run(fill(home))
         note(f"{BLOBS} blobs made in {time.perf_counter() - began:.1f} s")
-        bare = bare_seconds(home / "bare") * BLOBS / SAMPLE
+        bare = peer_seconds(home / "bare") * BLOBS / SAMPLE
         found = _collected(home)
         left = sum(1 for _ in _files(home / "blobs" / "blobs" / "jobs"))
     if left != BLOBS // KEPT + STORES:
@@ -102,14 +102,14 @@ def _collected(home: Path) -> dict[str, float]:
 
 
 def ids(task: TaskName, count: int) -> Iterator[BlobId]:
-    """Of one store, a blob a second."""
+    """Blob ids of one store, one second apart."""
     return (
         fresh_blob_id(StageKey(JOB, task, STAGE), Kind.DATA, 1_700_000_000_000 + number * 1000, f"{number:016x}") for number in range(count)
     )
 
 
 async def fill(home: Path) -> None:
-    """A registry with a snapshot of each store, and the blobs as files where the blob store has them."""
+    """A catalog with one snapshot per store, and the blobs as files of the blob store."""
     settings = read_settings(home=home)
     store = open_store(settings.database)
     try:
@@ -127,7 +127,7 @@ async def fill(home: Path) -> None:
 
 
 def make_files(top: Path, blobs: list[BlobId]) -> None:
-    """Empty ones: what is in them is never read."""
+    """Empty files: they are never read."""
     (top / blobs[0]).parent.mkdir(parents=True)
     for blob in blobs:
         os.mknod(f"{top}/{blob}")
@@ -149,7 +149,7 @@ async def _register(store: Store, blob_stores: BlobStores, number: int, task: Ta
 # --- the peer --------------------------------------------------------------------------------------------------------------
 
 
-def bare_seconds(top: Path) -> float:
+def peer_seconds(top: Path) -> float:
     for number in range(STORES):
         make_files(top, list(ids(TaskName(f"Partition {number}"), SAMPLE // STORES)))
     began = time.perf_counter()
@@ -159,7 +159,7 @@ def bare_seconds(top: Path) -> float:
 
 
 def _files(top: Path) -> Iterator[str]:
-    """Each with one look at it, as a listing with sizes takes."""
+    """The files, with one stat call each, as a listing with sizes needs."""
     with os.scandir(top) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -173,7 +173,7 @@ def _files(top: Path) -> Iterator[str]:
 
 
 async def collect(home: Path) -> dict[str, float]:
-    """Two passes. Raises BenchFailed when they do not find what there is."""
+    """Run two passes. Raises BenchFailed if they do not find the expected blobs."""
     settings, clock = read_settings(home=home), SystemClock()
     store = open_store(settings.database)
     blob_stores = stores_of_blobs(settings, clock, {}, partial(owns_blob_store, store))
@@ -204,14 +204,14 @@ async def collect(home: Path) -> dict[str, float]:
 
 def _check(found: Collected, condemned: int, deleted: int) -> None:
     if found.not_judged or (found.condemned.blobs, found.deleted.blobs) != (condemned, deleted):
-        raise BenchFailed(f"{found.condemned.blobs} blobs were condemned and {found.deleted.blobs} deleted: not what there was")
+        raise BenchFailed(f"{found.condemned.blobs} blobs were condemned and {found.deleted.blobs} deleted; expected were other numbers")
 
 
 def peak_megabytes() -> float:
-    """The most memory that this process had. Not by getrusage: a child begins with its parent's peak there."""
+    """Peak memory of this process. Not from getrusage, because a child process starts with its parent's peak."""
     with suppress(OSError), Path("/proc/self/status").open() as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
-    import resource  # where there is no /proc; in bytes there
+    import resource  # where there is no /proc; the value is in bytes there
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 

@@ -1,5 +1,6 @@
-"""A coordinator and single containers as processes of ours, each container with a disk of its own if it is asked to: as under a cluster
-manager that starts nothing again."""
+"""A coordinator and single containers as child processes, each container optionally with a disk of its own. Nothing restarts them, as
+under a cluster manager without a restart policy.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ PATIENCE = 600.0
 
 
 class Crew(Cluster):
-    """Its containers are to run: a look at the run fails where one has ended."""
+    """The containers must keep running: polling the run fails if one has ended."""
 
     def __init__(self, root: Path, job_file: Path, environment: Mapping[str, str]) -> None:
         super().__init__(root, job_file, environment)
@@ -30,7 +31,7 @@ class Crew(Cluster):
         return self.containers[-1]
 
     def until(self, what: str, look: Callable[[wire_runs.RunDetail], T | None], *, may_end: Container | None = None) -> T:
-        """Look at the run until there is something to see. Raises TooSlow, or EndedEarly where a container has ended."""
+        """Poll the run until `look` returns a value. Raises TooSlow, or EndedEarly if a container has ended."""
 
         def found() -> T | None:
             for each in self.containers:
@@ -43,7 +44,7 @@ class Crew(Cluster):
 
 @contextmanager
 def crew(root: Path, job_file: Path, environment: Mapping[str, str]) -> Iterator[Crew]:
-    """With a coordinator that runs, on the server's core; all that was started is ended."""
+    """A crew with a running coordinator on the server's core. All processes are ended with the block."""
     made = Crew(root, job_file, environment)
     try:
         with pinned(cores()[0]):

@@ -1,7 +1,7 @@
-"""A run and its containers to measure with: written into a database directly, or made over HTTP as a launcher would.
+"""A run and its containers for measurements: written into a database directly, or created over HTTP.
 
-Ten thousand registrations over HTTP take too long for a benchmark (each reads the run's containers again), so a large fleet is written
-through the store before the coordinator starts; its recovery then grants every container a lease, as after any restart.
+Ten thousand registrations over HTTP take too long for a benchmark, because each reads the containers of the run again. A large fleet is
+therefore written through the store before the coordinator starts. Its recovery then grants every container a lease, as after any restart.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ def run_request(containers: int) -> wire_runs.RunRequest:
 
 
 def make_stream(home: Path, partitions: int) -> None:
-    """The log stream under `home` that a run of the job reads. It is grown to its size, which is one transaction."""
+    """The stream under `home` that a run of the job reads. It is grown to its size, because growing is one transaction."""
     log = Log(read_settings(home=home).log_directory)
     log.create(STREAM, 1)
     log.grow(STREAM, partitions)
 
 
 def write_fleet(home: Path, partitions: int, containers: int) -> None:
-    """A database and a log under `home` with a running run, all of whose containers are registered."""
+    """Create a database and a log under `home` with a running run, all of whose containers are registered."""
     asyncio.run(_write_fleet(home, partitions, containers))
 
 
@@ -83,7 +83,7 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
 
 
 async def _register_all(store: Store, run: RunRow, containers: int) -> None:
-    """The rows that registrations leave, in one statement."""
+    """Write the rows of all registrations in one statement."""
     now = SystemClock().now()
     async with store.begin() as tx:
         await tx.runs.put(replace(run, state=RunState.RUNNING, started_at=now))
@@ -110,7 +110,7 @@ def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
 
 
 def deploy(url: str, containers: int) -> tuple[str, float]:
-    """`POST /runs`: the run's id, and how many seconds the answer took."""
+    """`POST /runs`. Returns the id of the run, and the duration of the request in seconds."""
     body = run_request(containers).model_dump(mode="json", by_alias=True)
     began = time.perf_counter()
     reply = post(f"{url}/runs", body)
@@ -118,7 +118,7 @@ def deploy(url: str, containers: int) -> tuple[str, float]:
 
 
 def register(url: str, run_id: str, containers: int) -> float:
-    """Register every container of a small run over HTTP, one after the other; how many seconds one took."""
+    """Register all containers of a small run over HTTP, one after the other. Returns the mean duration in seconds."""
     began = time.perf_counter()
     for slot in range(containers):
         reply = post(f"{url}/runs/{run_id}/containers", {"processorId": str(slot), "executionContainerId": CONTAINER % slot})
@@ -128,7 +128,7 @@ def register(url: str, run_id: str, containers: int) -> float:
 
 
 def post(url: str, body: object, method: str = "POST") -> dict[str, Any]:
-    """One POST of JSON, or a PATCH. Raises BenchFailed with the problem's text when it is refused."""
+    """Send a JSON body with POST or PATCH. Raises BenchFailed with the text of the problem if it is refused."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -139,7 +139,7 @@ def post(url: str, body: object, method: str = "POST") -> dict[str, Any]:
 
 
 def metric(url: str, name: str) -> int:
-    """One sample of /metrics, by its name with labels as it stands there."""
+    """One sample of /metrics, by its name with labels as they are shown there."""
     for line in get(f"{url}/metrics").text.splitlines():
         if line.startswith(f"{name} "):
             return int(float(line.rpartition(" ")[2]))

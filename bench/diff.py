@@ -1,8 +1,8 @@
-"""What a commit finds out before it uploads, for a store of 100,000 files: the directory listed, and compared with the snapshot before.
+"""What a commit does before it uploads, for a store of 100,000 files: it lists the directory and compares it with the snapshot before.
 
-Measured: listing, `files_to_read` and `diff`, as `Uploader.upload` does them, when 1 % of the files are new, 1 % changed in place
-and 1 % gone. The peer is the least that can be asked of the disk: `os.scandir` of every directory and `stat` of every file, with nothing
-kept. The directory is in the page cache for both, and what is found must be what was changed.
+Measured: listing, `files_to_read` and `diff`, as `Uploader.upload` calls them, when 1 % of the files are new, 1 % changed in place and 1 %
+deleted. The peer is the minimum of work on the disk: `os.scandir` of every directory and `stat` of every file, without keeping the result.
+The directory is in the page cache for both, and the diff must be correct.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_RATIO = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The snapshot before, and the files whose contents are known."""
+    """The snapshot before, and the files with known contents."""
 
     index: DirIndex
     known: dict[Identity, Fingerprint]
@@ -81,7 +81,7 @@ def path_of(top: Path, number: int) -> Path:
 
 
 def write(top: Path, numbers: range) -> None:
-    """Small files of several sizes: what is in them is never read here."""
+    """Small files of several sizes. They are never read here."""
     for number in numbers:
         path = path_of(top, number)
         if not path.parent.is_dir():
@@ -90,7 +90,7 @@ def write(top: Path, numbers: range) -> None:
 
 
 def snapshot(local: LocalDir) -> Before:
-    """One that has just been made of this directory."""
+    """The snapshot that a commit of this directory would make."""
     known: dict[Identity, Fingerprint] = {}
 
     def index(directory: LocalDir) -> DirIndex:
@@ -105,7 +105,7 @@ def snapshot(local: LocalDir) -> Before:
 
 
 def changed() -> int:
-    """How many files are new, changed, and gone, of each."""
+    """The numbers of new, changed and deleted files, one each."""
     return FILES * CHANGED_PERCENT // 100
 
 
@@ -119,7 +119,7 @@ def change(top: Path) -> None:
 
 
 def scan(top: Path) -> int:
-    """The bytes of all files below, by one look at each."""
+    """The total size of all files, with one stat call each."""
     size, left = 0, [str(top)]
     while left:
         with os.scandir(left.pop()) as entries:
@@ -134,7 +134,7 @@ def scan(top: Path) -> int:
 def compared(top: Path, before: Before) -> DirDiff:
     local = LocalFiles().listing(top)
     if unknown := next(files_to_read(local, before.index, before.known), None):
-        raise BenchFailed(f"{unknown[0]} would have to be read: files of the same size are all known here")
+        raise BenchFailed(f"{unknown[0]} would be read, although a file of its size and time is known")
     return diff(local, before.index, before.known)
 
 
@@ -143,4 +143,4 @@ def check(found: DirDiff) -> None:
     added, retained = sum(1 for _ in found.walk_added()), sum(1 for _ in found.walk_retained())
     removed = sum(len(each.removed) for each in found.dirs_retained)
     if (added, retained, removed) != (2 * changed(), FILES - 2 * changed(), 2 * changed()):
-        raise BenchFailed(f"the diff has {added} files added, {retained} retained and {removed} removed: that is not what was changed")
+        raise BenchFailed(f"the diff has {added} files added, {retained} retained and {removed} removed, which is not what was changed")

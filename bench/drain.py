@@ -1,15 +1,15 @@
-"""From the request of a drain to DRAINED, of a job of eight tasks on the log and `local[2]`, beside the bare Spark flushes that it
-contains.
+"""The time from the request of a drain to DRAINED, compared with the flushes alone in plain Spark. The job has eight tasks, on the log and
+`local[2]`.
 
-* one, two: an idle job of one stage, and of two, whose windows are all open; the second of two reads what the first flushes;
-* million: one stage with 1,000,000 rows of open state;
-* upgrade: the job of one stage is upgraded by `sluice upgrade --local`, while rows come; until the first output of the new version, whose
-  containers start when the old ones have drained.
+* one, two: an idle job of one stage, and of two stages, with all windows open; the second stage reads what the first flushes.
+* million: one stage with 1,000,000 rows of open state.
+* upgrade: `sluice upgrade --local` upgrades the job of one stage while rows arrive. Measured until the first output of the new version,
+  whose containers start when the old ones have drained.
 
-Each is measured in a run of its own, in turns with the same queries in bare Spark (`bench/drain_bare.py`): its stores, whose queries were
-stopped before the clock started, are emptied by the same batches, each of which starts the query anew. The drain stops between batches,
-backs state up to a blob store on the disk before and after, and does all else that a drain does; its seconds are the coordinator's, by
-phase. Flink 2.2 takes 0.9 s for `stop --drain` of a job with eight subtasks on such a machine.
+Each case is measured in a run of its own, alternating with the same queries in plain Spark (`bench/drain_bare.py`): their state is emptied
+by the same batches, each of which restarts the query; the queries were stopped before the clock starts. The drain also stops between
+batches, backs up the state to a blob store on disk before and after, and does everything else that a drain does. Its durations are the
+coordinator's, by phase. Flink 2.2 takes 0.9 s for `stop --drain` of a job with eight subtasks on such a machine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ import httpx
 from bench.drain_job import PARTITIONS
 from bench.drain_upgrade import first_output_after
 from bench.harness import BenchFailed, Result, note
-from examples.playing.launch import SluiceRun, sluice_run
-from examples.playing.watch import RunWatch, is_started, offsets_read
+from examples.harness.launch import SluiceRun, sluice_run
+from examples.harness.watch import RunWatch, is_started, offsets_read
 from sluice.core.drain import Phase
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
@@ -41,19 +41,19 @@ from tests.support.processes import ROOT, wait_for
 
 NAME = "drain"
 SHARE = float(os.environ.get("BENCH_SHARE", "1"))
-"""Of the rows and turns: less than all of them only to try the benchmark."""
+"""Scale of rows and turns: 1 is the real benchmark; a smaller scale is for trying it out."""
 TURNS = max(1, round(3 * SHARE))
 IDLE_ROWS = 4_000
 MANY_ROWS = round(1_000_000 * SHARE)
 IDLE_SECONDS = 14.0
-"""After the last batch: longer than the interval of commits, so that the drain finds everything backed up."""
+"""Pause after the last batch: longer than the commit interval, so that everything is backed up when the drain begins."""
 PATIENCE = 600.0
 MOST_SECONDS = 3.0
 JOB = ROOT / "bench" / "drain_job.py"
 WRITER = Writer(Lineage("bench"), "bench", Generation(1))
 APPENDED = 50_000
 SECONDS_APART = 7
-"""Rows are that far apart in event time: those of a name never share a window."""
+"""Distance of rows in event time: rows of the same name never share a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ CASES: Mapping[str, Case] = {"one": Case(1, IDLE_ROWS), "two": Case(2, IDLE_ROWS
 
 @dataclass
 class Measured:
-    """Seconds of each turn: of the drain, of its phases, and of the bare flushes."""
+    """Seconds of each turn: of the drain, of its phases, and of the flushes in plain Spark."""
 
     drain: list[float] = field(default_factory=list)
     phases: list[Mapping[str, float]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def run() -> Result:
 
 
 def judged(found: Mapping[str, Measured], upgrade: float) -> Result:
-    """`ratio`: what the bare flushes of an idle job of one stage take, as a part of its drain."""
+    """`ratio`: the flushes of an idle job of one stage in plain Spark, as a fraction of its drain."""
     figures: dict[str, float] = {"upgrade_first_output_s": round(upgrade, 1)}
     for name, measured in found.items():
         figures[f"{name}_s"] = round(statistics.median(measured.drain), 2)
@@ -119,7 +119,7 @@ def judged(found: Mapping[str, Measured], upgrade: float) -> Result:
 
 @contextmanager
 def place(case: Case) -> Iterator[tuple[Path, Log]]:
-    """A home whose log has the rows."""
+    """A home directory whose log has the rows."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         home = Path(made) / "home"
         log = Log(home / "log")
@@ -140,7 +140,7 @@ def environment(case: Case) -> dict[str, str]:
 
 
 def drained(home: Path, case: Case) -> DrainDetail:
-    """Run the job until it is idle, drain it, and how that went."""
+    """Run the job until it is idle, and drain it. Returns the durations."""
     with sluice_run(JOB, home, containers=1, port=0, environment=environment(case)) as run:
         try:
             watch = RunWatch(*run.where(60))
@@ -159,7 +159,7 @@ def await_idle(run: SluiceRun, watch: RunWatch, case: Case) -> None:
         detail = watch.detail()
         return detail is not None and is_started(detail) and sum(offsets_read(detail, stage, "seen").values()) >= case.rows
 
-    wait_for(f"{case.rows} rows are read", idle, PATIENCE, every=0.5, told=run.tail)
+    wait_for(f"{case.rows} rows have been read", idle, PATIENCE, every=0.5, details=run.tail)
     time.sleep(IDLE_SECONDS)
 
 
@@ -168,14 +168,14 @@ def ended(run: SluiceRun, url: str, uuid: str) -> DrainDetail:
         found = DrainDetail.model_validate_json(httpx.get(f"{url}/drain/{uuid}", trust_env=False).raise_for_status().content)
         return found if found.phase.over else None
 
-    found = wait_for("the end of the drain", over, PATIENCE, every=0.5, told=run.tail)  # each look is CPU that the drain lacks
+    found = wait_for("the end of the drain", over, PATIENCE, every=0.5, details=run.tail)  # polling takes CPU from the drain
     if found.phase is not Phase.DRAINED:
         raise BenchFailed(f"the drain is {found.phase}: {found.reason}\n{run.tail()}")
     return found
 
 
 def upgraded(home: Path, log: Log) -> float:
-    """Run the job until it is idle, upgrade it, and how long that took."""
+    """Run the job until it is idle, and upgrade it. Returns the duration."""
     case = CASES["one"]
     with sluice_run(JOB, home, containers=1, port=0, environment=environment(case)) as run:
         try:
@@ -185,16 +185,16 @@ def upgraded(home: Path, log: Log) -> float:
             raise BenchFailed(f"{error}\n{run.tail()}") from error
 
 
-# --- its peer --------------------------------------------------------------------------------------------------------
+# --- the peer --------------------------------------------------------------------------------------------------------
 
 
 def bare(home: Path, log: Log, case: Case) -> float:
-    """Seconds for the same flushes in bare Spark."""
+    """The duration of the same flushes in plain Spark."""
     if case.stages == 2:
         log.create("minutes", PARTITIONS)
     command: Sequence[str] = [sys.executable, "-m", "bench.drain_bare", str(log.directory), str(home / "bare")]
     (home / "bare").mkdir()
     done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env=environment(case))
     if done.returncode:
-        raise BenchFailed(f"the bare queries failed: {done.stderr[-1000:]}")
+        raise BenchFailed(f"the plain queries failed: {done.stderr[-1000:]}")
     return float(json.loads(done.stdout.splitlines()[-1])["seconds"])

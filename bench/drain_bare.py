@@ -1,9 +1,9 @@
-"""The flushes that a drain of `bench/drain_job.py` contains, in bare Spark: no tasks, no coordinator, no backups, no reports.
+"""The flushes of a drain of `bench/drain_job.py` in plain Spark: no tasks, no coordinator, no backups, no reports.
 
     python -m bench.drain_bare LOG DIRECTORY
 
-It runs the job's queries until they have read all that is in the log's `seen`, stops them, and prints as a JSON line how many seconds it
-takes to empty their stores, stage by stage, with as many queries at a time as there are cores.
+It runs the queries of the job until they have read the stream `seen` of the log, and stops them. Then it empties their state stage by
+stage, with as many queries at a time as there are cores, and prints the seconds that this takes as a JSON line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDLE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A stage of a task."""
+    """One stage of one task."""
 
     system: LogTaskSystem
     reads: str

@@ -1,5 +1,7 @@
-"""The job of `bench/drain.py` over eight tasks: how often each name was seen in an hour, in windows that nothing closes but a drain. With
-BENCH_STAGES=2 a stage before it counts by minutes, and its rows come through an intermediate stream."""
+"""The job of `bench/drain.py` over eight tasks: a count per name and hour, in windows that only a drain closes.
+
+With BENCH_STAGES=2 a first stage counts by minute and writes its rows to an intermediate stream.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ counts = job.output("counts")
 
 
 def counted(records: DataFrame, width: str) -> DataFrame:
-    """Records of which the key is a name and the value a second: names, the seconds at which windows begin, and counts."""
+    """Records with a name as key and a second as value: rows of name, start of the window in seconds, and count."""
     at = F.timestamp_seconds(F.col("value").cast("string").cast("long")).alias("at")
     rows = records.select(at, F.col("key").cast("string").alias("name")).withWatermark("at", "100 days")
     windows = rows.groupBy(F.window("at", width), "name").count()

@@ -1,4 +1,4 @@
-"""The next version of the job of `bench/drain.py`: other state under another name of its stage, and output with its first batch."""
+"""The next version of the job of `bench/drain.py`: its stage has another name and other state, and writes output with its first batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long an upgrade takes, from the request of the drain to the first output of the new version (see `bench/drain.py`)."""
+"""The duration of an upgrade, from the request of the drain to the first output of the new version (see `bench/drain.py`)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from tests.support.processes import ROOT, SLUICE, ending, must_run, start, tail,
 NEXT = ROOT / "bench" / "drain_next_job.py"
 PATIENCE = 300.0
 DRAINED_BY = "sluice-drain"
-"""The header of records that a drain's flush has written."""
+"""The header of records that were written by the flush of a drain."""
 WRITER = Writer(Lineage("bench-upgrade"), "bench-upgrade", Generation(1))
 
 
 def first_output_after(url: str, home: Path, log: Log) -> float:
-    """Upgrade the job that runs, and seconds until the new version's first output. The old one has written nothing but under drains."""
+    """Upgrade the running job. Returns the seconds until the first output of the new version. The old version writes output only when it
+    is drained.
+    """
     command = [*SLUICE, "upgrade", str(NEXT), "--local", "--home", str(home), "--coordinator", url]
     said = home / "upgrade.log"
-    with coming(log):
+    with producing(log):
         upgrading = start(command, said)
 
         def found() -> datetime | None:
@@ -35,13 +37,15 @@ def first_output_after(url: str, home: Path, log: Log) -> float:
             return first_output(log)
 
         with ending(upgrading):
-            at = wait_for("the new version's first output", found, PATIENCE, every=0.2, told=lambda: tail(said))
+            at = wait_for("the new version's first output", found, PATIENCE, every=0.2, details=lambda: tail(said))
             return (at - requested_at(url)).total_seconds()
 
 
 @contextmanager
-def coming(log: Log) -> Iterator[None]:
-    """A row for each partition comes twice a second: what comes after the drain's stop is the new version's."""
+def producing(log: Log) -> Iterator[None]:
+    """Append a row to each partition twice a second. Rows that arrive after the drain has stopped the old version are read by the new
+    one.
+    """
     over = threading.Event()
 
     def feed() -> None:
@@ -61,7 +65,7 @@ def coming(log: Log) -> Iterator[None]:
 
 
 def first_output(log: Log) -> datetime | None:
-    """When the first record was written that no drain has flushed."""
+    """The time of the first record that was not written by the flush of a drain."""
     headers = log.headers("counts")
     for rows in log.read("counts", 0, 0, 1 << 40):
         for _, micros, _, _, header in rows:
@@ -71,6 +75,6 @@ def first_output(log: Log) -> datetime | None:
 
 
 def requested_at(url: str) -> datetime:
-    """When the newest drain was asked for."""
+    """The time at which the newest drain was requested."""
     drains = httpx.get(f"{url}/drains", params={"job": "bench-drain"}, trust_env=False).raise_for_status().json()["drains"]
     return max(datetime.fromisoformat(each["requestedAt"]) for each in drains)

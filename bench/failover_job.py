@@ -1,4 +1,4 @@
-"""The job of `bench/failover.py`: the greatest block of each key, so that the state is as large as the blocks are."""
+"""The job of `bench/failover.py`: it keeps the greatest block of each key, so the size of the state is the size of the blocks."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ seen = job.output("seen")
 def keep(task: Task) -> DataStreamWriter:
     rows = task.read(blocks).select(F.col("key").cast("string").alias("name"), "value")
     kept = rows.groupBy("name").agg(F.max("value").alias("block"), F.count("*").alias("blocks"))
-    reported = kept.select("name", "blocks", F.crc32("block").alias("checksum"))  # what nobody reads is not kept
+    reported = kept.select("name", "blocks", F.crc32("block").alias("checksum"))  # columns that are not read are not kept in the state
     return task.write(reported, seen, key="name").outputMode("update")

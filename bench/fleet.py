@@ -1,20 +1,19 @@
-"""A fleet of 100,000 containers at one coordinator, and how soon 10,000 are back after it was killed.
+"""A fleet of 100,000 containers at one coordinator, and how soon 10,000 containers are served again after the coordinator was killed.
 
-The containers are simulated (`bench/simulated.py`): they register over HTTP, in ten runs of 10,000 slots, and then heartbeat for a minute
-at the rate that the coordinator dictates, each heartbeat on a connection of its own. With the default cap of 2,500 heartbeats per second
-the interval is stretched to 40 s and the lease to 320 s. Afterwards a second coordinator, with 10,000 registered containers, gets a
-SIGKILL and is started again.
+The containers are simulated (`bench/simulated.py`). They register over HTTP, in ten runs of 10,000 slots, and then send heartbeats for a
+minute at the rate that the coordinator sets, each on a new connection. With the default limit of 2,500 heartbeats per second the interval
+becomes 40 s and the lease 320 s. Then a second coordinator, with 10,000 registered containers, gets SIGKILL and is started again.
 
-What is asked, and why:
+Targets, and why:
 
-* memory: at most 2 KiB of RSS per lease, so that 100,000 fit into 200 MB and nobody need think about it;
-* p99 of a heartbeat's answer at the dictated rate: at most 50 ms, a hundredth of the shortest interval, whatever chores run meanwhile;
-* nothing lost: no container is told that it is not alive, or is without an answer for a whole lease;
-* a sweep over all leases: at most 100 ms, since heartbeats wait while it runs (it is measured in this process, on the very class);
-* recovery: at most 10 s from exec until 10,000 heartbeats were answered alive: a quarter of the default lease, so that a restart that
-  takes three times as long still ends no container.
+* memory: at most 2 KiB of RSS per lease, so that 100,000 fit into 200 MB.
+* p99 of a heartbeat at that rate: at most 50 ms, a hundredth of the shortest interval, while chores run.
+* nothing lost: every answer says that the container is valid, and none is without an answer for a whole lease.
+* a sweep over all leases: at most 100 ms, because heartbeats wait for it (measured in this process, with the real class).
+* recovery: at most 10 s from exec until 10,000 heartbeats were answered as valid. This is a quarter of the default lease, so even a restart
+  that takes three times as long ends no container.
 
-The ratio is the worst of the figures to what is asked of it. `python -m bench.fleet --url URL` simulates a fleet against any coordinator.
+The ratio is the worst figure relative to its target. `python -m bench.fleet --url URL` simulates a fleet against any coordinator.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ MOST_RECOVERY = 10.0
 def run() -> Result:
     try:
         with pinned(cores()[1]):
-            figures = {**_standing(), **_sweeping(), **_recovering()}
+            figures = {**_large_fleet(), **_sweep(), **_recovery()}
     except SwarmFailed as error:
         raise BenchFailed(str(error)) from error
     asked = {
@@ -82,14 +81,14 @@ def run() -> Result:
 
 
 def _home(made: str) -> Path:
-    """A home whose log has the stream that simulated jobs read."""
+    """A home directory whose log has the stream that simulated jobs read."""
     log = Log(read_settings(home=Path(made)).log_directory)
     log.create(STREAM, 1)
-    log.grow(STREAM, SLOTS)  # in one transaction
+    log.grow(STREAM, SLOTS)  # growing is one transaction
     return Path(made)
 
 
-def _standing() -> Mapping[str, float]:
+def _large_fleet() -> Mapping[str, float]:
     """The large fleet: registration, memory, heartbeats."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         port = free_port()
@@ -102,7 +101,7 @@ def _standing() -> Mapping[str, float]:
             rate = CONTAINERS / registered.seconds
             note(f"{CONTAINERS} containers registered in {registered.seconds:.0f} s, {rate:.0f}/s, {each * 1e6:.0f} CPU µs each")
             after = _rss(server)
-            beats, cpu = _beating(server, fleet)
+            beats, cpu = _heartbeats(server, fleet)
             valid = metric(server.url, "sluice_valid_containers")
             if valid != CONTAINERS:
                 raise BenchFailed(f"of {CONTAINERS} containers {valid} are valid")
@@ -128,8 +127,8 @@ def _standing() -> Mapping[str, float]:
     }
 
 
-def _beating(server: Server, fleet: Fleet) -> tuple[Beats, float]:
-    """A minute of heartbeats, and the CPU seconds that the coordinator took for them and its chores."""
+def _heartbeats(server: Server, fleet: Fleet) -> tuple[Beats, float]:
+    """One minute of heartbeats. Returns them, and the CPU seconds that the coordinator used for them and its chores."""
     used = server.cpu_seconds()
     beats = fleet.beat(SECONDS)
     times = Times.of(beats.latencies)
@@ -137,8 +136,8 @@ def _beating(server: Server, fleet: Fleet) -> tuple[Beats, float]:
     return beats, server.cpu_seconds() - used
 
 
-def _sweeping() -> Mapping[str, float]:
-    """Milliseconds of one look at every lease of the fleet, none of which is overdue."""
+def _sweep() -> Mapping[str, float]:
+    """Milliseconds of one sweep over all leases of the fleet, none of which is overdue."""
     taken = []
     for _ in range(REPEATS):
         leases = Leases(LeasePolicy(), SystemClock())
@@ -148,12 +147,12 @@ def _sweeping() -> Mapping[str, float]:
         overdue = leases.overdue(1)
         taken.append((perf_counter() - began) * 1000)
         if overdue:
-            raise BenchFailed(f"{overdue[0]} is overdue, although its lease has just begun")
+            raise BenchFailed(f"{overdue[0]} is overdue although its lease has just begun")
     return {"sweep_ms": round(median(taken), 2)}
 
 
-def _recovering() -> Mapping[str, float]:
-    """From exec until the coordinator is ready, and until every container of the smaller fleet was answered alive."""
+def _recovery() -> Mapping[str, float]:
+    """Seconds from exec until the coordinator is ready, and until every container of the smaller fleet was answered as valid."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         port = free_port()
         command = coordinator(_home(made), port)
@@ -182,13 +181,13 @@ def _rss(server: Server) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Register, heartbeat, stop, leave; the exit code is 1 when a container was lost or the coordinator did not do its part."""
+    """Register, send heartbeats, stop, exit. The exit code is 1 if a container was lost or the coordinator failed a request."""
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description="Simulate a fleet of containers against a coordinator.")
     parser.add_argument("--url", default="http://127.0.0.1:8180", help="the coordinator (default %(default)s)")
-    parser.add_argument("--containers", type=int, default=1_000, help="how many (default %(default)s, at most 1,000,000)")
+    parser.add_argument("--containers", type=int, default=1_000, help="number of containers (default %(default)s, at most 1,000,000)")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they heartbeat (default %(default)s)")
     parser.add_argument("--stream", default=STREAM, help=f"a stream of its log with {SLOTS:,} partitions (default %(default)s)")
-    parser.add_argument("--keep", action="store_true", help="keep connections alive instead of one for each heartbeat")
+    parser.add_argument("--keep", action="store_true", help="reuse connections instead of opening one for each heartbeat")
     given = parser.parse_args(arguments)
     if not 1 <= given.containers <= 1_000_000 or not 0 < given.seconds <= 86_400:
         parser.error("--containers takes 1 to 1,000,000 and --seconds up to a day")

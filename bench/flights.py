@@ -1,18 +1,18 @@
-"""The flights job with 1, 4 and 8 tasks, on the log and on Kafka, beside the same pipeline as one plain Spark query.
+"""The flights job with 1, 4 and 8 tasks, on the log and on Kafka, compared with the same pipeline as one plain Spark query.
 
-Two figures of each, on `local[2]`:
+Two figures each, on `local[2]`:
 
-* rows/s: the second half of a backlog of four times a year of flights: the first half is for the JVM to warm up;
-* batch p50: what a batch takes, by Spark's own word, while a thousand rows a second come in.
+* rows/s: over the second half of a backlog of four years of flights; the first half is for the JVM to warm up.
+* batch p50: the median duration of a batch, as Spark reports it, while 1,000 rows per second arrive.
 
-Every query, the plain one and each of the job's, may read as many rows a batch as any other. A row of the job is done by halves, once when
-it is routed and once when it is counted, so that a lead of the first stage at the half is not taken for speed of the second.
+All queries have the same limit of rows per batch. A row of the job counts half when it is routed and half when it is counted, so that at
+half of the backlog a lead of the first stage does not count as speed of the second.
 
-The job does more than the query: a task's state stays with its partitions because every row goes through an intermediate stream, where it
-is written, kept and read again, and each task has a query and a checkpoint for each of its stages. The target says how much that may cost:
-with 4 tasks no less than 0.8 of the plain query's rows/s, and at most 1.3 times its batch p50. To tell what of it is Sluice's, the same is
-measured of two plain queries with the stream between them, in one JVM and without tasks. What counts against the job besides: of 4 tasks
-one has 48 of 100 rows, by the carriers' names, and works alone at the end; and each of its eight queries has batches of its own.
+The job does more than the plain query. To keep the state of a task with its partitions, every row is written to an intermediate stream,
+stored and read again, and each task has one query and one checkpoint per stage. The target limits that cost: with 4 tasks at least 0.8 of
+the plain query's rows/s, and at most 1.3 times its batch p50. To show which part is Sluice's own, two plain queries with the stream between
+them are measured too, in one JVM and without tasks. Two more facts slow the job down: one of the 4 tasks has 48 % of the rows, because of
+the names of the carriers, and works alone at the end; and each of its eight queries has batches of its own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from bench.flights_job import PARTITIONS
 from bench.flights_plain import BETWEEN, MAX_ROWS
 from bench.harness import BenchFailed, Peer, Result, note, peer
 from examples.flights.data import Flight, encode, load_flights
-from examples.playing.launch import sluice_run
-from examples.playing.topics import Topics
-from examples.playing.watch import RunWatch, offsets_read
+from examples.harness.launch import sluice_run
+from examples.harness.topics import Topics
+from examples.harness.watch import RunWatch, offsets_read
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from tests.support.processes import ROOT, tail
@@ -48,13 +48,13 @@ TRICKLE_SECONDS = 20
 ROWS_A_SECOND = 1000
 PATIENCE = 600.0
 REPORT_SECONDS = 0.5
-"""How often the job tells how far it is. Each telling, and each look at it, is CPU that the job lacks."""
+"""Interval of progress reports. Each report and each poll takes CPU from the job."""
 JOB = ROOT / "bench" / "flights_job.py"
 WRITER = Writer(Lineage("bench"), "bench", Generation(1))
 
 
 class Streams(Protocol):
-    """What of the log and of `Topics` is used here."""
+    """The methods of the log and of `Topics` that are used here."""
 
     def create(self, stream: str, partitions: int) -> None: ...
 
@@ -63,23 +63,23 @@ class Streams(Protocol):
 
 @dataclass
 class Measured:
-    """`reached`: rows done, by time on the monotonic clock; `millis`: of the batches that had rows."""
+    """`reached`: rows done, by time of the monotonic clock. `millis`: durations of the batches that had rows."""
 
     reached: list[tuple[float, int]] = field(default_factory=list)
     millis: list[int] = field(default_factory=list)
 
     def rows_a_second(self, rows: int) -> float:
-        """Of the second half of the backlog of `rows`."""
+        """Rows per second in the second half of the backlog of `rows`."""
         half = next(reached for reached in self.reached if reached[1] >= rows / 2)
         end = next(at for at, done in self.reached if done >= rows)
         if end == half[0]:
-            raise BenchFailed("half of the backlog was one batch: nothing can be told from that")
+            raise BenchFailed("half of the backlog was one batch: too few batches to measure")
         return (rows - half[1]) / (end - half[0])
 
 
 @dataclass
 class Place:
-    """A system with the flights in it, and a feed that goes on where they end."""
+    """A system with the flights in it, and a producer that continues after them."""
 
     system: str
     where: str
@@ -104,7 +104,7 @@ class Place:
 
 @contextmanager
 def place(system: str, flights: list[Flight]) -> Iterator[Place]:
-    """A fresh one, filled."""
+    """A new system with the flights in it."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         directory = Path(made)
         if system == "log":
@@ -124,16 +124,16 @@ def filled(made: Place) -> Place:
 
 
 def plain(made: Place, queries: str) -> Measured:
-    """The plain query over it, or both of them: a row is done by halves then."""
+    """The plain query, or the two plain queries, of which each counts for half of a row."""
     found, counted = Measured(), Counter[str]()
     parts = {"one": 1, "two": 2}[queries]
     if parts > 1:
         made.streams.create(BETWEEN, PARTITIONS)
     (made.directory / "plain").mkdir()
-    words = ["bench.flights_plain", made.system, made.where, str(made.directory / "plain"), queries]
-    with peer(words, made.directory / "plain" / "stderr", environment(1)) as query, guarded(query):
+    arguments = ["bench.flights_plain", made.system, made.where, str(made.directory / "plain"), queries]
+    with peer(arguments, made.directory / "plain" / "stderr", environment(1)) as query, guarded(query):
         backlog, trickle = made.fed, threading.Thread(target=made.trickle)
-        for batch in query.told():
+        for batch in query.lines():
             counted[batch["query"]] += batch["rows"]
             rows = counted.total() // parts
             found.reached.append((batch["at"], rows))
@@ -151,7 +151,7 @@ def plain(made: Place, queries: str) -> Measured:
 
 @contextmanager
 def guarded(query: Peer) -> Iterator[None]:
-    """It is killed where this takes too long."""
+    """The query is killed if the block takes too long."""
     guard = threading.Timer(PATIENCE, query.process.kill)
     guard.start()
     try:
@@ -161,7 +161,7 @@ def guarded(query: Peer) -> Iterator[None]:
 
 
 def sluice(made: Place, tasks: int) -> Measured:
-    """The job over it."""
+    """The job with that many tasks."""
     found = Measured()
     batches: dict[tuple[str, str, int], int] = {}
     home = made.directory / "home"
@@ -191,7 +191,7 @@ def sluice(made: Place, tasks: int) -> Measured:
 
 
 def environment(tasks: int, made: Place | None = None) -> Mapping[str, str]:
-    """For `sluice run`, or the plain query."""
+    """The environment of `sluice run`, or of the plain query."""
     kafka = {"SLUICE_KAFKA_BOOTSTRAP": made.where} if made is not None and made.system == "kafka" else {}
     limits = {"SLUICE_MAX_ROWS": str(MAX_ROWS), "SLUICE_REPORT_SECONDS": str(REPORT_SECONDS)}
     return {**os.environ, "BENCH_TASKS": str(tasks), **limits, **kafka}

@@ -1,5 +1,6 @@
-"""The job of examples/flights over eight partitions, in as many tasks as BENCH_TASKS says. Its windows stay open: a backlog is read as fast
-as can be, by tasks that do not wait for one another."""
+"""The job of examples/flights over eight partitions, in BENCH_TASKS tasks. Its windows stay open: the tasks read a backlog as fast as
+they can, without waiting for each other.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The pipeline of `bench/flights_job.py` as plain Spark queries: no tasks and no coordinator.
+"""The pipeline of `bench/flights_job.py` as plain Spark queries, without tasks and coordinator.
 
     python -m bench.flights_plain SYSTEM WHERE DIRECTORY one|two
 
-One query reads all partitions of `flights`, counts by hour and carrier behind Spark's own shuffle, and writes to `delays`. With two, the
-first writes every row into `by-carrier`, and the second counts what comes from there, as the stages of the job do. A JSON line is printed
-for each batch: of which query, rows, milliseconds, and when it ended on the monotonic clock. It ends when its standard input does.
+One query reads all partitions of `flights`, counts by hour and carrier after Spark's own shuffle, and writes to `delays`. With `two`, the
+first query writes every row to `by-carrier`, and the second one counts the rows of that stream, like the stages of the job. For each batch
+it prints a JSON line: the query, the rows, the milliseconds, and when it ended on the monotonic clock. It ends when its standard input is
+closed.
 """
 
 from __future__ import annotations

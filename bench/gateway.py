@@ -1,5 +1,4 @@
-"""An S3 server on loopback for benchmarks (versitygw, which keeps objects as files), and a proxy that makes the way to it longer
-(toxiproxy)."""
+"""An S3 server on loopback for benchmarks (versitygw, which stores objects as files), and a proxy that delays its answers (toxiproxy)."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The running S3 server: its address, the directory of its bucket, and the file in which it writes a line for every request that it has
-    answered."""
+    """The running S3 server: its address, the directory of its bucket, and its access log."""
 
     address: str
     bucket: Path
@@ -32,29 +30,30 @@ class Gateway:
         return f"http://{self.address}"
 
     def blobs(self, prefix: str, address: str | None = None) -> str:
-        """The URL of a blob store in the bucket; with `address`, by that way."""
+        """The URL of a blob store in the bucket; with `address`, through the proxy at that address."""
         return f"s3://{BUCKET}/{prefix}?endpoint=http://{address or self.address}&region={REGION}"
 
     def requests(self) -> Counter[str]:
-        """The requests for the bucket so far, by operation: PutObject."""
+        """The number of requests for the bucket so far, by operation, for example PutObject."""
         with self.access_log.open(errors="replace") as lines:
             found = (operation(line) for line in lines)
             return Counter(each for each in found if each is not None)
 
 
 def operation(line: str) -> str | None:
-    """That of a line of the access log, in the format of Amazon's "server access log": owner, bucket, [time], address, requester, id,
-    operation, …. None for a line that is of no request for the bucket."""
+    """The operation in a line of the access log, in the format of Amazon's "server access log": owner, bucket, [time], address,
+    requester, id, operation, …. None if the line is not about a request for the bucket.
+    """
     before, _, behind = line.partition("] ")
-    words = behind.split(maxsplit=4)
-    if f" {BUCKET} [" not in before or len(words) < 4 or not words[3].startswith("s3_"):
+    fields = behind.split(maxsplit=4)
+    if f" {BUCKET} [" not in before or len(fields) < 4 or not fields[3].startswith("s3_"):
         return None
-    return words[3].removeprefix("s3_")
+    return fields[3].removeprefix("s3_")
 
 
 @contextmanager
 def gateway() -> Iterator[Gateway]:
-    """A fresh one with the empty bucket `BUCKET`, up. Its files go with it. It may use all cores, as its clients do."""
+    """A new server with the empty bucket `BUCKET`. Its files are deleted with the block. It may use all cores, like its clients."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-s3-") as made:
         directory = Path(made)
         bucket, log = directory / "s3" / BUCKET, directory / "access.log"
@@ -66,7 +65,7 @@ def gateway() -> Iterator[Gateway]:
 
 @contextmanager
 def distant(upstream: str, delay: timedelta) -> Iterator[str]:
-    """The address of a proxy before the `upstream` one, by which answers come that much later."""
+    """The address of a proxy to `upstream` that delays answers by that time."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made, toxiproxy(Path(made), new_session=True) as proxies:
         address = proxies.proxy(upstream)
         proxies.poison(upstream, "latency", "downstream", latency=round(delay.total_seconds() * 1000))
@@ -75,7 +74,7 @@ def distant(upstream: str, delay: timedelta) -> Iterator[str]:
 
 @contextmanager
 def credentials() -> Iterator[None]:
-    """The gateway's, in our environment."""
+    """Puts the credentials of the gateway into the environment of this process."""
     before = dict(os.environ)
     os.environ.update(S3_CREDENTIALS)
     try:

@@ -1,12 +1,13 @@
-"""From the growth of a Kafka topic to the first record of a new partition, and a new version of the job model in 200 containers.
+"""The time from the growth of a Kafka topic to the first record of a new partition, and the adoption of a job-model version by 200
+containers.
 
-* growing: a job of two tasks on `local[1]` counts keys of a topic with two partitions, which become 4, 8 and 16; a record is in each new
-  partition as soon as there is one. The coordinator looks at the partitions every 0.2 s. Time is taken from the broker's answer to
-  `CreatePartitions` until the record of a new partition is in a committed batch. Its peer is the same pipeline as one plain Spark query
-  that subscribes to the topic, and takes new partitions up by itself with the next batch. That has no tasks, so there is nothing to plan,
-  to put in force or to restart.
-* adopting: 200 simulated containers hold their polls for notices; a PATCH lets their run grow; time is taken until each has asked for the
-  model and acknowledged it (`bench/adopters.py`).
+* growing: a job of two tasks on `local[1]` counts keys of a topic with two partitions, which become 4, 8 and 16. A record is appended to
+  each new partition as soon as it exists. The coordinator checks the partitions every 0.2 s. Measured is the time from the broker's answer
+  to `CreatePartitions` until the record of a new partition is in a committed batch. The peer is the same pipeline as one plain Spark query
+  that subscribes to the topic; it reads new partitions with its next batch. It has no tasks, so nothing must be planned, put in force or
+  restarted.
+* adopting: 200 simulated containers hold long polls for notices, and a PATCH lets their run grow. Measured is the time until each has
+  fetched and acknowledged the model (`bench/adopters.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.deployment import STREAM, deploy, make_stream
 from bench.growth_job import FIRST
 from bench.harness import Result, coordinator, note, peer, running
 from coordinator.settings import read_settings
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
 from sluice.wire import runs as wire_runs
@@ -51,7 +52,7 @@ def run() -> Result:
     """Raises BenchFailed."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         plain = median(through_plain(Path(made)))
-    note(f"a plain query takes new partitions up after {plain:.2f} s")
+    note(f"a plain query reads new partitions after {plain:.2f} s")
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as made:
         mine = median(through_sluice(Path(made)))
     note(f"the job does after {mine:.2f} s")
@@ -61,7 +62,7 @@ def run() -> Result:
 
 
 def judged(plain: float, mine: float, adoption: Adopted) -> Result:
-    """`ratio`: how many times as long as a plain query."""
+    """`ratio`: the time relative to the plain query."""
     return Result(
         name=NAME,
         figures={
@@ -92,7 +93,7 @@ def broker(place: Path) -> Iterator[Topics]:
 
 
 def send(topics: Topics, partitions: range) -> None:
-    """A record into each."""
+    """Append a record to each partition."""
     records = [Record(b"", key=f"key-{partition}".encode(), partition=partition) for partition in partitions]
     topics.append("events", records, writer=WRITER, batch=0, now_micros=time.time_ns() // 1000)
 
@@ -102,7 +103,7 @@ def growths(topics: Topics, read: Callable[[], Read]) -> Iterator[float]:
     await_read("the first records", read, range(FIRST))
     before = FIRST
     for count in COUNTS:
-        time.sleep(3)  # what the last growth has set in motion comes to rest
+        time.sleep(3)  # wait until the last growth has settled
         topics.grow("events", count)
         began = time.monotonic()
         send(topics, range(before, count))
@@ -141,11 +142,11 @@ def positions(detail: wire_runs.RunDetail) -> Read:
 def through_plain(place: Path) -> list[float]:
     read: Read = {}
 
-    def heard(positions: Sequence[str]) -> None:
+    def on_line(positions: Sequence[str]) -> None:
         for source in positions:
             read.update({int(partition): offset for partition, offset in json.loads(source)["events"].items()})
 
-    with broker(place) as topics, peer(["bench.growth_plain", topics.bootstrap, str(place)], place / "stderr", heard=heard) as query:
+    with broker(place) as topics, peer(["bench.growth_plain", topics.bootstrap, str(place)], place / "stderr", on_line=on_line) as query:
 
         def now() -> Read:
             query.must_run()
@@ -164,5 +165,7 @@ def adopting(home: Path) -> Adopted:
         run_id, _ = deploy(server.url, CONTAINERS)
         Log(read_settings(home=home).log_directory).grow(STREAM, 2 * CONTAINERS)
         found = asyncio.run(adopted(server.url, run_id, CONTAINERS))
-    note(f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it took {found.answered:.2f} s to make it")
+    note(
+        f"{CONTAINERS} containers adopted a version in {found.everywhere:.2f} s, of which it measure_case {found.answered:.2f} s to make it"
+    )
     return found

@@ -1,4 +1,4 @@
-"""The job of `bench/growth.py`: how often each key was seen."""
+"""The job of `bench/growth.py`: a count per key."""
 
 from __future__ import annotations
 

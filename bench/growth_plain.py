@@ -1,8 +1,8 @@
-"""The pipeline of `bench/growth_job.py` as one plain Spark query that subscribes to the topic, and so takes new partitions up by itself.
+"""The pipeline of `bench/growth_job.py` as one plain Spark query that subscribes to the topic and therefore reads new partitions by itself.
 
     python -m bench.growth_plain BOOTSTRAP DIRECTORY
 
-It prints the end offsets of each batch as a JSON line, and ends when its standard input does.
+It prints the end offsets of each batch as a JSON line, and ends when its standard input is closed.
 """
 
 from __future__ import annotations

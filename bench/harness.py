@@ -1,7 +1,7 @@
-"""What all benchmarks stand on: a result and how it is printed, and server processes that are pinned to a core.
+"""Shared by all benchmarks: a result and its output, and server processes that are pinned to a core.
 
-A machine's speed changes from minute to minute, so every benchmark measures its subject against a peer in the same run, in turns, and
-judges by the ratio of the medians. The server under load has one core and the load generator the other.
+The speed of a machine changes from minute to minute. Every benchmark therefore measures its subject and a peer alternately in the same run,
+and judges by the ratio of the medians. The server under load has one core and the load generator the other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.support.processes import ROOT, SLUICE, await_answer, ending, kill_who
 
 
 class BenchFailed(Exception):
-    """The benchmark could not be run, or what was measured gave wrong answers. Its text is one line that says what to do."""
+    """The benchmark could not be run, or the measured program gave wrong answers. The text is one line that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark found. `ratio` is the figure that is judged, `target` says in words what is asked, `met` whether it was found."""
+    """The result of a benchmark. `ratio` is the figure that is judged, `target` describes the target, `met` says whether it was met."""
 
     name: str
     figures: Mapping[str, float]
@@ -45,7 +45,7 @@ class Result:
             separators=(",", ":"),
         )
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """The result for people."""
         width = max((len(name) for name in self.figures), default=0)
         return [
@@ -56,24 +56,26 @@ class Result:
 
 
 def shown(value: float) -> str:
-    """A figure for people: whole above a thousand, else four digits."""
+    """A figure for people: an integer from a thousand on, otherwise four digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def report(result: Result) -> None:
     """Print the result: lines for people, then the JSON object as the last line of stdout."""
-    print(*result.told(), result.line(), sep="\n", flush=True)
+    print(*result.lines(), result.line(), sep="\n", flush=True)
 
 
 def note(text: str) -> None:
-    """Say how the run is going, beside the result."""
+    """Report the progress of the benchmark on standard error."""
     print(f"# {text}", file=sys.stderr, flush=True)
 
 
 @cache
 def cores() -> tuple[set[int], set[int]]:
-    """The server's cores and the load generator's: the first and the second that we may use; one for both where there is no other.
-    Found out once: asked again by a load generator that is pinned already, they would be one and the same."""
+    """The cores of the server and of the load generator: the first and the second that this process may use, or the same one twice.
+
+    Cached, because a load generator that is already pinned would find only one core.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
     mine = sorted(os.sched_getaffinity(0))
@@ -82,7 +84,7 @@ def cores() -> tuple[set[int], set[int]]:
 
 @contextmanager
 def pinned(which: set[int]) -> Iterator[None]:
-    """Processes started inside run on these cores only, all threads of them. Without effect where the system cannot pin."""
+    """Processes started in the block run on these cores only, with all their threads. Has no effect on systems that cannot pin."""
     if not which or not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -96,21 +98,22 @@ def pinned(which: set[int]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server process that was started here."""
+    """A server process that the benchmark started."""
 
     url: str
     pid: int
 
     def cpu_seconds(self) -> float:
-        """The CPU time that it has used."""
+        """The CPU time that it has used, in seconds."""
         used = psutil.Process(self.pid).cpu_times()
         return float(used.user + used.system)
 
 
 @contextmanager
 def running(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """A server process on the server's core, with `environment` beside ours, from its first answer to /livez until the block is left.
-    Raises EndedEarly, TooSlow."""
+    """Runs a server process on the server's core, from its first answer to /livez until the end of the block. `environment` is added to
+    the environment of this process. Raises EndedEarly, TooSlow.
+    """
     with tempfile.NamedTemporaryFile(prefix=f"{command[2]}-", suffix=".log") as said:
         log = Path(said.name)
         with pinned(cores()[0]):
@@ -122,36 +125,37 @@ def running(command: Sequence[str], port: int, environment: Mapping[str, str] | 
 
 
 def coordinator(home: Path, port: int) -> list[str]:
-    """The command of the real coordinator, on `port`, with its database under `home`."""
+    """The command of the real coordinator on `port`, with its database under `home`."""
     return [*SLUICE, "coordinator", "--port", str(port), "--home", str(home)]
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A Python module of ours that writes lines of JSON to its standard output."""
+    """A Python module of the benchmark that writes lines of JSON to its standard output."""
 
     process: subprocess.Popen[str]
     errors: Path
 
-    def told(self) -> Iterator[Any]:
-        """What each line says, until the process ends."""
+    def lines(self) -> Iterator[Any]:
+        """The decoded lines, until the process ends."""
         assert self.process.stdout is not None
         return map(json.loads, self.process.stdout)
 
     def must_run(self) -> None:
-        """Raises EndedEarly, with the end of what it wrote to its standard error."""
+        """Raises EndedEarly, with the end of its standard error, if it has ended."""
         must_run(self.process, self.errors)
 
 
 @contextmanager
 def peer(
-    words: Sequence[str], errors: Path, environment: Mapping[str, str] | None = None, *, heard: Callable[[Any], None] | None = None
+    arguments: Sequence[str], errors: Path, environment: Mapping[str, str] | None = None, *, on_line: Callable[[Any], None] | None = None
 ) -> Iterator[Peer]:
-    """`python -m` with these words, killed with the block; it should also end when its standard input does. What each line says is given
-    to `heard`, on a thread."""
+    """Runs `python -m` with these arguments, and kills it at the end of the block; it should also end when its standard input is closed.
+    Each decoded line is passed to `on_line`, in a thread.
+    """
     with errors.open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", *words],
+            [sys.executable, "-m", *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -160,7 +164,7 @@ def peer(
             env={**os.environ, **(environment or {})},
         )
     made = Peer(process, errors)
-    reader = threading.Thread(target=lambda: [heard(each) for each in made.told()] if heard else None, name="peer")
+    reader = threading.Thread(target=lambda: [on_line(each) for each in made.lines()] if on_line else None, name="peer")
     reader.start()
     try:
         yield made

@@ -1,9 +1,9 @@
-"""The heartbeat of a fleet of 10,000 containers, against a bare ASGI function under the same server.
+"""Heartbeats of a fleet of 10,000 containers, compared with a bare ASGI function under the same server.
 
-Measured: answers per second to `GET /containerHeartbeat` with `Sluice-Epoch`, the containers in turns, 32 connections that never pause,
-at the real coordinator with its chores running; and how long an answer takes under that load. The peer (`bench/bare.py`) sends an equal
-body and as many headers and looks at nothing. Every answer must be `{"alive": true}`: the coordinator's own counters are compared with
-the load generator's.
+Measured: answers per second to `GET /containerHeartbeat` with `Sluice-Epoch`, the containers in turns, over 32 connections without pauses,
+at a real coordinator with its chores running; and the latency under that load. The peer (`bench/bare.py`) sends an equal body and the same
+number of headers and reads nothing. Every answer must be `{"alive": true}`: the coordinator's own counters are compared with the load
+generator's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def heartbeat_target(server: Server, containers: int) -> Target:
 
 
 def bare_target(server: Server) -> Target:
-    """The peer is asked for the same paths, so that the requests cost the server's parser the same."""
+    """The peer gets the same paths, so that parsing a request costs the server the same."""
     return Target("bare", server, f"/containerHeartbeat?executionContainerId={CONTAINER}", ("Sluice-Epoch", str(EPOCH)), count=CONTAINERS)
 
 
@@ -60,7 +60,7 @@ def _measure(home: Path) -> Result:
         if metric(url, "sluice_valid_containers") != CONTAINERS:
             raise BenchFailed(f"the coordinator recovered {metric(url, 'sluice_valid_containers')} containers of {CONTAINERS}")
         if probe(beats).headers != probe(bare).headers:
-            raise BenchFailed("the bare function sends another number of headers than the coordinator: change bench/bare.py")
+            raise BenchFailed("the bare function and the coordinator send different numbers of headers: change bench/bare.py")
         before = metric(url, ALIVE)
         samples = alternate([bare, beats], ROUNDS, SECONDS)
         mine, theirs = samples[beats.name], samples[bare.name]
@@ -89,7 +89,7 @@ def _measure(home: Path) -> Result:
 
 
 def check_beats(url: str, before: int, answered: int) -> None:
-    """The coordinator said "alive" at least as often as the load generator heard an answer, and never anything else."""
+    """The coordinator answered "alive" at least as often as the load generator got an answer, and nothing else."""
     alive, invalid = metric(url, ALIVE) - before, metric(url, INVALID)
     if invalid or alive < answered:
         raise BenchFailed(f"{answered} answers, of which {alive} were alive and {invalid} not: every one must be alive")

@@ -1,4 +1,4 @@
-"""Load from wrk, in rounds that alternate between what is measured and its peer, with every answer accounted for."""
+"""Load from wrk, in rounds that alternate between the subject and its peer. Every answer is accounted for."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SCRIPT = Path(__file__).with_name("load.lua")
 CONNECTIONS = 32
 WARM_UP_SECONDS = 2
 BYTES_SLACK = 0.005
-"""Of the bytes that the answers must have: wrk counts answers that were cut off by its end."""
+"""Fraction of the expected bytes: wrk counts answers that its own end cut off."""
 BUSY_SHARE = 0.9
-"""A saturated server that gets less of its core than this shares the machine with others, and its figures say little."""
+"""If a saturated server gets less of its core than this, other processes use the machine and the figures are not reliable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is asked of a server: `path` with %05d where the number of one of `count` containers goes, and one header."""
+    """The requests to a server: `path`, with %05d for the number of one of `count` containers, and one header."""
 
     name: str
     server: Server
@@ -42,8 +42,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round: answers in total and per second, the server's CPU microseconds for one, how much of a core it had, and latencies in
-    milliseconds."""
+    """One round: number of answers and their rate per second, CPU microseconds of the server per answer, its share of a core, and
+    latencies in milliseconds.
+    """
 
     requests: int
     rate: float
@@ -57,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer as it is on the wire: every answer of a target has this size."""
+    """One answer as it is on the wire. All answers of a target have this size."""
 
     status: int
     headers: int
@@ -65,15 +66,15 @@ class Answer:
 
 
 def need_wrk() -> str:
-    """Where wrk is. Raises BenchFailed when it is missing."""
+    """The path of wrk. Raises BenchFailed if it is not installed."""
     found = shutil.which("wrk")
     if found is None:
-        raise BenchFailed("wrk is not installed, and the load comes from it: apt-get install wrk")
+        raise BenchFailed("wrk is not installed; it generates the load: apt-get install wrk")
     return found
 
 
 def probe(target: Target) -> Answer:
-    """Ask once: status, number of headers and size in bytes. Raises BenchFailed when the status is not the target's."""
+    """Send one request. Returns status, number of headers and size in bytes. Raises BenchFailed if the status is not the expected one."""
     place = urlsplit(target.server.url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=10)
     try:
@@ -90,7 +91,7 @@ def probe(target: Target) -> Answer:
 
 
 def load(target: Target, seconds: int) -> Sample:
-    """Load `target` with one thread of wrk on the load generator's core. Raises BenchFailed for any answer that is not as the first."""
+    """Load `target` with one thread of wrk on the load generator's core. Raises BenchFailed for any answer that differs from the first."""
     answer = probe(target)
     command = [need_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", "-s", str(SCRIPT), target.server.url]
     used, began = target.server.cpu_seconds(), time.perf_counter()
@@ -102,7 +103,7 @@ def load(target: Target, seconds: int) -> Sample:
             timeout=seconds + 20,
             check=False,
         )
-    used, took = target.server.cpu_seconds() - used, time.perf_counter() - began
+    used, measure_case = target.server.cpu_seconds() - used, time.perf_counter() - began
     if done.returncode != 0:
         raise BenchFailed(f"wrk failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
     counted = json.loads(done.stdout.strip().splitlines()[-1])
@@ -111,7 +112,7 @@ def load(target: Target, seconds: int) -> Sample:
         requests=counted["requests"],
         rate=counted["requests"] / counted["microseconds"] * 1e6,
         cpu=used / counted["requests"] * 1e6,
-        core_share=used / took,
+        core_share=used / measure_case,
         p50=counted["p50"] / 1000,
         p99=counted["p99"] / 1000,
         p999=counted["p999"] / 1000,
@@ -126,11 +127,11 @@ def _check(target: Target, answer: Answer, counted: Mapping[str, int]) -> None:
         raise BenchFailed(f"{target.name}: no request was answered")
     expected = counted["requests"] * answer.size
     if abs(counted["bytes"] - expected) > max(BYTES_SLACK * expected, CONNECTIONS * answer.size):
-        raise BenchFailed(f"{target.name}: {counted['bytes']} bytes for {counted['requests']} answers of {answer.size}: not all are alike")
+        raise BenchFailed(f"{target.name}: {counted['bytes']} bytes for {counted['requests']} answers of {answer.size}: their sizes differ")
 
 
 def alternate(targets: Sequence[Target], rounds: int, seconds: int) -> Mapping[str, Sequence[Sample]]:
-    """Warm every target up, then load them in turns; the samples by the target's name."""
+    """Warm up every target, then load them in turns. Returns the samples by name of the target."""
     for target in targets:
         load(target, WARM_UP_SECONDS)
     samples: dict[str, list[Sample]] = {target.name: [] for target in targets}
@@ -151,12 +152,12 @@ def middle_rate(samples: Sequence[Sample]) -> float:
 
 
 def paired_ratio(subject: Sequence[Sample], peer: Sequence[Sample]) -> float:
-    """The median over the rounds of subject's rate to peer's: the two of a round met the same machine."""
+    """The median over the rounds of the ratio of the rates: both targets of a round meet the same load of the machine."""
     return median(mine.rate / theirs.rate for mine, theirs in zip(subject, peer, strict=True))
 
 
 def middle_cpu(samples: Sequence[Sample]) -> float:
-    """The median of the server's CPU microseconds for an answer, which hardly depends on who else is busy."""
+    """The median of the server's CPU microseconds per answer, which hardly depends on other processes."""
     return median(sample.cpu for sample in samples)
 
 

@@ -1,8 +1,8 @@
-"""A fleet of containers that are nothing but their heartbeats, as a coordinator sees them: they register, beat at the rate that they are
-told, and leave. Only HTTP is spoken, and only the standard library is used, so this takes any coordinator that can be reached.
+"""Simulated containers that consist of heartbeats only: they register, send heartbeats at the rate that the coordinator sets, and exit.
+They use HTTP and the standard library only, so they work with any coordinator.
 
-A container waits for the interval of the last answer, less up to a tenth; it is lost when it is told that it is not alive, or when its
-lease less its margin has passed since it last sent a heartbeat that was answered. These are the rules of `sluice/core/lease.py`.
+A container waits for the interval in the last answer, less up to a tenth. It is lost when an answer says that it is not valid, or when its
+lease less the margin has passed since it sent the last heartbeat that was answered. These are the rules of `sluice/core/lease.py`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from uuid import uuid4
 from bench.swarm import Answer, Swarm, SwarmFailed
 
 SLOTS = 10_000
-"""Of a run, at most."""
+"""Slots per run, at most."""
 CONNECTIONS = 64
-"""For requests that wait for the database, one after the other."""
+"""Parallel requests that use the database."""
 MOST_OPEN = 4_000
-"""Connections of heartbeats that are open at once: more wait, and that counts."""
+"""Connections for heartbeats that are open at once. Further heartbeats wait, and the wait counts as latency."""
 JITTER = 0.1
 RETRY = 1.0
-"""Seconds until a heartbeat is sent again that was not answered: nothing is lost by that yet."""
+"""Seconds until an unanswered heartbeat is sent again. The container is not lost by that yet."""
 ALIVE = b'{"alive": true}'
 PATIENCE = 60.0
-"""Seconds for a request that makes a run, and for the last answers."""
+"""Time limit in seconds for deployments, and for the last answers."""
 
 
 class Container:
-    """`number` counts over the fleet, `slot` within its run; `beat` is a heartbeat as bytes, `sent` when the last answered one was."""
+    """`number` counts over the fleet, `slot` within the run. `beat` is an encoded heartbeat; `sent` is when the last answered one was
+    sent.
+    """
 
     __slots__ = ("beat", "execution_id", "lost", "number", "sent", "slot")
 
@@ -52,7 +54,7 @@ class Container:
 
 Taker = Callable[["Swarm[Token]", Container, Answer], None]
 Token = tuple[Taker, Container]
-"""Who takes the answer, and whose it is."""
+"""The callback for an answer, and its container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of many answers, in milliseconds."""
+    """Percentiles of latencies, in milliseconds."""
 
     p50: float
     p99: float
@@ -88,7 +90,9 @@ class Registered:
 
 @dataclass(slots=True)
 class Beats:
-    """What came of a while of heartbeats. `late` is how long after its time one was sent, which is the load generator's own fault."""
+    """The result of a period of heartbeats. `late` is how long after its due time a heartbeat was sent, which is caused by the load
+    generator.
+    """
 
     seconds: float = 0.0
     sent: int = 0
@@ -101,9 +105,11 @@ class Beats:
 
 
 class Fleet:
-    """`stream` is a stream of the embedded log with a partition for every slot of a run; it need not hold anything. `name` begins the
-    names of the jobs. `fresh`: each heartbeat has a connection of its own, as those of real containers have where the interval is longer
-    than an idle connection is kept."""
+    """`stream` is a stream of the embedded log with one partition per slot of a run; it may be empty.
+
+    `name` is the prefix of the job names. `fresh`: each heartbeat uses a new connection. Real containers do so too when the interval is
+    longer than idle connections are kept.
+    """
 
     def __init__(self, url: str, name: str = "fleet", stream: str = "fleet", *, fresh: bool = True) -> None:
         self.url = url.rstrip("/")
@@ -120,7 +126,9 @@ class Fleet:
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def deploy(self, containers: int) -> float:
-        """Runs of at most SLOTS slots, one of a job each; how many seconds it took. Raises SwarmFailed with the coordinator's words."""
+        """Deploy jobs with one run of at most SLOTS slots each. Returns the duration in seconds. Raises SwarmFailed with the
+        coordinator's error.
+        """
         began = perf_counter()
         for number, first in enumerate(range(0, containers, SLOTS)):
             slots = min(SLOTS, containers - first)
@@ -132,7 +140,7 @@ class Fleet:
         return perf_counter() - began
 
     def stop(self) -> None:
-        """Ask all runs to stop. Their containers are still to leave."""
+        """Stop all runs. Their containers have not exited yet."""
         for run in self.runs:
             self._post(f"/runs/{run.run_id}/stop", {"reason": "the simulation is over"})
 
@@ -150,7 +158,9 @@ class Fleet:
     # --- containers ------------------------------------------------------------------------------------------------
 
     def register(self, within: float) -> Registered:
-        """Register every container, CONNECTIONS at a time; each heartbeats from then on. Raises SwarmFailed when it takes longer."""
+        """Register all containers, CONNECTIONS at a time; each then sends heartbeats. Raises SwarmFailed if it takes longer than
+        `within` seconds.
+        """
         latencies: list[float] = []
         left = iter([(run, each) for run in self.runs for each in run.containers])
 
@@ -188,7 +198,7 @@ class Fleet:
         self._again(container, self._pause())
 
     def leave(self, within: float) -> float:
-        """Report every container's exit; how many seconds it took."""
+        """Report the exit of every container. Returns the duration in seconds."""
 
         def answered(_swarm: Swarm[Token], _container: Container, answer: Answer) -> None:
             if answer.status != 200:
@@ -206,7 +216,7 @@ class Fleet:
     # --- heartbeats ------------------------------------------------------------------------------------------------
 
     def beat_once(self, within: float) -> float:
-        """A heartbeat of every container, as fast as they are answered: how many seconds until the last was answered alive."""
+        """Send one heartbeat per container, as fast as they are answered. Returns the seconds until the last one was answered as valid."""
 
         def answered(_swarm: Swarm[Token], container: Container, answer: Answer) -> None:
             if answer.status != 200 or answer.body != ALIVE:
@@ -220,7 +230,7 @@ class Fleet:
         return perf_counter() - began
 
     def beat(self, seconds: float) -> Beats:
-        """Heartbeats of all registered containers, each at the rate that it is told, for that many seconds."""
+        """Send heartbeats of all registered containers for that many seconds, at the rate that the answers set."""
         found = self.beats = Beats(interval=self.beats.interval, lease=self.beats.lease)
         with self._swarm() as swarm, _without_pauses():
             began = perf_counter()
@@ -234,7 +244,7 @@ class Fleet:
         return found
 
     def _go_on(self, swarm: Swarm[Token], done: Callable[[], bool], until: float) -> None:
-        """Send what is due and take what is answered, until it is `done` or the time is up."""
+        """Send due requests and take answers, until `done` or the time is up."""
         containers = self.containers
         while not done() and (now := perf_counter()) < until:
             while self._due and self._due[0][0] <= now:
@@ -259,7 +269,7 @@ class Fleet:
         self._again(container, self._pause())
 
     def _unanswered(self, token: Token, why: str) -> None:
-        """Trouble is no answer: a heartbeat is sent again. Anything else was asked for by a person, who is told."""
+        """A heartbeat that failed is sent again. A failure of any other request is raised to the user."""
         taker, container = token
         if taker != self._answered:
             raise SwarmFailed(f"{self.url}: {why}")
@@ -287,7 +297,7 @@ class Fleet:
 
 @contextmanager
 def _without_pauses() -> Iterator[None]:
-    """The garbage collector would stop us while it looks at a hundred thousand containers that all stay."""
+    """Turn the garbage collector off: it would stop the process while it scans a hundred thousand containers that all stay alive."""
     gc.collect()
     gc.disable()
     try:

@@ -1,5 +1,6 @@
-"""How long a container takes from its launch to the output of its first batch, and what CPU: with the archive of Spark's classes that
-`sluice class-archive` makes, beside a start without it, in turns."""
+"""Wall time and CPU time from the launch of a container to the output of its first batch, with and without the class archive of `sluice
+class-archive`, alternately.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """Seconds until the first output, and seconds of CPU that all processes of the container had used by then."""
+class Durations:
+    """Seconds until the first output, and CPU seconds that all processes of the container had used by then."""
 
     wall: float
     cpu: float
@@ -47,7 +48,7 @@ def run() -> Result:
         file = ensure_archive(os.environ).file
     except ClassArchiveNotMade as error:
         raise BenchFailed(str(error)) from error
-    note(f"the archive has {file.stat().st_size >> 20} MiB; it was there after {time.monotonic() - began:.1f} s")
+    note(f"the archive has {file.stat().st_size >> 20} MiB; it was created within {time.monotonic() - began:.1f} s")
     without, with_it = [], []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as place, crew(Path(place), JOB, SETTINGS) as here:
         log = Log(here.home / "log")
@@ -55,13 +56,13 @@ def run() -> Result:
         log.create("counts", 1)
         here.deploy(start="earliest")
         for turn in range(TURNS):
-            without.append(took(here, log, turn * 2, "false"))
-            with_it.append(took(here, log, turn * 2 + 1, "true"))
+            without.append(measure_case(here, log, turn * 2, "false"))
+            with_it.append(measure_case(here, log, turn * 2 + 1, "true"))
             note(f"first output after {without[-1].wall:.1f} s without the archive, {with_it[-1].wall:.1f} s with it")
     return judged(without, with_it, file.stat().st_size)
 
 
-def judged(without: Sequence[Took], with_it: Sequence[Took], size: int) -> Result:
+def judged(without: Sequence[Durations], with_it: Sequence[Durations], size: int) -> Result:
     wall, wall_with = (statistics.median(each.wall for each in found) for found in (without, with_it))
     cpu, cpu_with = (statistics.median(each.cpu for each in found) for found in (without, with_it))
     return Result(
@@ -79,7 +80,7 @@ def judged(without: Sequence[Took], with_it: Sequence[Took], size: int) -> Resul
     )
 
 
-def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
+def measure_case(here: Crew, log: Log, turn: int, archive: str) -> Durations:
     writer = Writer(Lineage("bench"), "bench", Generation(1))
     records = [Record(b"", key=f"key-{n}".encode()) for n in range(KEYS)]
     log.append("events", records, writer=writer, batch=turn, now_micros=time.time_ns() // 1000)
@@ -93,7 +94,7 @@ def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
         return log.latest("counts")[0] != before
 
     wait_for("the first output", written, PATIENCE, every=LOOK_SECONDS)
-    found = Took(time.monotonic() - began, cpu_of(container))
+    found = Durations(time.monotonic() - began, cpu_of(container))
     end(container.process)
     return found
 
@@ -101,7 +102,7 @@ def took(here: Crew, log: Log, turn: int, archive: str) -> Took:
 def cpu_of(container: Container) -> float:
     found, total = psutil.Process(container.process.pid), 0.0
     for each in (found, *found.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # short ones are then their parent's children_…
+        with suppress(psutil.NoSuchProcess):  # short-lived processes are in children_… of their parent
             times = each.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total

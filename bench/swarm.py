@@ -1,8 +1,8 @@
-"""Many small HTTP requests from one thread: plain sockets and epoll, nothing of Sluice and nothing besides the standard library.
+"""Many small HTTP requests from one thread, with plain sockets and epoll and the standard library only.
 
-A container heartbeats every few seconds, and whatever keeps connections alive has given its connection up by then; so each request may
-have a connection of its own (`fresh`), as a fleet's have. A load generator in Python has to be small to be faster than what it measures:
-this one needs some 50 µs for a request with its connection.
+A container sends a heartbeat every few seconds, and by then idle connections have been closed. Each request may therefore use a new
+connection (`fresh`), like those of a real fleet. A load generator in Python must do little to be faster than its subject: this one needs
+about 50 µs per request with a new connection.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CHUNK = 65536
 
 
 class SwarmFailed(Exception):
-    """The server could not be reached, or did not answer as a server of HTTP/1.1 does."""
+    """The server could not be reached, or did not answer in HTTP/1.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`head` is the status line and the headers, in small letters. `sent` and `done` are readings of the clock, in seconds."""
+    """`head` is the status line and the headers, in lower case. `sent` and `done` are times of the monotonic clock, in seconds."""
 
     status: int
     head: bytes
@@ -39,7 +39,7 @@ class Answer:
     done: float
 
     def header(self, name: bytes) -> bytes | None:
-        """A header by its name in small letters."""
+        """A header by its lower-case name."""
         at = self.head.find(b"\r\n" + name + b":")
         if at < 0:
             return None
@@ -60,8 +60,11 @@ class _Connection(Generic[Token]):
 
 
 class Swarm(Generic[Token]):
-    """`answered` is called with a request's token and its answer; what it raises ends `turn`. `broken` is called when a connection ended
-    before its answer; without it that raises SwarmFailed. At most `connections` are open at once: further requests wait for one in here."""
+    """`answered` is called with the token of a request and its answer; an error that it raises ends `turn`.
+
+    `broken` is called if a connection ends before its answer; without it SwarmFailed is raised. At most `connections` are open at once;
+    further requests wait in a queue.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Swarm(Generic[Token]):
     ) -> None:
         place = urlsplit(url)
         if place.scheme != "http" or not place.hostname:
-            raise SwarmFailed(f"{url} is not a URL of HTTP: http://HOST:PORT is needed")
+            raise SwarmFailed(f"{url} is not an HTTP URL: http://HOST:PORT is required")
         self._family, _, _, _, self._address = self._resolved(place.hostname, place.port or 80)
         self.host = f"{place.hostname}:{place.port or 80}".encode()
         self._answered = answered
@@ -88,19 +91,19 @@ class Swarm(Generic[Token]):
         try:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         except OSError as error:
-            raise SwarmFailed(f"{host} is not known: {error}") from error
+            raise SwarmFailed(f"cannot resolve {host}: {error}") from error
 
     def __len__(self) -> int:
-        """Requests that are not answered yet."""
+        """The number of unanswered requests."""
         return len(self._busy) + len(self._waiting)
 
     def request(self, method: bytes, target: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
-        """A request's bytes. `headers` are whole lines."""
+        """Encode a request. `headers` are whole lines."""
         length = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if body else b""
         return b"%s %s HTTP/1.1\r\nHost: %s\r\n%s%s\r\n%s" % (method, target, self.host, headers, length, body)
 
     def send(self, request: bytes, token: Token, *, fresh: bool = False) -> None:
-        """Send, now or when a connection is free; a `fresh` request has a connection of its own, which is closed after its answer."""
+        """Send now, or when a connection is free. A `fresh` request uses a new connection, which is closed after its answer."""
         if len(self._busy) >= self._most:
             self._waiting.append((request, token, fresh))
             return
@@ -111,7 +114,7 @@ class Swarm(Generic[Token]):
         self._write(connection)
 
     def _opened(self) -> _Connection[Token]:
-        """A connection that is being made. It is ended with a reset, after its answer, so that no port stays behind in TIME_WAIT."""
+        """A connection that is being opened. It is closed with a reset after its answer, so that no port stays in TIME_WAIT."""
         sock = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -122,7 +125,7 @@ class Swarm(Generic[Token]):
         return _Connection(sock)
 
     def _write(self, connection: _Connection[Token]) -> None:
-        """Write what is unsent; the rest when the connection is made and has room."""
+        """Write the unsent bytes; the rest when the connection is established and has room."""
         try:
             written = connection.sock.send(connection.unsent)
         except BlockingIOError:
@@ -137,7 +140,7 @@ class Swarm(Generic[Token]):
         self._epoll.modify(connection.sock.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def turn(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for answers, and take all that there are."""
+        """Wait up to `timeout` seconds for answers, and process all that have arrived."""
         for fileno, events in self._epoll.poll(timeout):
             connection = self._busy.get(fileno)
             if connection is None:
@@ -149,7 +152,7 @@ class Swarm(Generic[Token]):
                 self._next()
 
     def _forget_idle(self, fileno: int) -> None:
-        """The server has closed a connection that nobody uses."""
+        """The server has closed an idle connection."""
         for connection in [each for each in self._idle if each.sock.fileno() == fileno]:
             self._idle.remove(connection)
             connection.sock.close()
@@ -164,16 +167,16 @@ class Swarm(Generic[Token]):
         self._broken(token, why)
 
     def _read(self, connection: _Connection[Token]) -> bool:
-        """Whether the connection is done with its request, one way or the other."""
+        """Returns whether the connection is done with its request, successfully or not."""
         try:
             found = connection.sock.recv(CHUNK)
         except BlockingIOError:
             return False
         except OSError as error:
-            self._break(connection, f"it ended a connection: {error}")
+            self._break(connection, f"it closed a connection: {error}")
             return True
         if not found:
-            self._break(connection, "it ended a connection before it had answered")
+            self._break(connection, "it closed a connection before it answered")
             return True
         received = connection.received = connection.received + found if connection.received else found
         end = received.find(b"\r\n\r\n")
@@ -203,7 +206,7 @@ class Swarm(Generic[Token]):
             self.send(request, token, fresh=fresh)
 
     def finish(self, within: float) -> None:
-        """Wait for all answers. Raises SwarmFailed when some are missing after that many seconds."""
+        """Wait for all answers. Raises SwarmFailed if some are missing after that many seconds."""
         until = perf_counter() + within
         while len(self):
             left = until - perf_counter()

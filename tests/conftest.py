@@ -57,16 +57,16 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     return sendable((yield))
 
 
-def sendable(told: Any) -> Any:
-    match told:
+def sendable(value: Any) -> Any:
+    match value:
         case str():
-            return told.encode("utf-8", "backslashreplace").decode()
+            return value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {sendable(key): sendable(value) for key, value in told.items()}
+            return {sendable(key): sendable(value) for key, value in value.items()}
         case list() | tuple():
-            return type(told)(map(sendable, told))
+            return type(value)(map(sendable, value))
         case _:
-            return told
+            return value
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Watermark alignment: tasks report their event time and are told whether to wait. The rule is in `sluice.core.watermarks`.
+"""Watermark alignment: tasks report their event time, and the answer says whether to wait. The rule is in `sluice.core.watermarks`.
 
 Kept in memory, because no lease and no fencing decision depends on it. After a restart the tasks of an aligned stage wait until all of them
 have reported, about a second.

@@ -151,8 +151,8 @@ class Tasks:
             starts: dict[Ssp, int] = {}
             for ssp, at in (found for each in stages for found in each.starts.items()):
                 starts[ssp] = min(at, starts.get(ssp, at))
-            told = continuation(run, slot, task_model, assigned.owned.get(task, ()), assigned.whole, starts)
-            acquired = Acquired(decision.generation, stages, drain, told)
+            continued = continuation(run, slot, task_model, assigned.owned.get(task, ()), assigned.whole, starts)
+            acquired = Acquired(decision.generation, stages, drain, continued)
         self._regrouping.settled(run)
         return acquired
 

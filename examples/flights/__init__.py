@@ -1,1 +1,1 @@
-"""The demo: a year of flights through a job of two stages, and the proof that nothing was lost, doubled or altered."""
+"""The flights demo: a job of two stages processes a year of flights, and a check shows that nothing was lost, duplicated or altered."""

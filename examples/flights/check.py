@@ -1,9 +1,10 @@
-"""Checks the output of the job against the same counts made without Spark.
+"""Compares the output of the job with the same counts made without Spark.
 
 * Every flight is in `flights-by-carrier` once, unaltered, in the partition of its carrier.
-* Every window in `delays` is there once and equal to the plain count, and every window that must have closed is there. A task's watermark
-  is the newest scheduled time in its partition of `flights-by-carrier` less the delay; Spark closes a window when its end is at or below
-  the watermark. Later windows are still open: only a drain closes them.
+* Every window in `delays` is there once and equals the plain count. No window is missing that must have closed.
+
+The watermark of a task is the newest scheduled time in its partition of `flights-by-carrier`, less the delay. Spark closes a window when
+its end is at or below the watermark. Later windows are still open; only a drain closes them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Annotated
 import typer
 
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, Flight, FlightsMissing, decode, load_flights, seconds_of, time_text
-from examples.playing.compare import Differences, Routed, altered, listed, records
-from examples.playing.streams import Home, Streams, log_home
+from examples.harness.compare import Differences, Routed, altered, listed, records
+from examples.harness.streams import Home, Streams, log_home
 from sluice.core.errors import SluiceError
 from sluice.streams.log import Log
 
@@ -27,12 +28,12 @@ WATERMARK = timedelta(days=30)
 _HOUR = 3600
 
 Window = tuple[str, int]
-"""Carrier, and when the hour begins in seconds since 1970."""
+"""Carrier, and start of the hour in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one window; delays are in minutes, an average over nothing is None."""
+    """Totals of one window. Delays are in minutes; the average over no flights is None."""
 
     flights: int
     departed: int
@@ -45,7 +46,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`emitted` counts the windows that are in `delays`, `closed` those that must be; `told` names the first of `different` differences."""
+    """`emitted` is the number of windows in `delays`, `closed` the number that must be there, `different` the number of differences.
+    `first_differences` describes the first of them.
+    """
 
     flights: int
     routed: int
@@ -53,7 +56,7 @@ class Report:
     closed: int
     emitted: int
     different: int
-    told: tuple[str, ...]
+    first_differences: tuple[str, ...]
 
     @property
     def exact(self) -> bool:
@@ -71,13 +74,13 @@ ROUTED = Routed(
 
 
 def check(log: Streams, flights: Sequence[Flight], *, watermark: timedelta = WATERMARK, kept: int = 10, home_of: Home = log_home) -> Report:
-    """Compare both streams with the flights. Raises UnknownStream if one of them is not there."""
+    """Compare both streams with the flights. Raises UnknownStream if a stream does not exist."""
     found = Differences(kept)
     routed = ROUTED.check(log, flights, found, home_of)
     windows = plain_totals(flights)
     closed = closed_windows(flights, log.partitions(BY_CARRIER), watermark, home_of)
     emitted = check_windows(log, windows, closed, found)
-    return Report(len(flights), routed, len(windows), len(closed), emitted, found.count, tuple(found.told))
+    return Report(len(flights), routed, len(windows), len(closed), emitted, found.count, tuple(found.first))
 
 
 def check_windows(log: Streams, wanted: Mapping[Window, Totals], closed: set[Window], found: Differences) -> int:
@@ -88,19 +91,19 @@ def check_windows(log: Streams, wanted: Mapping[Window, Totals], closed: set[Win
             found.add(f"{place}: the input has no flight in window {_named(window)}")
             continue
         if window in seen:
-            found.add(f"{place}: window {_named(window)} is there again")
+            found.add(f"{place}: window {_named(window)} occurs again")
         seen.add(window)
         if totals != wanted[window]:
             found.add(f"{place}: window {_named(window)} differs: {altered(asdict(wanted[window]), asdict(totals))}")
         if key != window[0].encode():
             found.add(f"{place}: window {_named(window)} has key {key!r}")
     for window in sorted(closed - seen, key=lambda each: (each[1], each[0])):
-        found.add(f"{DELAYS}: window {_named(window)} is closed and missing")
+        found.add(f"{DELAYS}: window {_named(window)} is closed but missing")
     return len(seen)
 
 
 def plain_totals(flights: Iterable[Flight]) -> dict[Window, Totals]:
-    """The windows of the flights, counted in plain Python."""
+    """Counts the windows of the flights in plain Python."""
     members: dict[Window, list[Flight]] = {}
     for flight in flights:
         members.setdefault((flight.carrier, flight.scheduled // _HOUR * _HOUR), []).append(flight)
@@ -120,7 +123,7 @@ def _summed(delays: Sequence[int]) -> tuple[int, int, float | None]:
 def closed_windows(
     flights: Iterable[Flight], partitions: int = PARTITIONS, watermark: timedelta = WATERMARK, home_of: Home = log_home
 ) -> set[Window]:
-    """The windows whose end is at or below the last watermark of the task that counts them."""
+    """The windows whose end is at or below the last watermark of their task."""
     windows, newest = set[Window](), dict[int, int]()
     homes: dict[str, int] = {}
     for flight in flights:
@@ -132,26 +135,26 @@ def closed_windows(
 
 
 def decode_window(value: bytes | None) -> tuple[Window, Totals]:
-    """A row of `delays`; an absent average is None. Raises ValueError if it is none."""
+    """Decodes a row of `delays`. An absent average is None. Raises ValueError if it is not a window."""
     try:
         fields = {"dep_delay_avg": None, "arr_delay_avg": None} | json.loads(value or b"null")
         window = fields.pop("carrier"), seconds_of(fields.pop("hour"))
         return window, Totals(**fields)
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"no window: {value!r:.300} ({error})") from error
+        raise ValueError(f"not a window: {value!r:.300} ({error})") from error
 
 
 def _named(window: Window) -> str:
     return f"{window[0]} {time_text(window[1])}"
 
 
-def told(report: Report) -> str:
-    """The totals, and the first differences, a line each."""
+def summary(report: Report) -> str:
+    """The totals and the first differences, one per line."""
     lines = [
         f"{report.routed:,} of {report.flights:,} flights routed, {report.emitted:,} windows closed, "
         f"{report.windows - report.emitted:,} still open, {report.different:,} differences"
     ]
-    return "\n".join([*lines, *listed(report.told, report.different)])
+    return "\n".join([*lines, *listed(report.first_differences, report.different)])
 
 
 def main(
@@ -165,7 +168,7 @@ def main(
     except (FlightsMissing, SluiceError) as error:
         typer.echo(f"check: {error}", err=True)
         raise SystemExit(2) from None
-    typer.echo(told(report))
+    typer.echo(summary(report))
     raise SystemExit(0 if report.exact else 1)
 
 

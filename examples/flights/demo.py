@@ -1,4 +1,4 @@
-"""`make demo`: a year of flights through two containers of Spark, checked against a plain count. Exits 0 only if all is exact."""
+"""`make demo`: a year of flights through two Spark containers, checked against a plain count. Exits 0 only if the output is exact."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Annotated
 
 import typer
 
-from examples.flights.check import WATERMARK, check, closed_windows, told
+from examples.flights.check import WATERMARK, check, closed_windows, summary
 from examples.flights.data import BY_CARRIER, DELAYS, FLIGHTS, PARTITIONS, YEAR_STARTS, Flight, load_flights, time_text
 from examples.flights.replay import flights_feed
-from examples.playing.scene import Pace, Scene, Show, fresh, perform, run_show
-from examples.playing.streams import HOMES, Home, Streams, System
+from examples.harness.demo import DemoDefinition, DemoOptions, DemoRun, fresh, run_and_exit, run_demo
+from examples.harness.streams import HOMES, Home, Streams, System
 from sluice.wire.runs import RunDetail
 
 JOB_FILE = Path(__file__).with_name("job.py")
 MARK = ".flights-demo"
 AFTER_A_DRAIN = timedelta(days=-36_500)
-"""A watermark beyond all flights: every window is closed."""
+"""A watermark after all flights: every window is closed."""
 
 READERS = {FLIGHTS: "route", BY_CARRIER: "hourly"}
 
 
-def progress_text(scene: Scene, detail: RunDetail) -> str:
-    at = scene.replay.progress
-    held = f" · {at.held_seconds:.1f} s held back" if at.held_seconds else ""
+def progress_text(demo_run: DemoRun, detail: RunDetail) -> str:
+    at = demo_run.replay.progress
+    waited = f" · {at.waited_seconds:.1f} s waited" if at.waited_seconds else ""
     return (
-        f"{time_text(at.reached)[:10]} · {at.rows:,} replayed · {scene.read(detail, FLIGHTS):,} routed · "
-        f"{scene.read(detail, BY_CARRIER):,} counted · {scene.written(DELAYS):,} windows{held}"
+        f"{time_text(at.reached)[:10]} · {at.rows:,} replayed · {demo_run.read(detail, FLIGHTS):,} routed · "
+        f"{demo_run.read(detail, BY_CARRIER):,} counted · {demo_run.written(DELAYS):,} windows{waited}"
     )
 
 
 def checked(flights: list[Flight], home_of: Home, watermark: timedelta, streams: Streams) -> tuple[bool, str]:
     report = check(streams, flights, watermark=watermark, home_of=home_of)
-    return report.exact, told(report)
+    return report.exact, summary(report)
 
 
 def main(
@@ -43,17 +43,19 @@ def main(
     containers: Annotated[int, typer.Option(min=1, max=PARTITIONS)] = 2,
     month_limit: Annotated[int, typer.Option(min=1, max=12, help="Replay only the first N months.")] = 12,
     max_lead_days: Annotated[
-        int, typer.Option(min=1, max=29, help="The replay's lead over its slowest reader; the watermark is 30 days behind.")
+        int, typer.Option(min=1, max=29, help="Maximum lead of the replay over its slowest reader; the watermark is 30 days behind.")
     ] = 25,
-    port: Annotated[int, typer.Option(help="The coordinator's; 0 = any free one.")] = 0,
-    home: Annotated[Path, typer.Option(help="Work directory, emptied at the start.")] = Path(".sluice/demo"),
-    system: Annotated[System, typer.Option(help="Of all streams: the embedded log, or a Kafka broker that is started for it.")] = "log",
-    lose_disk: Annotated[bool, typer.Option(help="Delete the local state half way, and go on from the blob store.")] = True,
-    drain: Annotated[bool, typer.Option(help="Drain the job in the end, which brings out the windows that are still open.")] = True,
+    port: Annotated[int, typer.Option(help="Port of the coordinator; 0 = any free port.")] = 0,
+    home: Annotated[Path, typer.Option(help="Work directory; it is emptied at the start.")] = Path(".sluice/demo"),
+    system: Annotated[
+        System, typer.Option(help="System of all streams: the embedded log, or a Kafka broker that the demo starts.")
+    ] = "log",
+    lose_disk: Annotated[bool, typer.Option(help="Delete the local state half way, and continue from the blob store.")] = True,
+    drain: Annotated[bool, typer.Option(help="Drain the job at the end, which closes all open windows.")] = True,
     late: Annotated[
-        float, typer.Option(min=0, help="Start the last container so many seconds after the others. The lead is then not bounded.")
+        float, typer.Option(min=0, help="Start the last container this many seconds after the others. The lead is then unlimited.")
     ] = 0,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the work directory; a failure leaves it anyway.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the work directory. It is always kept after a failure.")] = False,
 ) -> None:
     """Replay a year of flights through two containers and check every row and every window."""
 
@@ -62,8 +64,8 @@ def main(
         home_of = HOMES[system]
         watermark = AFTER_A_DRAIN if drain else WATERMARK
         due = len(closed_windows(flights, home_of=home_of))
-        pace = Pace(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk, drain, late)
-        show = Show(
+        options = DemoOptions(containers, port, seconds_per_month, timedelta(days=max_lead_days), system, lose_disk, drain, late)
+        definition = DemoDefinition(
             JOB_FILE,
             [flights_feed(flights)],
             YEAR_STARTS,
@@ -73,9 +75,9 @@ def main(
             progress_text,
             partial(checked, flights, home_of, watermark),
         )
-        return run_show(show, fresh(home, MARK), pace)
+        return run_demo(definition, fresh(home, MARK), options)
 
-    perform(demo, home, keep)
+    run_and_exit(demo, home, keep)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The demo's job: flights are routed by carrier, then counted by hour of scheduled departure and carrier, with their delays in minutes.
+"""The job of the demo: it routes flights by carrier, then counts them and their delays in minutes by carrier and hour of scheduled
+departure.
 
     flights --route--> flights-by-carrier --hourly--> delays
 
-`route` names the event time of what it writes. So `hourly` waits for the slowest of the tasks that route, and no flight is late because
-another container was faster.
+`route` names the event time of the records that it writes. The watermark of `hourly` therefore waits for the slowest task of `route`, and
+no flight is late because another container was faster.
 """
 
 from __future__ import annotations
@@ -32,35 +33,37 @@ FLIGHT = """
 
 @job.stage(reads=flights, writes=by_carrier)
 def route(task: Task) -> DataStreamWriter:
-    """Every flight, unchanged, to the partition of its carrier."""
+    """Write every flight, unchanged, to the partition of its carrier."""
     return task.write(task.read(flights), by_carrier, key=carrier(), value="value", event_time=scheduled())
 
 
 @job.stage(reads=by_carrier, writes=delays)
 def hourly(task: Task) -> DataStreamWriter:
-    """One row for every hour and carrier, once the hour is closed."""
+    """One row per hour and carrier, written when the hour is closed."""
     rows = parse(task.read(by_carrier)).withWatermark("scheduled", task.config.get("watermark", "30 days"))
     return task.write(count_by_hour(rows), delays, key="carrier")
 
 
 def carrier() -> Column:
-    """The carrier in a record's value, which is passed on as it is: to parse all of it and to write it again takes three times as long."""
+    """The carrier in the value of a record. The value itself is passed on unchanged: parsing and encoding it again takes three times as
+    long.
+    """
     return F.get_json_object(F.col("value").cast("string"), "$.carrier")
 
 
 def scheduled() -> Column:
-    """The scheduled departure in a record's value."""
+    """The scheduled departure in the value of a record."""
     return F.get_json_object(F.col("value").cast("string"), "$.scheduled").cast("timestamp")
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """The flights in records' values. A value that is no flight fails the batch: a null row would be a flight lost."""
+    """The flights in the values of records. A value that is not a flight fails the batch, because a null row would be a lost flight."""
     parsed = F.from_json(F.col("value").cast("string"), FLIGHT, {"mode": "FAILFAST"})
     return records.select(parsed.alias("parsed")).select("parsed.*")
 
 
 def count_by_hour(rows: DataFrame) -> DataFrame:
-    """Flights by hour and carrier. Sums are whole minutes, so that they compare exactly; an average over no flights is null."""
+    """Count flights by hour and carrier. Sums are integers, so that they compare exactly; the average over no flights is null."""
     hours = rows.groupBy(F.window("scheduled", "1 hour").alias("window"), "carrier").agg(
         F.count("*").alias("flights"), *delay_totals("dep_delay", "departed"), *delay_totals("arr_delay", "arrived")
     )

@@ -1,1 +1,1 @@
-"""A second demo: a stream-stream join of departures with the weather at their origin, checked row by row."""
+"""The weather demo: a stream-stream join of departures with the weather at their origin, checked row by row."""

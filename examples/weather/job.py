@@ -4,13 +4,13 @@
                                                             +--join--> departures-with-weather
     weather -----route_weather-----> weather-by-origin -----+
 
-Rows to be joined must be read by the same task. So both inputs are routed by the origin first, into streams with equally many partitions:
-equal keys are in equal partitions, and a task reads the same partitions of both. The coordinator refuses a join of streams with unequal
-counts.
+A task can join only rows that it reads. Both inputs are therefore routed by origin first, into streams with equal partition counts: equal
+keys are in partitions with the same number, and a task reads the same partitions of both. The coordinator refuses a join of streams with
+unequal counts.
 
-`join` is a left outer join. A departure leaves with its weather as soon as both are there, and without any once no such weather can come
-any more: when the watermark, the older of the two sides', has passed the time of departure. A side that lags behind the other is waited
-for, and so is the slowest of the tasks that route: they name the event time of what they write.
+`join` is a left outer join. A departure with weather is written as soon as both rows have been read. A departure without weather is written
+when none can follow: when the watermark, the older one of the two sides, has passed the time of departure. The join therefore waits for the
+slower side. The routing stages name the event time of the records that they write, so it also waits for their slowest task.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ WEATHER = """
 
 @job.stage(reads=departures, writes=departures_by_origin)
 def route_departures(task: Task) -> DataStreamWriter:
-    """Every departure, unchanged, to the partition of its origin."""
+    """Write every departure, unchanged, to the partition of its origin."""
     return task.write(parse(task.read(departures), DEPARTURE), departures_by_origin, key="origin", event_time="scheduled")
 
 
 @job.stage(reads=weather, writes=weather_by_origin)
 def route_weather(task: Task) -> DataStreamWriter:
-    """Every hour of weather, unchanged, to the partition of its origin."""
+    """Write every hour of weather, unchanged, to the partition of its origin."""
     return task.write(parse(task.read(weather), WEATHER), weather_by_origin, key="origin", event_time="hour")
 
 
 @job.stage(reads=[departures_by_origin, weather_by_origin], writes=departures_with_weather)
 def join(task: Task) -> DataStreamWriter:
-    """Every departure with the weather of its hour, or without any."""
+    """Write every departure with the weather of its hour, or without weather."""
     delay = task.config.get("watermark", "10 days")
     departing = parse(task.read(departures_by_origin), DEPARTURE).withWatermark("scheduled", delay)
     measured = parse(task.read(weather_by_origin), WEATHER).withWatermark("hour", delay)
@@ -65,16 +65,17 @@ def join(task: Task) -> DataStreamWriter:
 
 
 def parse(records: DataFrame, schema: str) -> DataFrame:
-    """The rows in records' values. A value that is none fails the batch: a null row would be a row lost."""
+    """The rows in the values of records. A value that is not a row fails the batch, because a null row would be a lost row."""
     parsed = F.from_json(F.col("value").cast("string"), schema, {"mode": "FAILFAST"})
     return records.select(parsed.alias("parsed")).select("parsed.*")
 
 
 def with_weather(departing: DataFrame, measured: DataFrame) -> DataFrame:
-    """The columns of a departure and those of its weather; `hour` is null where there is none.
+    """The columns of a departure and of its weather; `hour` is null if there is no weather.
 
-    The range tells Spark when a row can be forgotten. The equal hours add nothing to it, but are what Spark can look up: by the origin
-    alone it would compare a departure with all weather that it keeps of the airport, and an hour of weather with all departures.
+    The range tells Spark when it can drop a row. The condition of equal hours is redundant, but Spark finds state by equal keys: with the
+    origin alone it would compare each departure with all weather that it keeps of the airport, and each hour of weather with all
+    departures.
     """
     there = measured.withColumnRenamed("origin", "place")
     same_hour = F.expr("origin = place AND unix_timestamp(scheduled) DIV 3600 = unix_timestamp(hour) DIV 3600")

@@ -1,4 +1,4 @@
-"""The producer of both inputs: `examples/playing/replay.py` with the departures and the weather, a day of each at a time."""
+"""The producer of both inputs: replays departures and weather, one day of each at a time. See `examples/harness/replay.py`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 
 from examples.flights.data import YEAR_STARTS, Flight, FlightsMissing, scheduled_of, time_text
 from examples.flights.data import encode as encode_flight
-from examples.playing.replay import Feed, Replay, StreamNotOurs, run_until_told
-from examples.playing.watch import RunWatch
+from examples.harness.replay import Feed, Replay, StreamNotOurs, run_until_signal
+from examples.harness.watch import RunWatch
 from examples.weather.data import (
     DEPARTURES,
     PARTITIONS,
@@ -44,11 +44,11 @@ def main(
     log_dir: Annotated[Path, typer.Option(help="Directory of the embedded log.")],
     seconds_per_month: Annotated[float, typer.Option(min=0, help="0 = as fast as the readers allow.")] = 5.0,
     month_limit: Annotated[int, typer.Option(min=1, max=12, help="Replay only the first N months.")] = 12,
-    max_lead_days: Annotated[int, typer.Option(min=1, help="Never be further ahead of the slowest reader. Needs --run.")] = 7,
+    max_lead_days: Annotated[int, typer.Option(min=1, help="Maximum lead over the slowest reader. Needs --run.")] = 7,
     coordinator: Annotated[str, typer.Option(help="URL of the coordinator.")] = "http://127.0.0.1:8180",
-    run: Annotated[str | None, typer.Option(help="The run that reads the streams; without it the lead is not bounded.")] = None,
+    run: Annotated[str | None, typer.Option(help="The run that reads the streams; without it the lead is unlimited.")] = None,
 ) -> None:
-    """Replay departures and weather into the log. Stopped or killed, it goes on where it was when it is started again."""
+    """Replay departures and weather into the log. If it is stopped or killed, the next start continues where it stopped."""
     try:
         replay = Replay(
             Log(log_dir),
@@ -58,12 +58,12 @@ def main(
             max_lead=timedelta(days=max_lead_days),
             consumed=partial(RunWatch(coordinator, run).read, READERS) if run else None,
         )
-        done = run_until_told(replay)
+        done = run_until_signal(replay)
     except (FlightsMissing, StreamNotOurs, SluiceError, httpx.HTTPStatusError) as error:
         typer.echo(f"replay: {error}", err=True)
         raise SystemExit(1) from None
     typer.echo(f"{done.appended:,} of {done.rows:,} rows appended, up to {time_text(done.reached)}", nl=False)
-    typer.echo(f", {done.held_seconds:.1f} s waited for readers{'' if done.complete else '; stopped, start again to go on'}")
+    typer.echo(f", {done.waited_seconds:.1f} s waited for readers{'' if done.complete else '; stopped, start again to continue'}")
 
 
 if __name__ == "__main__":

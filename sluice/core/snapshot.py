@@ -148,7 +148,7 @@ class SnapshotMetadata:
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
     """`generation` and `lineage` of the owner that made it, and the last committed `batch` in it; None in an index that Samza wrote.
-    `offsets`: what the stage reads next. `continuation`: what the coordinator told the owner (`sluice.wire.snapshots.Continuation`)."""
+    `offsets`: what the stage reads next. `continuation`: what the owner got from the coordinator (`sluice.wire.snapshots.Continuation`)."""
 
     created_millis: int
     metadata: SnapshotMetadata

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from tests.processes.stage import TOY, Stage, stage
 from tests.support.servers import kafka
 

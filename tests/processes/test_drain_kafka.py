@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from sluice.streams.port import Offsets
@@ -31,7 +31,7 @@ SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 
 @dataclass
 class Producer:
-    """Sends numbers on a thread of its own until told to stop; `sent` counts them by hour."""
+    """Sends numbers in a thread of its own until it is stopped; `sent` counts them by hour."""
 
     bootstrap: str
     sent: Counter[int] = field(default_factory=Counter)

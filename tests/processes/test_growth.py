@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.playing.topics import Topics, topic_partition_of
+from examples.harness.topics import Topics, topic_partition_of
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer, partition_of
 from tests.processes.feeding import beside
@@ -98,8 +98,8 @@ def container(scene: Stage, slot: int = 0) -> tuple[str, subprocess.Popen[bytes]
     return scene.start_container(slot, SLUICE_STATE_DIR=str(scene.root / f"disk{slot}"), **SETTINGS)
 
 
-class Told:
-    """What the output tells, of each key in order: who counted, and up to what."""
+class Output:
+    """The counts in the output, by key in order: the task that counted, and its count."""
 
     def __init__(self, scene: Stage, streams: Log | Topics) -> None:
         self._scene = scene
@@ -124,7 +124,7 @@ class Told:
 
     def check_exact(self, fed: Counter[str]) -> None:
         """Each key was counted by one task, up to all that was fed, and on the log without a step back or a step twice. Kafka gets a batch
-        again that was interrupted: there the output is the newest count of each key, whatever was told before it again."""
+        again that was interrupted: there the output is the newest count of each key, whatever was written before it again."""
         wait_for("all totals", lambda: self.totals().total() >= fed.total(), 240)
         assert self.totals() == fed
         for key, reported in self.updates().items():
@@ -151,7 +151,7 @@ def grow(scene: Stage, streams: Log | Topics, partitions: int) -> int:
 
 
 def told_of(scene: Stage) -> set[int]:
-    """The partitions on which containers have told progress. The output of a batch comes before its report."""
+    """The partitions on which containers have reported progress. The output of a batch comes before its report."""
     return {each.partition for task in scene.detail().tasks for each in task.stages[0].offsets}
 
 
@@ -171,7 +171,7 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
     growing: tuple[Stage, Log | Topics],
 ) -> None:
     scene, streams = growing
-    load, reported = Load(streams), Told(scene, streams)
+    load, reported = Load(streams), Output(scene, streams)
     with load.on():
         _, watchdog = container(scene)
         reported.more()
@@ -193,7 +193,7 @@ def test_a_stateful_job_that_is_scaled_up_and_down_under_load_while_a_container_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("scale"), 4) as scene:
-        load, reported = Load(scene.log), Told(scene, scene.log)
+        load, reported = Load(scene.log), Output(scene, scene.log)
         with load.on():
             _, zero = container(scene)
             reported.more()
@@ -217,7 +217,7 @@ def test_a_container_that_stands_still_until_others_have_its_tasks_wakes_writes_
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with played(tmp_path_factory.mktemp("still"), 4, 2, failover_after=5, lease_seconds=20) as scene:
-        load, reported = Load(scene.log), Told(scene, scene.log)
+        load, reported = Load(scene.log), Output(scene, scene.log)
         with load.on():
             (execution_id, zero), (_, one) = container(scene), container(scene, 1)
             reported.more()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.processes.drains import ONCE, drain, phase

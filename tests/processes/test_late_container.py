@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.processes.kafkastage import stage_on_kafka

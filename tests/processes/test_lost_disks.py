@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from containers.scratch import session_members
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 from tests.processes.kafkastage import stage_on_kafka

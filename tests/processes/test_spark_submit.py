@@ -24,8 +24,8 @@ out = job.output("out")
 
 @job.stage(reads=numbers, writes=out)
 def only(task):
-    told = task.spark.sparkContext.getConf()
-    assert (told.get("spark.master"), told.get("spark.sql.shuffle.partitions")) == ("local[1]", "3"), told.toDebugString()
+    conf = task.spark.sparkContext.getConf()
+    assert (conf.get("spark.master"), conf.get("spark.sql.shuffle.partitions")) == ("local[1]", "3"), conf.toDebugString()
     return task.write(task.read(numbers).selectExpr("cast(value as string) v"), out, value="v")
 """
 

@@ -101,7 +101,7 @@ def said(scene: Stage, name: str, pattern: str) -> str:
 
 
 def can_be_emptied(scene: Stage) -> bool:
-    """Whether every task has told that a flush empties it."""
+    """Whether every task has reported that a flush empties it."""
     return bool(scene.http.post("/drain/plan", json={"runId": scene.run_id}).json().get("empties"))
 
 

@@ -27,7 +27,7 @@ from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant, TaskSystem
 from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.clock import SystemClock
 from sluice.core.errors import LeaseLost, SluiceError
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName

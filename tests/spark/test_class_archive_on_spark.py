@@ -40,8 +40,8 @@ manifests = []
 while found.hasMoreElements():
     manifests.append(found.nextElement().toString())
 core = spark._jvm.java.lang.Class.forName("org.apache.spark.SparkContext").getProtectionDomain().getCodeSource().getLocation()
-told = {"command_line": sum(len(os.fsencode(each)) + 1 for each in java.cmdline()), "manifests": manifests, "core": core.toString()}
-(root / "told").write_text(json.dumps(told))
+seen = {"command_line": sum(len(os.fsencode(each)) + 1 for each in java.cmdline()), "manifests": manifests, "core": core.toString()}
+(root / "seen.json").write_text(json.dumps(seen))
 spark.stop()
 """
 
@@ -74,7 +74,7 @@ def seen_with(archive: ClassArchive, root: Path) -> Seen:
     assert "[cds" not in done.stdout + done.stderr
     lines = (root / "seen").read_text().splitlines()
     archived = sum("shared objects file (top)" in line for line in lines)
-    reply = json.loads((root / "told").read_text())
+    reply = json.loads((root / "seen.json").read_text())
     jars = [url.partition("!")[0].rpartition("/")[2] for url in reply["manifests"] if url.startswith("jar:file:")]
     return Seen(archived, len(lines) - archived, reply["command_line"], jars, reply["core"])
 

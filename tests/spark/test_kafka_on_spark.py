@@ -26,7 +26,7 @@ from containers.spark.systems.port import Grant
 from containers.spark.task import Bound, StageTask
 from containers.state.checkpoint import Checkpoints
 from containers.state.offsetlog import positions_of
-from examples.playing.topics import Topics, topic_partition_of
+from examples.harness.topics import Topics, topic_partition_of
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, StreamId, TaskName
 from sluice.job import Input, Intermediate, Output

@@ -57,17 +57,17 @@ def hung_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "expected"),
     [
         ("kill -9 $$", "was ended by SIGKILL"),
         ("exit 3", r"ended with exit code 3: it was out of memory \(spark.driver.memory is its heap\)"),
         ("exit 143", "ended with exit code 143"),
     ],
 )
-def test_a_jvm_that_has_ended_is_told_by_how_it_ended(end: str, told: str) -> None:
+def test_a_jvm_that_has_ended_is_told_by_how_it_ended(end: str, expected: str) -> None:
     with subprocess.Popen(["/bin/sh", "-c", end]) as jvm:
         gone = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=hung_up), _gateway=SimpleNamespace(proc=jvm)))
-        with pytest.raises(SparkGone, match=f"^Spark's JVM {told}$"):
+        with pytest.raises(SparkGone, match=f"^Spark's JVM {expected}$"):
             check_alive(gone)  # type: ignore[arg-type]
 
 

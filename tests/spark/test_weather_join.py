@@ -70,7 +70,7 @@ def test_a_departure_without_weather_is_given_up_when_the_watermark_is_later_tha
     assert {id_ for id_, (_, found) in wanted.joined.items() if found} == {0, HOUR - 1}
     assert wanted.closed == {-HOUR - 1}
     report = check(bench.log, departures, weather, watermark=DELAY)
-    assert report.exact, report.told
+    assert report.exact, report.first_differences
     assert (report.matched, report.unmatched, report.waiting) == (2, 1, (-HOUR, -HOUR + 1, HOUR, 2 * HOUR))
 
 
@@ -89,14 +89,14 @@ def test_a_side_that_lags_is_waited_for(bench: Bench, task: tuple[Grant, StageTa
     query = bench.start(grant, lambda _: job.join(stage_task))
     query.processAllAvailable()
     behind = check(bench.log, departures, weather[:1], watermark=DELAY)
-    assert behind.exact, behind.told
+    assert behind.exact, behind.first_differences
     assert (behind.matched, behind.unmatched, len(behind.waiting)) == (1, 0, 99)
 
     put(bench.log, WEATHER_BY_ORIGIN, 1, weather[1:])
     query.processAllAvailable()
     assert bench.stop(query)
     caught_up = check(bench.log, departures, weather, watermark=DELAY)
-    assert caught_up.exact, caught_up.told
+    assert caught_up.exact, caught_up.first_differences
     assert (caught_up.matched, caught_up.unmatched, caught_up.waiting) == (99, 1, ())
 
 
@@ -115,7 +115,7 @@ def test_what_a_slow_feeder_brings_later_than_the_delay_is_dropped_and_the_check
     assert bench.stop(query)
     report = check(bench.log, departures, weather, watermark=DELAY)
     assert report.routed == 4
-    assert report.told == (
+    assert report.first_differences == (
         "departures-with-weather: departure 0 (JFK, 2013-01-01T12:00:00Z) is missing; its weather is that of 2013-01-01T12:00:00Z",
     )
 
@@ -131,7 +131,7 @@ def test_after_a_restart_the_watermark_stands_still_until_both_sides_are_read_ag
     bench.run_until_read(grant, lambda _: job.join(stage_task))
     one_side = check(bench.log, departures, weather, watermark=DELAY)
     assert (one_side.matched, one_side.unmatched, one_side.different) == (99, 0, 1)
-    assert "has no weather, and its hour is closed" in one_side.told[0]
+    assert "has no weather, but its hour is closed" in one_side.first_differences[0]
 
     query = bench.start(grant, lambda _: job.join(stage_task))
     departures.append(departing(NOON + 100 * HOUR))
@@ -141,5 +141,5 @@ def test_after_a_restart_the_watermark_stands_still_until_both_sides_are_read_ag
     query.processAllAvailable()
     assert bench.stop(query)
     both_sides = check(bench.log, departures, weather, watermark=DELAY)
-    assert both_sides.exact, both_sides.told
+    assert both_sides.exact, both_sides.first_differences
     assert (both_sides.matched, both_sides.unmatched) == (100, 1)

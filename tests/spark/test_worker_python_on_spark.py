@@ -31,12 +31,12 @@ class _Tells(DataSourceReader):
         yield self.made, _where()
 
 
-class Told(DataSource):
+class Locations(DataSource):
     """One row: where PySpark is in the process that plans, and in the one that reads."""
 
     @classmethod
     def name(cls) -> str:
-        return "told"
+        return "locations"
 
     def schema(self) -> str:
         return "planned string, read string"
@@ -47,7 +47,7 @@ class Told(DataSource):
 
 def test_user_functions_and_data_sources_run_on_it(spark: SparkSession) -> None:
     (row,) = spark.range(1).select(udf(_where)("id").alias("found")).collect()
-    spark.dataSource.register(Told)
-    (reported,) = spark.read.format("told").load().collect()
+    spark.dataSource.register(Locations)
+    (reported,) = spark.read.format("locations").load().collect()
     for found in (row.found, reported.planned, reported.read):
         assert Path(found).parent == INSTALLED

@@ -28,7 +28,7 @@ OUTPUT = {"name": "delays", "system": "log"}
 
 
 def run_body(**changes: Any) -> Json:
-    """A job of one stage from `flights` to `delays`, changed as told; a change to None leaves the field out."""
+    """A job of one stage from `flights` to `delays`with these changes; a change to None leaves the field out."""
     body: Json = {
         "job": "flight-delays",
         "containers": 1,
@@ -100,7 +100,7 @@ class Caller:
         return await self.http.post(f"/runs/{run_id}/tasks/{task}/release", json={"generation": generation})
 
     async def exited(self, execution_id: str, code: int = 0) -> Json:
-        answer = await self.http.post(f"/containers/{quote(execution_id, safe='')}/exit", json={"exitCode": code, "reason": "told"})
+        answer = await self.http.post(f"/containers/{quote(execution_id, safe='')}/exit", json={"exitCode": code, "reason": "stopped"})
         assert answer.status_code == 200, answer.text
         return answer.json()  # type: ignore[no-any-return]
 
@@ -142,7 +142,7 @@ def offsets_json(offsets: Mapping[tuple[str, int], int]) -> list[Json]:
     return [{"system": "log", "stream": s, "partition": p, "offset": offset} for (s, p), offset in sorted(offsets.items())]
 
 
-def offsets_told(listed: Sequence[Json]) -> dict[tuple[str, int], int]:
+def offsets_of(listed: Sequence[Json]) -> dict[tuple[str, int], int]:
     return {(each["stream"], each["partition"]): each["offset"] for each in listed}
 
 
@@ -163,7 +163,7 @@ class Drained:
         self.uuid = answer.json()["uuid"]
         return answer.json()  # type: ignore[no-any-return]
 
-    async def told(self) -> Json:
+    async def drain_status(self) -> Json:
         answer = await self.caller.http.get(f"/drain/{self.uuid}")
         assert answer.status_code == 200, answer.text
         return answer.json()  # type: ignore[no-any-return]
@@ -405,7 +405,7 @@ def container(slot: int, **changes: Any) -> wire_runs.ContainerReply:
 
 
 def detail(**changes: Any) -> wire_runs.RunDetail:
-    """A healthy run of two containers and four tasks, told at noon."""
+    """A healthy run of two containers and four tasks, as reported at noon."""
     reported = {
         "run_id": RUN,
         "job": "flight-delays",

@@ -34,7 +34,7 @@ def refused(*flags: str, **environment: str) -> str:
 
 
 class Running:
-    """A coordinator process, with the address that it told."""
+    """A coordinator process and its address."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
         self.process = process

@@ -11,7 +11,7 @@ from tests.support.memory import MemoryBlobs
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on. The time of day and the clock of leases advance together."""
+    """A clock that only moves when a test advances it. The time of day and the clock of leases advance together."""
 
     def __init__(self, start: datetime = datetime(2026, 3, 1, 12, tzinfo=UTC), elapsed: float = 1000.0) -> None:
         self._now = start

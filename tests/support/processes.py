@@ -99,13 +99,13 @@ def must_run(process: subprocess.Popen[Any], log: Path) -> None:
 
 
 def wait_for(
-    what: str, look: Callable[[], T | None], seconds: float = 120, *, every: float = 0.1, told: Callable[[], str] | None = None
+    what: str, look: Callable[[], T | None], seconds: float = 120, *, every: float = 0.1, details: Callable[[], str] | None = None
 ) -> T:
-    """Look until what is found is true; processes and files give no events. Raises TooSlow, with what is `told` then."""
+    """Call `look` until its result is true, and return it. Raises TooSlow, with the text that `details` returns."""
     end = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > end:
-            raise TooSlow(f"{what}: not within {seconds:g} s" + (f"\n{told()}" if told else ""))
+            raise TooSlow(f"{what}: not within {seconds:g} s" + (f"\n{details()}" if details else ""))
         time.sleep(every)
     return found
 
@@ -119,7 +119,7 @@ def await_answer(process: subprocess.Popen[Any], url: str, log: Path, authority:
             return get(url, authority).status_code == 200
         return False
 
-    wait_for(f"an answer of {url}", answers, START_SECONDS, every=LOOK_SECONDS, told=lambda: tail(log))
+    wait_for(f"an answer of {url}", answers, START_SECONDS, every=LOOK_SECONDS, details=lambda: tail(log))
 
 
 def await_line(process: subprocess.Popen[Any], log: Path, pattern: str, seconds: float = START_SECONDS) -> str:
@@ -132,7 +132,7 @@ def await_line(process: subprocess.Popen[Any], log: Path, pattern: str, seconds:
             must_run(process, log)
         return match
 
-    return wait_for(f"{pattern!r} in {log.name}", found, seconds, every=LOOK_SECONDS, told=lambda: tail(log))[1]
+    return wait_for(f"{pattern!r} in {log.name}", found, seconds, every=LOOK_SECONDS, details=lambda: tail(log))[1]
 
 
 def kill_whole(process: subprocess.Popen[Any]) -> None:

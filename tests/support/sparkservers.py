@@ -52,7 +52,9 @@ def _without(hidden: Path | None) -> list[str]:
 def _spark_daemon(
     directory: Path, program: str, arguments: list[str], ready: str, name: str = "master", prefix: Sequence[str] = ()
 ) -> Iterator[str]:
-    """A daemon of the pyspark package, up: what its log told when it was. spark-class becomes the JVM, so the process is that."""
+    """A running daemon of the pyspark package; yields the text of its log that matched `ready`. `spark-class` execs the JVM, so the
+    process is the JVM.
+    """
     home = Path(pyspark.__file__).parent
     options = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
     environment = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", **options}

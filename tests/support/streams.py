@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from uuid import uuid4
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation
 from sluice.streams.log import Headers, Record, Writer
 from sluice.streams.port import Offsets

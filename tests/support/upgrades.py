@@ -55,7 +55,7 @@ class Command:
             assert not ended, f"it ended without {text!r}\n{tail(self._log)}"
             return None
 
-        return wait_for(text, found, within, told=lambda: tail(self._log))
+        return wait_for(text, found, within, details=lambda: tail(self._log))
 
     def ends(self, within: float = 2 * GENEROUS) -> tuple[int, str]:
         """Its exit code, and its last line."""

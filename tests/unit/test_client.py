@@ -98,11 +98,11 @@ async def test_a_heartbeat_without_any_time_left_is_unreachable_and_no_crash(wit
 
 async def test_a_lost_lease_is_its_own_error_and_other_refusals_say_what_they_are() -> None:
     def problem(slug: str) -> CoordinatorClient:
-        return answering(409, json={"type": f"urn:sluice:{slug}", "title": "t", "status": 409, "detail": "told"})
+        return answering(409, json={"type": f"urn:sluice:{slug}", "title": "t", "status": 409, "detail": "a detail"})
 
-    with pytest.raises(LeaseLost, match="told"):
+    with pytest.raises(LeaseLost, match="a detail"):
         await problem("lease-lost").acquire(RunId("r"), TaskName("t"), C1, Epoch(1))
-    with pytest.raises(Refused, match="told") as refused:
+    with pytest.raises(Refused, match="a detail") as refused:
         await problem("stale-run").acquire(RunId("r"), TaskName("t"), C1, Epoch(1))
     assert refused.value.refused_as == "stale-run"
 
@@ -130,11 +130,11 @@ async def test_names_are_one_part_of_a_path_whatever_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "reported"),
     [("plain", "plain"), ("a\0b", "a\ufffdb"), ("lone \udcff", "lone ?"), ("x" * 20_000, "x" * 10_000)],
 )
 @pytest.mark.parametrize("say", ["exited", "stop_run"])
-async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, told: str, say: str) -> None:
+async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, reported: str, say: str) -> None:
     sent: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -148,7 +148,7 @@ async def test_a_reason_may_hold_anything_that_user_code_raises(reason: str, tol
     }
     with pytest.raises(CoordinatorUnreachable):
         await asks[say]()
-    assert sent == [told]
+    assert sent == [reported]
 
 
 async def test_a_job_model_comes_with_its_version_and_its_run() -> None:

@@ -133,7 +133,7 @@ def test_the_line_is_the_one_in_the_file_and_not_in_what_it_calls(write: Write) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         pytest.param("def f(:\n", "SyntaxError", id="syntax"),
         pytest.param("import no_such_module_anywhere\n", "ModuleNotFoundError", id="import"),
@@ -141,10 +141,10 @@ def test_the_line_is_the_one_in_the_file_and_not_in_what_it_calls(write: Write) 
         pytest.param("raise SystemExit(7)\n", "ends the interpreter when it is imported (exit 7)", id="exit"),
     ],
 )
-def test_a_file_that_does_not_import_is_refused_with_the_reason(write: Write, text: str, told: str) -> None:
+def test_a_file_that_does_not_import_is_refused_with_the_reason(write: Write, text: str, expected: str) -> None:
     file = write(text)
     assert str(file) in refusal(file)
-    assert told in refusal(file)
+    assert expected in refusal(file)
 
 
 @pytest.mark.parametrize(("text", "count"), [("x = 1\n", 0), (GOOD + "\nother = Job('other')\n", 2)])
@@ -154,7 +154,7 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         pytest.param(STREAMS, "the job has no stages: write a function under @job.stage", id="no stages"),
         pytest.param(HEAD, "the run has no inputs: declare at least one with job.input", id="no inputs"),
@@ -205,9 +205,9 @@ def test_a_file_holds_exactly_one_job(write: Write, text: str, count: int) -> No
         pytest.param(HEAD + "job.output('')\n", "invalid stream name ''", id="empty name"),
     ],
 )
-def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: Write, text: str, told: str) -> None:
+def test_a_job_that_cannot_run_is_refused_by_its_file_and_what_is_wrong(write: Write, text: str, expected: str) -> None:
     file = write(text)
-    assert told in refusal(file)
+    assert expected in refusal(file)
     assert str(file) in refusal(file)
 
 
@@ -226,7 +226,7 @@ def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "told"),
+    ("declared", "expected"),
     [
         ("@job.stage(reads='flights')", "reads='flights' is no stream but a str: give what job.input(…) or job.intermediate(…) returned"),
         ("@job.stage(reads=['flights'])", "reads='flights' is no stream but a str"),
@@ -238,10 +238,10 @@ def test_the_api_alone_raises_the_errors_of_names_and_graphs() -> None:
         ("Job('j', max_event_skew=60)", "max_event_skew must be a timedelta greater than 0, not 60"),
     ],
 )
-def test_an_argument_of_the_wrong_type_is_refused_with_what_to_give_instead(write: Write, declared: str, told: str) -> None:
+def test_an_argument_of_the_wrong_type_is_refused_with_what_to_give_instead(write: Write, declared: str, expected: str) -> None:
     file = write(f"{HEAD}{declared}\ndef only(task): ...\n" if declared.startswith("@") else f"{HEAD}{declared}\n")
     message = refusal(file)
-    assert told in message
+    assert expected in message
     assert message.startswith(f"{file}:4: ")
 
 

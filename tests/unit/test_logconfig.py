@@ -36,13 +36,13 @@ def new_log(request: pytest.FixtureRequest) -> Iterator[New]:
     log.handlers.clear()
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
 def test_a_record_is_one_object_on_one_line_whatever_its_message_holds(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     new_log().warning('two\nlines, a "quote", %s and \x1b[31m\udcff', "é")
-    (record,) = told(capsys)
+    (record,) = logged(capsys)
     assert record["message"] == 'two\nlines, a "quote", é and \x1b[31m\udcff'
     assert record["level"] == "WARNING"
     assert record["logger"].startswith("tests.")
@@ -53,7 +53,7 @@ def test_times_are_utc_with_milliseconds(new_log: New, capsys: pytest.CaptureFix
     record = log.makeRecord(log.name, logging.INFO, "f", 1, "noon", (), None)
     record.created, record.msecs = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() + 0.0071, 7.1
     log.handle(record)
-    assert told(capsys)[0]["time"] == "2026-03-01T12:00:00.007Z"
+    assert logged(capsys)[0]["time"] == "2026-03-01T12:00:00.007Z"
 
 
 def test_an_exception_is_one_field(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_an_exception_is_one_field(new_log: New, capsys: pytest.CaptureFixture[s
         raise ValueError("of two\nlines")
     except ValueError:
         log.exception("it failed")
-    (record,) = told(capsys)
+    (record,) = logged(capsys)
     assert record["message"] == "it failed"
     assert record["exception"].startswith("Traceback (most recent call last):\n")
     assert record["exception"].endswith("ValueError: of two\nlines")
@@ -70,7 +70,7 @@ def test_an_exception_is_one_field(new_log: New, capsys: pytest.CaptureFixture[s
 
 def test_what_is_passed_as_extra_is_told_and_cannot_pass_for_what_is_ours(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:
     new_log(run="r1").info("hello", extra={"rows": 3, "odd": object(), "time": "never", "level": "none"})
-    (record,) = told(capsys)
+    (record,) = logged(capsys)
     assert record["rows"] == 3
     assert "object object" in record["odd"]
     assert record["level"] == "INFO"
@@ -84,7 +84,7 @@ def test_every_record_carries_the_fields_of_its_process_and_what_it_is_about(new
             log.info("inner")
         log.info("outer", extra={"task": "Partition 7"})
     log.info("none")
-    inner, outer, none = told(capsys)
+    inner, outer, none = logged(capsys)
     assert {"run": "r1", "processor": "0", "task": "Partition 0", "stage": "route", "generation": 3}.items() <= inner.items()
     assert (outer["task"], "stage" in outer) == ("Partition 7", False)
     assert none.keys() == {"time", "level", "logger", "message", "run", "processor"}
@@ -100,7 +100,7 @@ async def test_asyncio_tasks_are_about_what_their_maker_was_about(new_log: New, 
 
     with about(task="Partition 0"):
         await asyncio.gather(work("route"), work("hourly"))
-    assert {(each["task"], each["stage"]) for each in told(capsys)} == {("Partition 0", "route"), ("Partition 0", "hourly")}
+    assert {(each["task"], each["stage"]) for each in logged(capsys)} == {("Partition 0", "route"), ("Partition 0", "hourly")}
 
 
 def test_text_is_a_line_for_people(new_log: New, capsys: pytest.CaptureFixture[str]) -> None:

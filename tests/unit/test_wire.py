@@ -110,23 +110,23 @@ RUN = {
 
 
 @pytest.mark.parametrize(
-    ("told", "meant"),
+    ("text", "meant"),
     [
         ("2024-01-01T00:00:00Z", datetime(2024, 1, 1, tzinfo=UTC)),
         ("2024-01-01T00:00:00+02:00", datetime(2023, 12, 31, 22, tzinfo=UTC)),
         ("2024-01-01T00:00:00", datetime(2024, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_start_time_is_read_in_its_own_zone_and_as_utc_without_one(told: str, meant: datetime) -> None:
-    start = wire_runs.RunRequest.model_validate({**RUN, "start": told}).start
+def test_a_start_time_is_read_in_its_own_zone_and_as_utc_without_one(text: str, meant: datetime) -> None:
+    start = wire_runs.RunRequest.model_validate({**RUN, "start": text}).start
     assert isinstance(start, datetime)
     assert (start, start.tzinfo) == (meant, UTC)
 
 
-@pytest.mark.parametrize("told", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "soon", ""])
-def test_a_start_time_that_is_no_time_in_utc_is_refused(told: str) -> None:
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "soon", ""])
+def test_a_start_time_that_is_no_time_in_utc_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        wire_runs.RunRequest.model_validate({**RUN, "start": told})
+        wire_runs.RunRequest.model_validate({**RUN, "start": text})
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", "-a", "a\n", "x" * 250, "\x00"])

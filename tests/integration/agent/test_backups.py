@@ -123,7 +123,7 @@ async def test_what_ran_after_the_snapshot_runs_again_on_the_new_disk_as_it_was_
     await first.wire.after("snapshots")
     await disk.runs(query, 3, {0: 30, 1: 0}, note="planned by c1: 3")
     before = disk.state(query.start)
-    first.life.cancel()  # a kill: nothing is told, the lease ends
+    first.life.cancel()  # as after SIGKILL: no exit is reported, and the lease expires
     there.clock.advance(60)
     second = start(there, run_id, "c2", "disk2", **BY_REPLAY)
     disk2, query2 = await began(second)

@@ -195,12 +195,12 @@ async def test_a_file_of_another_job_is_refused(there: Place) -> None:
     assert f"the file holds job arrivals, and run {run_id} is of job delays" in ending.reason
 
 
-@pytest.mark.parametrize(("run", "slot", "told"), [("lost", "0", "there is no run 'lost'"), (None, "7", "has no processor '7'")])
-async def test_a_run_or_slot_that_is_not_there_is_a_failure_that_names_it(there: Place, run: str | None, slot: str, told: str) -> None:
+@pytest.mark.parametrize(("run", "slot", "expected"), [("lost", "0", "there is no run 'lost'"), (None, "7", "has no processor '7'")])
+async def test_a_run_or_slot_that_is_not_there_is_a_failure_that_names_it(there: Place, run: str | None, slot: str, expected: str) -> None:
     run_id = await there.deploy()
     ending = await there.start(type(run_id)(run or run_id), "c1", slot=slot).ending()
     assert ending.exit_code == EXIT_FAILED
-    assert told in ending.reason
+    assert expected in ending.reason
 
 
 async def test_queries_start_again_while_others_go_on(there: Place) -> None:

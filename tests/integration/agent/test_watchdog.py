@@ -56,21 +56,21 @@ def ready():
 """
 
 IGNORES = "for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)\n"
-STOPS_WHEN_TOLD = "signal.signal(signal.SIGTERM, lambda *_: (print('told to stop', flush=True), leave(0)))\n"
+STOPS_ON_SIGTERM = "signal.signal(signal.SIGTERM, lambda *_: (print('stop requested', flush=True), leave(0)))\n"
 HANGS = "while True: time.sleep(600)\n"
 WAITS = "ready()\n" + HANGS
 
-Told = Queue[tuple[str, dict[str, Any]]]
+Reports = Queue[tuple[str, dict[str, Any]]]
 
 
 class Exits(BaseHTTPRequestHandler):
     """As much of a coordinator as hears of exits."""
 
-    told: Told
+    reports: Reports
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.told.put((self.path, body))
+        self.reports.put((self.path, body))
         self.send_response(200)
         self.end_headers()
 
@@ -80,13 +80,13 @@ class Exits(BaseHTTPRequestHandler):
 @dataclass
 class Coordinator:
     url: str
-    told: Told
+    reports: Reports
 
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    reported: Told = Queue()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), {"told": reported})) as server:
+    reported: Reports = Queue()
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Exits", (Exits,), {"reports": reported})) as server:
         Thread(target=server.serve_forever).start()
         yield Coordinator(f"http://127.0.0.1:{server.server_port}", reported)
         server.shutdown()
@@ -173,7 +173,7 @@ async def test_the_driver_s_exit_code_is_the_container_s_and_is_told_with_its_la
 ) -> None:
     process = await kennel.start(f"leave({code}, 'first line\\0 zweite Zeile: ü')")
     assert await exit_code(process) == code
-    assert coordinator.told.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": "first line\n zweite Zeile: ü"})
+    assert coordinator.reports.get(timeout=5) == ("/containers/c%2F1/exit", {"exitCode": code, "reason": "first line\n zweite Zeile: ü"})
 
 
 @pytest.mark.parametrize("code", [0, 3, 7])
@@ -182,21 +182,21 @@ async def test_a_driver_that_ends_without_last_words_has_failed_whatever_its_exi
 ) -> None:
     process = await kennel.start(f"lease(600); os._exit({code})")
     assert await exit_code(process) == 1
-    reported = coordinator.told.get(timeout=5)[1]
+    reported = coordinator.reports.get(timeout=5)[1]
     assert reported["exitCode"] == 1
     assert reported["reason"].startswith(f"its driver exited with code {code} without a reason: ")
 
 
 async def test_last_words_that_another_end_overtakes_do_not_count(kennel: Kennel, coordinator: Coordinator) -> None:
-    process = await kennel.start("tell('end 0 told to stop\\n'); os._exit(9)")
+    process = await kennel.start("tell('end 0 stop requested\\n'); os._exit(9)")
     assert await exit_code(process) == 1
-    assert coordinator.told.get(timeout=5)[1]["reason"].startswith("its driver exited with code 9 ")
+    assert coordinator.reports.get(timeout=5)[1]["reason"].startswith("its driver exited with code 9 ")
 
 
 async def test_last_words_are_heard_while_a_forked_child_holds_the_pipe(kennel: Kennel, coordinator: Coordinator) -> None:
-    process = await kennel.start("if not os.fork(): time.sleep(600)\nleave(0, 'told to stop')")
+    process = await kennel.start("if not os.fork(): time.sleep(600)\nleave(0, 'stop requested')")
     assert await exit_code(process) == 0
-    assert coordinator.told.get(timeout=5)[1]["reason"] == "told to stop"
+    assert coordinator.reports.get(timeout=5)[1]["reason"] == "stop requested"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_a_driver_that_was_killed_is_a_failure_that_names_the_signal(
     process, driver = await kennel.ready(WAITS)
     os.kill(driver, number)
     assert await exit_code(process) == 1
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
+    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 1, "reason": f"its driver was killed by {name}"}
 
 
 async def test_an_exit_that_nobody_hears_of_is_still_an_exit(kennel: Kennel) -> None:
@@ -273,7 +273,7 @@ async def test_a_driver_that_hangs_is_killed_with_all_it_started_when_its_lease_
     process, driver = await kennel.ready(IGNORES + "child(); ready(); lease(0.5)\n" + HANGS)
     assert await exit_code(process) == 3
     assert session_members(driver) == []
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease expired and it did not stop"}
+    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 3, "reason": "killed: its lease expired and it did not stop"}
 
 
 async def test_a_driver_that_is_stopped_like_a_frozen_machine_is_killed_too(kennel: Kennel) -> None:
@@ -310,9 +310,9 @@ async def test_a_driver_that_holds_no_lease_yet_is_not_hurried(kennel: Kennel) -
 
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_to_stop_reaches_the_driver_as_sigterm(kennel: Kennel, which: signal.Signals) -> None:
-    process, _ = await kennel.ready(STOPS_WHEN_TOLD + WAITS)
+    process, _ = await kennel.ready(STOPS_ON_SIGTERM + WAITS)
     process.send_signal(which)
-    assert await line(process) == "told to stop"
+    assert await line(process) == "stop requested"
     assert await exit_code(process) == 0
 
 
@@ -320,7 +320,7 @@ async def test_a_driver_that_is_stopped_before_it_can_hear_of_it_has_not_failed(
     process, _ = await kennel.ready(WAITS)
     process.terminate()
     assert await exit_code(process) == 0
-    assert coordinator.told.get(timeout=5)[1] == {"exitCode": 0, "reason": "stop requested before the driver had started"}
+    assert coordinator.reports.get(timeout=5)[1] == {"exitCode": 0, "reason": "stop requested before the driver had started"}
 
 
 async def test_a_driver_that_others_end_has_failed(kennel: Kennel) -> None:
@@ -347,7 +347,7 @@ async def test_a_stop_reaches_the_driver_s_python_and_not_what_it_started(kennel
 
 async def test_each_of_two_stops_is_passed_on(kennel: Kennel) -> None:
     counts = (
-        "told = []\ndef stop(*_):\n    told.append(1)\n    print(len(told), flush=True)\n    if len(told) == 2: leave(0)\n"
+        "signals = []\ndef stop(*_):\n    signals.append(1)\n    print(len(signals), flush=True)\n    if len(signals) == 2: leave(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
     )
     process, _ = await kennel.ready(counts + WAITS)
@@ -362,22 +362,22 @@ async def test_each_of_two_stops_is_passed_on(kennel: Kennel) -> None:
 
 
 async def test_the_end_of_its_launcher_is_a_stop_where_that_was_agreed(kennel: Kennel) -> None:
-    process, _ = await kennel.ready(STOPS_WHEN_TOLD + WAITS, SLUICE_STOP_WITH_STDIN="1")
+    process, _ = await kennel.ready(STOPS_ON_SIGTERM + WAITS, SLUICE_STOP_WITH_STDIN="1")
     assert process.stdin is not None
     process.stdin.close()
-    assert await line(process) == "told to stop"
+    assert await line(process) == "stop requested"
     assert await exit_code(process) == 0
 
 
 async def test_what_comes_on_standard_input_is_no_stop(kennel: Kennel) -> None:
-    process, _ = await kennel.ready(STOPS_WHEN_TOLD + "ready(); time.sleep(0.5); leave(5)\n", SLUICE_STOP_WITH_STDIN="1")
+    process, _ = await kennel.ready(STOPS_ON_SIGTERM + "ready(); time.sleep(0.5); leave(5)\n", SLUICE_STOP_WITH_STDIN="1")
     assert process.stdin is not None
     process.stdin.write(b"hello\n")
     assert await exit_code(process) == 5
 
 
 async def test_the_end_of_standard_input_means_nothing_where_nothing_was_agreed(kennel: Kennel) -> None:
-    process = await kennel.start(STOPS_WHEN_TOLD + "time.sleep(0.5); leave(5)\n")
+    process = await kennel.start(STOPS_ON_SIGTERM + "time.sleep(0.5); leave(5)\n")
     assert process.stdin is not None
     process.stdin.close()
     assert await exit_code(process) == 5

@@ -17,7 +17,7 @@ LIBRARY = Path(pyspark.__file__).parent / "python" / "lib"
 TELL = "import sys, os, pyspark; print(os.environ.get('PYTHONPATH'), pyspark.__file__, sys.executable, sys.argv[1:], sep='\\n')"
 
 
-def told(program: str, path: str | None) -> list[str]:
+def printed_by(program: str, path: str | None) -> list[str]:
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment = kept if path is None else {**kept, "PYTHONPATH": path}
     done = subprocess.run([program, "-c", TELL, "a b", "*"], env=environment, capture_output=True, text=True, timeout=60, check=True)
@@ -26,12 +26,12 @@ def told(program: str, path: str | None) -> list[str]:
 
 def test_spark_s_own_zips_are_taken_off_the_path_and_all_else_stays(tmp_path: Path) -> None:
     path = f"{LIBRARY}/pyspark.zip:{LIBRARY}/py4j-0.10.9.9-src.zip:/of the/user:/other/pyspark.zip:*"
-    found = told(worker_python(tmp_path), path)
+    found = printed_by(worker_python(tmp_path), path)
     assert found == ["/of the/user:/other/pyspark.zip:*", pyspark.__file__, sys.executable, "['a b', '*']"]
 
 
 def test_without_a_path_there_is_none(tmp_path: Path) -> None:
-    assert told(worker_python(tmp_path), None)[0] == ""
+    assert printed_by(worker_python(tmp_path), None)[0] == ""
 
 
 PROBE = """

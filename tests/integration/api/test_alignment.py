@@ -1,4 +1,4 @@
-"""Watermark alignment over HTTP: what a stage is told when it says how far it is."""
+"""Watermark alignment over HTTP: the answers to reports of event time."""
 
 from __future__ import annotations
 

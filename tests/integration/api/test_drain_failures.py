@@ -56,7 +56,7 @@ async def test_what_a_stage_stopped_with_is_pinned_until_the_drain_is_over(calle
         made = await snapshot(caller, run.run_id, 2, lineages[task], task, previous=1)
         phase = await run.phase_after("committed", task, batchId=8, checkpointId=made)
     assert (phase, await pins(caller)) == ("DRAINED", [])
-    stage = (await run.told())["containers"][0]["tasks"][0]["stages"][0]
+    stage = (await run.drain_status())["containers"][0]["tasks"][0]["stages"][0]
     assert (stage["pinnedCheckpoint"], stage["committedCheckpoint"]) == (checkpoint_id(1), checkpoint_id(2))
 
 
@@ -84,7 +84,7 @@ async def test_a_run_that_is_backed_up_stops_and_ends_with_durable_checkpoints_o
     await run.all_take("flushed")
     assert problem_slug(await run.step("committed")) == (422, "checkpoint-needed")
     assert problem_slug(await run.step("committed", checkpointId=checkpoint_id(9))) == (404, "unknown-snapshot")
-    assert (await run.told())["remaining"] == 2
+    assert (await run.drain_status())["remaining"] == 2
 
 
 async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain(caller: Caller) -> None:
@@ -94,7 +94,7 @@ async def test_a_step_whose_offsets_cannot_be_true_is_refused_and_moves_no_drain
     await run.asked()
     for changes in ({"offsets": offsets_json({("flights", 0): 69})}, {"batchId": 2**53 + 1}):
         assert problem_slug(await run.step("stopped", **changes)) == (422, "false-report")
-    assert (await run.told())["phase"] == "STOPPING"
+    assert (await run.drain_status())["phase"] == "STOPPING"
     assert await run.phase_after("stopped") == "STOPPING"
     assert await run.phase_after("stopped", 1) == "FLUSHING"
 
@@ -157,7 +157,7 @@ async def test_after_a_late_failure_a_stage_without_any_batch_begins_anew(caller
     await run.phase_after("stopped", 1)
     before = {task["task"]: task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]}
     await caller.stop(run.run_id, reason="enough")
-    assert "1 stages have no checkpoint to roll back to" in (await run.told())["reason"]
+    assert "1 stages have no checkpoint to roll back to" in (await run.drain_status())["reason"]
     await caller.exited("c1")
     after = str((await caller.deploy())["runId"])
     await caller.registered(after, "d1")
@@ -173,7 +173,7 @@ async def test_a_stop_ends_a_drain(caller: Caller, steps: int, phase: str) -> No
         await run.all_take(step)
     answer = await caller.stop(run.run_id, reason="enough")
     assert answer.status_code == 202
-    reported = await run.told()
+    reported = await run.drain_status()
     assert (reported["phase"], "the run was stopped: enough" in reported["reason"]) == (phase, True)
     await caller.exited("c1")
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
@@ -183,7 +183,7 @@ async def test_a_stop_before_any_container_came_ends_a_drain_and_the_run(caller:
     run = await deployed(caller)
     await run.asked()
     assert (await caller.stop(run.run_id)).json()["state"] == "STOPPED"
-    assert (await run.told())["phase"] == "CANCELLED"
+    assert (await run.drain_status())["phase"] == "CANCELLED"
 
 
 async def test_a_drain_of_which_all_containers_are_lost_fails_and_ends_the_run(caller: Caller, clock: FakeClock) -> None:
@@ -202,7 +202,7 @@ async def test_a_stop_after_a_drain_changes_nothing(caller: Caller) -> None:
     await run.asked()
     await run.to_drained()
     assert (await caller.stop(run.run_id)).json()["state"] == "DRAINED"
-    assert (await run.told())["phase"] == "DRAINED"
+    assert (await run.drain_status())["phase"] == "DRAINED"
 
 
 # --- who is late ------------------------------------------------------------------------------------------------------
@@ -212,22 +212,22 @@ async def test_the_soft_deadline_tells_who_is_late_and_fails_nothing(caller: Cal
     run = await running(caller)
     asked = await run.asked(softDeadlineSeconds=20, hardDeadlineSeconds=1000)
     assert datetime.fromisoformat(asked["softDeadlineAt"]) == clock.now() + timedelta(seconds=20)
-    assert not (await run.told())["late"]
+    assert not (await run.drain_status())["late"]
     clock.advance(20)
-    reported = await run.told()
+    reported = await run.drain_status()
     assert (reported["late"], reported["phase"], len(reported["blockedBy"])) == (True, "STOPPING", 2)
     await run.to_drained()
-    assert not (await run.told())["late"]
+    assert not (await run.drain_status())["late"]
 
 
 async def test_each_phase_has_a_budget_of_its_own(caller: Caller, clock: FakeClock) -> None:
     run = await running(caller)
     await run.asked(softDeadlineSeconds=1000, hardDeadlineSeconds=2000, budgetSeconds={"stopping": 5, "flushing": 100})
     clock.advance(12)
-    assert (await run.told())["late"]
+    assert (await run.drain_status())["late"]
     await run.to_flushing()
     clock.advance(12)
-    reported = await run.told()
+    reported = await run.drain_status()
     assert not reported["late"]
     phases = {each["phase"]: (each["seconds"], each["budgetSeconds"], each["late"]) for each in reported["phases"]}
     assert phases == {"REQUESTED": (0, None, False), "STOPPING": (12, 5, True), "FLUSHING": (12, 100, False)}
@@ -309,7 +309,7 @@ async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: C
     answer = await run.ask(softDeadlineSeconds=20, hardDeadlineSeconds=25)
     assert (answer.status_code, answer.json()["uuid"]) == (200, run.uuid)
     for name, seconds in (("softDeadlineAt", 10), ("hardDeadlineAt", 5)):
-        later = datetime.fromisoformat((await run.told())[name]) - datetime.fromisoformat(first[name])
+        later = datetime.fromisoformat((await run.drain_status())[name]) - datetime.fromisoformat(first[name])
         assert later == timedelta(seconds=seconds), name
     clock.advance(7)  # past the first deadline, before the second
     await run.to_flushing()
@@ -322,18 +322,18 @@ async def test_a_second_request_with_later_deadlines_extends_the_drain(caller: C
 async def test_a_second_request_without_later_deadlines_changes_nothing(caller: Caller, body: Json) -> None:
     run = await running(caller)
     await run.asked(softDeadlineSeconds=10, hardDeadlineSeconds=20)
-    before = await run.told()
+    before = await run.drain_status()
     assert (await run.ask(**body)).json()["uuid"] == run.uuid
-    assert await run.told() == before
+    assert await run.drain_status() == before
 
 
 async def test_a_drain_that_is_over_is_not_extended(caller: Caller) -> None:
     run = await running(caller)
     await run.asked(hardDeadlineSeconds=20)
     await run.to_drained()
-    before = await run.told()
+    before = await run.drain_status()
     assert (await run.ask(hardDeadlineSeconds=60)).status_code == 200
-    assert await run.told() == before
+    assert await run.drain_status() == before
 
 
 async def test_the_pin_of_an_active_drain_is_neither_deleted_nor_replaced(caller: Caller) -> None:

@@ -15,7 +15,7 @@ from tests.support.api import (
     calling,
     deployed,
     offsets_json,
-    offsets_told,
+    offsets_of,
     problem_slug,
     run_body,
     running,
@@ -39,7 +39,7 @@ async def test_a_run_drains_phase_by_phase_and_ends(caller: Caller) -> None:
     assert (ended["state"], ended["drain"]["phase"]) == ("DRAINED", "DRAINED")
     phases = ["REQUESTED", "STOPPING", "FLUSHING", "COMMITTING", "DRAINED"]
     assert await run.kinds() == [*(("DRAIN", phase) for phase in phases), ("ENDED", "DRAINED")]
-    reported = await run.told()
+    reported = await run.drain_status()
     assert [each["phase"] for each in reported["phases"]] == phases
     assert (reported["remaining"], reported["total"], reported["blockedBy"]) == (0, 2, [])
 
@@ -50,7 +50,7 @@ async def test_a_drain_tells_what_is_done_what_remains_and_who_blocks(caller: Ca
     await run.all_take("stopped", ["route", "hourly"])
     await run.phase_after("flushing", 0, "route", note="round 2 of timers")
     await run.phase_after("flushed", 1, "route", leftoverRows=3, leftoverOperators=["flatMapGroupsWithState"])
-    reported = await run.told()
+    reported = await run.drain_status()
     assert (reported["phase"], reported["total"], reported["remaining"], reported["leftoverRows"]) == ("FLUSHING", 4, 3, 3)
     assert reported["blockedBy"] == [{"processorId": "0", "task": "Partition 0", "stage": "route", "why": "at work"}]
     (slot,) = reported["containers"]
@@ -94,11 +94,11 @@ async def test_before_any_container_a_drain_waits_and_goes_on_when_they_come(cal
     run = await deployed(caller, containers=2)
     assert (await run.asked())["phase"] == "REQUESTED"
     clock.advance(10_000)
-    reported = await run.told()
+    reported = await run.drain_status()
     assert [(each["processorId"], each["why"]) for each in reported["blockedBy"]] == [("0", "no container"), ("1", "no container")]
     assert (reported["hardDeadlineAt"], reported["late"]) == (None, False)
     await caller.registered(run.run_id, "c1", "0")
-    reported = await run.told()
+    reported = await run.drain_status()
     assert (reported["phase"], reported["hardDeadlineAt"] is None) == ("STOPPING", False)
     blocked = [(each["processorId"], each["task"], each["why"]) for each in reported["blockedBy"]]
     assert blocked == [("0", "Partition 0", "not held"), ("1", None, "no container")]
@@ -113,7 +113,7 @@ async def test_a_starting_run_is_drained(caller: Caller) -> None:
     run = await deployed(caller)
     await caller.registered(run.run_id, "c1")
     assert (await run.asked())["phase"] == "STOPPING"
-    assert (await run.told())["blockedBy"][0]["why"] == "not held"
+    assert (await run.drain_status())["blockedBy"][0]["why"] == "not held"
 
 
 async def test_the_same_run_again_gives_the_same_drain(caller: Caller) -> None:
@@ -213,7 +213,7 @@ async def test_after_a_cancelled_drain_another_may_be_asked_for(caller: Caller) 
     await run.phase_after("stopped", 0)
     await run.cancel()
     assert (await run.asked())["uuid"] != first
-    assert (await run.told())["remaining"] == 2
+    assert (await run.drain_status())["remaining"] == 2
     assert await run.phase_after("stopped", 0, uuid=first) == "CANCELLED"
     await run.to_drained()
     answer = await caller.http.get("/drains", params={"job": "flight-delays", "limit": 1})
@@ -228,7 +228,7 @@ async def test_nothing_is_cancelled_once_anything_may_have_been_flushed(caller: 
     for step in ("stopped", "flushed", "committed"):
         await run.all_take(step)
         assert problem_slug(await run.cancel()) == (409, "not-cancellable")
-    assert (await run.told())["phase"] == "DRAINED"
+    assert (await run.drain_status())["phase"] == "DRAINED"
 
 
 async def test_a_drain_that_nobody_knows_is_not_found(caller: Caller) -> None:
@@ -250,7 +250,7 @@ async def test_a_step_that_comes_again_or_late_changes_nothing(caller: Caller) -
     assert await run.phase_after("flushed", 0) == "FLUSHING"
     for step in ("stopped", "flushing"):
         assert await run.phase_after(step, 0, batchId=1) == "FLUSHING"
-    first = (await run.told())["containers"][0]["tasks"][0]["stages"][0]
+    first = (await run.drain_status())["containers"][0]["tasks"][0]["stages"][0]
     assert (first["step"], first["batchId"]) == ("flushed", 7)
     await run.all_take("flushed")
     await run.all_take("committed")
@@ -272,7 +272,7 @@ async def test_a_step_for_another_drain_is_refused(caller: Caller) -> None:
     assert problem_slug(await run.step("stopped", uuid="another")) == (409, "unknown-drain")
     assert problem_slug(await run.step("stopped", stage="nothing")) == (404, "unknown-task")
     assert problem_slug(await run.step("jumped")) == (422, "invalid-request")
-    assert (await run.told())["remaining"] == 2
+    assert (await run.drain_status())["remaining"] == 2
 
 
 async def test_only_the_holder_of_a_task_reports_its_steps(caller: Caller) -> None:
@@ -315,7 +315,7 @@ async def test_a_container_learns_of_the_drain_and_where_streams_ended(caller: C
     await run.asked()
     drain = (await caller.run(run.run_id))["drain"]
     assert (drain["uuid"], drain["phase"], drain["mode"]) == (run.uuid, "STOPPING", "DEFAULT")
-    assert offsets_told(drain["pinned"]) == {("by-carrier", 0): 0, ("by-carrier", 1): 5}
+    assert offsets_of(drain["pinned"]) == {("by-carrier", 0): 0, ("by-carrier", 1): 5}
 
 
 async def test_nothing_is_deployed_over_a_run_that_drains(caller: Caller) -> None:
@@ -354,7 +354,7 @@ async def starts_of_next(caller: Caller, execution_id: str = "d1", **changes: An
     for task in (await caller.run(after.run_id))["tasks"]:
         for stage in (await caller.acquired(after.run_id, execution_id, task=task["task"]))["stages"]:
             assert (stage["batchId"], stage["snapshot"]) == (None, None)
-            starts |= offsets_told(stage["starts"])
+            starts |= offsets_of(stage["starts"])
     return after, starts
 
 
@@ -374,7 +374,7 @@ async def test_the_next_run_begins_at_the_drained_offsets_with_empty_state(calle
     lineage = (await caller.acquired(run.run_id, "c1"))["stages"][0]["lineage"]
     await run.asked()
     await run.to_drained()
-    assert offsets_told((await run.told())["drained"]) == {("flights", 0): 70, ("flights", 1): 71}
+    assert offsets_of((await run.drain_status())["drained"]) == {("flights", 0): 70, ("flights", 1): 71}
     await caller.exited("c1")
     after, starts = await starts_of_next(caller)
     assert starts == {("flights", 0): 70, ("flights", 1): 71}
@@ -421,7 +421,7 @@ async def test_a_partition_that_was_never_read_begins_where_the_run_began(caller
     await run.asked()
     for step in ("stopped", "flushed", "committed"):
         await run.all_take(step, batchId=None, offsets=[])
-    assert offsets_told((await run.told())["drained"]) == {("flights", 0): 9, ("flights", 1): 0}
+    assert offsets_of((await run.drain_status())["drained"]) == {("flights", 0): 9, ("flights", 1): 0}
 
 
 async def test_an_older_drain_can_be_started_from_again(caller: Caller) -> None:
@@ -455,7 +455,7 @@ async def test_readers_of_one_partition_are_told_how_far_to_catch_up(caller: Cal
     for task, offset in ((0, 64), (1, 71)):
         answer = await run.step("stopped", task, "daily", offsets=offsets_json({("flights", task): offset}))
     expected = {("flights", 0): 70}
-    assert offsets_told(answer.json()["catchUp"]) == expected
-    assert offsets_told((await run.step("flushing", 0, "hourly")).json()["catchUp"]) == expected
-    assert offsets_told((await run.told())["catchUp"]) == expected
-    assert offsets_told((await caller.run(run.run_id))["drain"]["catchUp"]) == expected
+    assert offsets_of(answer.json()["catchUp"]) == expected
+    assert offsets_of((await run.step("flushing", 0, "hourly")).json()["catchUp"]) == expected
+    assert offsets_of((await run.drain_status())["catchUp"]) == expected
+    assert offsets_of((await caller.run(run.run_id))["drain"]["catchUp"]) == expected

@@ -86,7 +86,7 @@ async def test_max_tasks_is_the_classs_own(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grouper", "told"),
+    ("grouper", "expected"),
     [
         ("elsewhere:Grouper", "SLUICE_GROUPERS='[\"elsewhere:Grouper\"]'"),
         ("os:system", "its operator must allow it"),
@@ -102,13 +102,13 @@ async def test_max_tasks_is_the_classs_own(caller: Caller) -> None:
         ("a:b:c", "named module:Class"),
     ],
 )
-async def test_a_grouper_that_cannot_be_used_is_refused_and_nothing_is_changed(caller: Caller, grouper: str, told: str) -> None:
+async def test_a_grouper_that_cannot_be_used_is_refused_and_nothing_is_changed(caller: Caller, grouper: str, expected: str) -> None:
     await caller.deploy(run_body(stateful=False))
     before = (await model(caller), (await caller.http.get("/runs")).json(), caller.log.streams())
     outputs = [{"name": "delays", "system": "log", "stream": "not-made"}]
     refused = await caller.http.post("/runs", json=run_body(grouper=grouper, stateful=False, outputs=outputs))
     assert problem_slug(refused) == (422, "bad-grouping")
-    assert told in refused.json()["detail"]
+    assert expected in refused.json()["detail"]
     assert (await model(caller), (await caller.http.get("/runs")).json(), caller.log.streams()) == before
 
 

@@ -389,16 +389,16 @@ async def test_a_container_that_comes_later_counts_for_the_version_that_it_was_t
 
 
 async def test_a_version_that_there_is_not_and_the_word_of_another_incarnation_are_refused(caller: Caller, run_id: str) -> None:
-    async def told(execution_id: str, version: int, epoch: int, run: str = run_id) -> tuple[int, str]:
+    async def adopted_by(execution_id: str, version: int, epoch: int, run: str = run_id) -> tuple[int, str]:
         answer = await caller.http.post(f"/runs/{run}/containers/{execution_id}/adopted", json={"version": version, "epoch": epoch})
         return problem_slug(answer)
 
-    assert await told("c1", 2, 1) == (404, "unknown-version")
-    assert await told("c1", 1, 2) == (409, "lease-lost")
-    assert await told("stranger", 1, 1) == (404, "unknown-container")
-    assert await told("c1", 1, 1, "lost") == (404, "unknown-run")
+    assert await adopted_by("c1", 2, 1) == (404, "unknown-version")
+    assert await adopted_by("c1", 1, 2) == (409, "lease-lost")
+    assert await adopted_by("stranger", 1, 1) == (404, "unknown-container")
+    assert await adopted_by("c1", 1, 1, "lost") == (404, "unknown-run")
     await caller.registered(run_id, "c2")
-    assert await told("c1", 1, 1) == (409, "lease-lost")
+    assert await adopted_by("c1", 1, 1) == (409, "lease-lost")
 
 
 # --- more tasks than at first -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.support.api import (
     Json,
     checkpoint_id,
     deployed,
-    offsets_told,
+    offsets_of,
     problem_slug,
     run_body,
     running,
@@ -61,7 +61,7 @@ async def test_a_run_after_a_drain_that_keeps_the_state_continues_with_it_and_is
     assert after["firstRun"] == after["runId"]
     start = await start_of(caller, after["runId"], "c2")
     assert (start["lineage"], start["batchId"], start["keptOperators"]) == (before[0], 7, OPERATORS)
-    assert offsets_told(start["starts"]) == {("flights", 0): 70}
+    assert offsets_of(start["starts"]) == {("flights", 0): 70}
     assert (await caller.progress(after["runId"], 2, before[0], 8)).status_code == 204
     again = await caller.acquired(after["runId"], "c2", 1, "Partition 0")
     assert (again["stages"][0]["batchId"], again["stages"][0]["keptOperators"]) == (8, None)
@@ -73,7 +73,7 @@ async def test_a_drain_that_keeps_the_state_may_be_cancelled_or_fail_in_any_phas
         await run.asked(**KEEP)
         for step in steps:
             await run.all_take(step)
-        assert (await run.told())["phase"] == phase
+        assert (await run.drain_status())["phase"] == phase
         assert (await run.cancel()).json()["phase"] == "CANCELLED"
         assert (await caller.run(run.run_id))["state"] == "RUNNING"
     detail = await caller.run(run.run_id)
@@ -87,7 +87,7 @@ async def test_a_run_that_is_stopped_under_a_drain_that_keeps_the_state_has_its_
     await run.asked(**KEEP)
     await run.all_take("stopped")
     await caller.stop(run.run_id)
-    assert (await run.told())["phase"] == "CANCELLED"
+    assert (await run.drain_status())["phase"] == "CANCELLED"
     await caller.exited("c1")
     assert (await caller.run(run.run_id))["state"] == "STOPPED"
 
@@ -182,7 +182,7 @@ async def test_a_roll_back_returns_to_the_state_of_the_drain(caller: Caller) -> 
     start = await start_of(caller, back["runId"], "c3")
     assert (start["snapshot"]["checkpointId"], start["snapshot"]["chosen"]) == (checkpoint_id(1), True)
     assert start["keptOperators"] == OPERATORS
-    assert offsets_told(start["starts"]) == {("flights", 0): 70}
+    assert offsets_of(start["starts"]) == {("flights", 0): 70}
 
 
 async def test_without_a_backup_there_is_no_way_back_once_a_batch_has_run_and_none_is_needed_before(caller: Caller) -> None:

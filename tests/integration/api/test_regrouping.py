@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.runs.trim import TrimStreams
-from tests.support.api import Caller, Json, appended, calling, chained_body, offsets_told, run_body
+from tests.support.api import Caller, Json, appended, calling, chained_body, offsets_of, run_body
 from tests.support.fakes import FakeClock
 
 
@@ -47,7 +47,7 @@ async def reads(caller: Caller, run_id: str, acquired: Json, to: Mapping[int, in
 
 def starts(acquired: Json, stage: str = "hourly") -> dict[int, int]:
     (found,) = (each for each in acquired["stages"] if each["stage"] == stage)
-    return {partition: offset for (_, partition), offset in offsets_told(found["starts"]).items()}
+    return {partition: offset for (_, partition), offset in offsets_of(found["starts"]).items()}
 
 
 async def four_tasks(caller: Caller, **changes: Any) -> str:

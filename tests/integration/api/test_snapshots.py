@@ -1,4 +1,4 @@
-"""Reports of snapshots: under the generation, each after the one before it, and what a container is told to restore."""
+"""Reports of snapshots: only under the current generation, each based on the one before it; and what a container has to restore."""
 
 from __future__ import annotations
 

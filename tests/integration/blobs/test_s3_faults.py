@@ -1,4 +1,4 @@
-"""An S3 server that goes wrong: bare, each fault is told apart; wrapped, it is survived."""
+"""Faults of an S3 server: the bare store distinguishes them, the retrying store survives them."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["nothing"], "no job 'nothing'"),
         (["--cancel"], "job flight-delays was never drained"),
@@ -197,8 +197,8 @@ def test_a_dry_run_says_what_is_lost_though_no_row_is_left(job: Job) -> None:
         (["--keep-state", "--require-empty"], "leave out --require-empty"),
     ],
 )
-def test_what_cannot_be_done_is_told(job: Job, words: list[str], told: str) -> None:
-    assert told in job.refused(*words)
+def test_what_cannot_be_done_is_told(job: Job, words: list[str], expected: str) -> None:
+    assert expected in job.refused(*words)
 
 
 def test_after_the_flush_began_nothing_is_cancelled(job: Job) -> None:

@@ -228,7 +228,7 @@ async def test_a_secured_broker_lets_in_who_has_the_password_and_trusts_its_cert
     before = broker.certificate.read_bytes()
     await broker.down()
     await broker.up()
-    assert broker.certificate.read_bytes() == before, "who trusts it need not be told of a restart"
+    assert broker.certificate.read_bytes() == before, "clients that trust it must not have to be changed after a restart"
 
 
 async def test_a_user_whose_name_kafka_cannot_read_is_refused(home: Home) -> None:

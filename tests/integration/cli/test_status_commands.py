@@ -74,7 +74,7 @@ class Coordinator:
         assert done.exit_code == code, done.output
         return done.output
 
-    def told(self, *words: str, code: int = 0) -> Any:
+    def as_json(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.sluice(*words, "--json", code=code))
 
 
@@ -138,7 +138,7 @@ def test_a_job_whose_run_cannot_be_read_hides_no_other(coordinator: Coordinator,
     page = coordinator.sluice("status")
     assert "b  RUNNING" in page
     assert f"! a: run {runs['a']} cannot be read: " in page
-    reported = coordinator.told("status")
+    reported = coordinator.as_json("status")
     assert (reported["healthy"], [each["job"] for each in reported["jobs"]]) == (False, ["b"])
     assert [(each["job"], each["runId"]) for each in reported["errors"]] == [("a", runs["a"])]
     assert f"a: run {runs['a']} cannot be read: " in coordinator.sluice("status", "--check", code=2)
@@ -160,8 +160,8 @@ def test_older_runs_are_a_page_away(coordinator: Coordinator) -> None:
 def test_a_job_stands_for_its_current_run(coordinator: Coordinator) -> None:
     old, new = coordinator.deploy("a"), coordinator.deploy("a")
     coordinator.deploy("b")
-    assert coordinator.told("tasks", "a")["runId"] == new
-    assert coordinator.told("tasks", old)["runId"] == old
+    assert coordinator.as_json("tasks", "a")["runId"] == new
+    assert coordinator.as_json("tasks", old)["runId"] == old
 
 
 @pytest.mark.parametrize("command", ["containers", "tasks", "runs"])
@@ -193,17 +193,17 @@ def test_what_the_coordinator_does_not_know_is_refused(coordinator: Coordinator)
 def test_json_is_spelled_as_the_api_spells_it(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
     detail = coordinator.http.get(f"/runs/{run_id}").json()
-    containers = coordinator.told("containers")
+    containers = coordinator.as_json("containers")
     assert containers.keys() == {"job", "runId", "containers"}
     assert containers["containers"][0].keys() == detail["incarnations"][0].keys()
-    assert coordinator.told("tasks") == {"job": "flight-delays", "runId": run_id, "tasks": detail["tasks"]}
-    assert coordinator.told("jobs") == coordinator.http.get("/jobs").json()
-    assert coordinator.told("runs") == coordinator.http.get("/runs").json()
+    assert coordinator.as_json("tasks") == {"job": "flight-delays", "runId": run_id, "tasks": detail["tasks"]}
+    assert coordinator.as_json("jobs") == coordinator.http.get("/jobs").json()
+    assert coordinator.as_json("runs") == coordinator.http.get("/runs").json()
 
 
 def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     run_id = coordinator.working()
-    reported = coordinator.told("status")
+    reported = coordinator.as_json("status")
     assert reported.keys() == {"healthy", "jobs", "errors"}
     assert (reported["healthy"], reported["errors"]) == (True, [])
     (job,) = reported["jobs"]
@@ -222,7 +222,7 @@ def test_a_check_of_what_is_well_says_so_and_is_0(coordinator: Coordinator) -> N
     assert coordinator.sluice("status", "--check") == "healthy\n"
     coordinator.working()
     assert coordinator.sluice("status", "--check") == "healthy\n"
-    assert coordinator.told("status", "--check")["healthy"] is True
+    assert coordinator.as_json("status", "--check")["healthy"] is True
 
 
 def test_a_check_of_what_is_not_tells_each_reason_and_is_2(coordinator: Coordinator) -> None:
@@ -232,7 +232,7 @@ def test_a_check_of_what_is_not_tells_each_reason_and_is_2(coordinator: Coordina
         "ill: 0 of 1 containers are live",
         "ill: 2 tasks without an owner: Partition 0, Partition 1",
     ]
-    assert coordinator.told("status", "--check", code=2)["healthy"] is False
+    assert coordinator.as_json("status", "--check", code=2)["healthy"] is False
     assert coordinator.sluice("status", "well", "--check") == "healthy\n"
 
 

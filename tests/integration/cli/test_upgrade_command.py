@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[World]:
-    """The old version runs in container c1, and has told that a flush would empty it."""
+    """The old version runs in container c1, and has reported that a flush would empty it."""
     Log(tmp_path / "home" / "log").create("numbers", 2)
     with running(tmp_path / "home") as coordinator, world(coordinator, tmp_path) as made:
         made.works(made.run_id, "c1")
@@ -119,7 +119,7 @@ def test_a_dry_run_tells_the_steps_and_changes_nothing(there: World, new: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("x = 1\n", "must hold exactly one Job"),
         ("def broken(:\n", "does not import: SyntaxError"),
@@ -129,16 +129,16 @@ def test_a_dry_run_tells_the_steps_and_changes_nothing(there: World, new: Path) 
         (JOB.replace("writes=out", "writes=numbers"), "new.py"),
     ],
 )
-def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: World, text: str, told: str) -> None:
+def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: World, text: str, expected: str) -> None:
     command = there.upgrade(there.file("new.py", text))
     code, last = command.ends()
     assert code == 1
-    assert told in last
+    assert expected in last
     assert (there.runs, there.run()["state"], there.run()["drain"]) == ([there.run_id], "RUNNING", None)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["--containers", "0"], "at least one container"),
         (["--config", "novalue"], "--config takes key=value"),
@@ -148,10 +148,10 @@ def test_what_cannot_be_upgraded_is_refused_before_anything_is_changed(there: Wo
         (["--local", "--old", "lost.py"], "there is no file lost.py"),
     ],
 )
-def test_a_command_line_that_cannot_be_is_refused(there: World, new: Path, words: list[str], told: str) -> None:
+def test_a_command_line_that_cannot_be_is_refused(there: World, new: Path, words: list[str], expected: str) -> None:
     code, last = there.upgrade(new, *words).ends()
     assert code == 1
-    assert told in last
+    assert expected in last
     assert there.run()["state"] == "RUNNING"
 
 

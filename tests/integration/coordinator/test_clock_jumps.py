@@ -45,13 +45,13 @@ async def test_a_jump_of_an_hour_fails_no_drain_that_flushes(caller: Caller, clo
     await run.to_flushing()
     clock.jump(HOUR)
     await turn(caller, DrainDeadlines)
-    assert (await run.told())["phase"] == "FLUSHING"
+    assert (await run.drain_status())["phase"] == "FLUSHING"
     clock.advance(599)
     await turn(caller, DrainDeadlines)
-    assert (await run.told())["phase"] == "FLUSHING"
+    assert (await run.drain_status())["phase"] == "FLUSHING"
     clock.advance(1)
     await turn(caller, DrainDeadlines)
-    assert (await run.told())["phase"] == "FAILED"
+    assert (await run.drain_status())["phase"] == "FAILED"
 
 
 async def test_a_clock_that_is_set_back_does_not_prolong_a_drain(caller: Caller, clock: FakeClock) -> None:
@@ -61,7 +61,7 @@ async def test_a_clock_that_is_set_back_does_not_prolong_a_drain(caller: Caller,
     clock.jump(-3 * DAY)
     clock.advance(600)
     await turn(caller, DrainDeadlines)
-    assert (await run.told())["phase"] == "FAILED"
+    assert (await run.drain_status())["phase"] == "FAILED"
 
 
 async def test_a_drain_goes_on_after_a_restart_of_the_coordinator_under_a_clock_that_is_ahead(home: Path, clock: FakeClock) -> None:
@@ -74,10 +74,10 @@ async def test_a_drain_goes_on_after_a_restart_of_the_coordinator_under_a_clock_
     async with calling(home, clock) as caller:
         run.caller = caller
         await turn(caller, DrainDeadlines)
-        assert (await run.told())["phase"] == "FLUSHING"
+        assert (await run.drain_status())["phase"] == "FLUSHING"
         clock.advance(60)
         await turn(caller, DrainDeadlines)
-        assert (await run.told())["phase"] == "FAILED"
+        assert (await run.drain_status())["phase"] == "FAILED"
 
 
 # --- slots -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from examples.flights.check import Report, Totals, Window, check, closed_windows, plain_totals, told
+from examples.flights.check import Report, Totals, Window, check, closed_windows, plain_totals, summary
 from examples.flights.data import BY_CARRIER, DELAYS, PARTITIONS, YEAR_STARTS, Flight, encode, time_text
 from sluice.core.errors import UnknownStream
 from sluice.core.ids import Generation, Lineage
@@ -65,10 +65,10 @@ def checked(log: Log, flights: list[Flight], routed: list[Record], windows: list
 def test_a_job_that_did_all_is_exact(log: Log, flights: list[Flight]) -> None:
     windows = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], windows)
-    assert report.exact, report.told
+    assert report.exact, report.first_differences
     assert (report.flights, report.routed, report.emitted, report.closed) == (432, 432, len(windows), len(windows))
     assert 0 < report.closed < report.windows
-    assert told(report) == (
+    assert summary(report) == (
         f"432 of 432 flights routed, {len(windows)} windows closed, {report.windows - len(windows)} still open, 0 differences"
     )
 
@@ -84,8 +84,8 @@ Spoil = Callable[[list[Flight]], list[Record]]
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        pytest.param(lambda rows: [record(each) for each in rows[1:]], "flight 0 (UA, 2013-01-01T00:00:00Z) is lost", id="lost"),
-        pytest.param(lambda rows: [record(each) for each in [*rows, rows[5]]], "flight 5 is there again", id="doubled"),
+        pytest.param(lambda rows: [record(each) for each in rows[1:]], "flight 0 (UA, 2013-01-01T00:00:00Z) is missing", id="lost"),
+        pytest.param(lambda rows: [record(each) for each in [*rows, rows[5]]], "flight 5 occurs again", id="doubled"),
         pytest.param(
             lambda rows: [record(replace(each, dep_delay=99) if each.id == 3 else each) for each in rows],
             "flight 3 is altered: dep_delay is 99, not -17",
@@ -93,30 +93,30 @@ Spoil = Callable[[list[Flight]], list[Record]]
         ),
         pytest.param(
             lambda rows: [record(each, 2 if each.id == 3 else None) for each in rows],
-            "flight 3 of carrier WN has key b'WN' and belongs into partition 3",
+            "flight 3 of carrier WN has key b'WN' and belongs in partition 3",
             id="misplaced",
         ),
-        pytest.param(lambda rows: [record(each) for each in [*rows, flight(999)]], "flight 999 is not one of the input", id="invented"),
-        pytest.param(lambda rows: [*(record(each) for each in rows), Record(b"junk")], "no flight: b'junk'", id="unreadable"),
+        pytest.param(lambda rows: [record(each) for each in [*rows, flight(999)]], "flight 999 is not in the input", id="invented"),
+        pytest.param(lambda rows: [*(record(each) for each in rows), Record(b"junk")], "not a flight: b'junk'", id="unreadable"),
     ],
 )
 def test_one_record_that_is_wrong_is_found(log: Log, flights: list[Flight], spoil: Spoil, says: str) -> None:
     report = checked(log, flights, spoil(flights), windows_of(flights))
     assert report.different == 1
-    assert says in report.told[0]
+    assert says in report.first_differences[0]
 
 
 def test_a_missing_window_is_named(log: Log, flights: list[Flight]) -> None:
     first, *rest = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], rest)
-    assert report.told == (f"delays: window {first[0][0]} {time_text(first[0][1])} is closed and missing",)
+    assert report.first_differences == (f"delays: window {first[0][0]} {time_text(first[0][1])} is closed but missing",)
 
 
 def test_a_window_that_came_twice_is_found(log: Log, flights: list[Flight]) -> None:
     windows = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], [*windows, windows[4]])
     assert report.different == 1
-    assert "is there again" in report.told[0]
+    assert "occurs again" in report.first_differences[0]
     assert report.emitted == len(windows)
 
 
@@ -125,14 +125,14 @@ def test_a_window_that_differs_is_found(log: Log, flights: list[Flight], change:
     (window, totals), *rest = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], [(window, replace(totals, **change)), *rest])
     assert report.different == 1
-    assert f"{next(iter(change))} is {next(iter(change.values()))!r}, not " in report.told[0]
+    assert f"{next(iter(change))} is {next(iter(change.values()))!r}, not " in report.first_differences[0]
 
 
 def test_a_window_without_any_flight_is_found(log: Log, flights: list[Flight]) -> None:
     windows = windows_of(flights)
     report = checked(log, flights, [record(each) for each in flights], [*windows, (("ZZ", YEAR_STARTS), windows[0][1])])
     assert report.different == 1
-    assert "no flight in window ZZ" in report.told[0]
+    assert "no flight in window ZZ" in report.first_differences[0]
 
 
 def test_an_open_window_may_be_there_and_must_be_equal(log: Log, flights: list[Flight]) -> None:
@@ -158,15 +158,15 @@ def test_a_window_closes_when_the_watermark_of_its_partition_reaches_its_end() -
 
 def test_only_the_first_differences_are_told_and_all_are_counted(log: Log, flights: list[Flight]) -> None:
     report = checked(log, flights, [], windows_of(flights))
-    assert (report.different, len(report.told)) == (432, 10)
-    assert told(report).endswith("and 422 more")
+    assert (report.different, len(report.first_differences)) == (432, 10)
+    assert summary(report).endswith("and 422 more")
 
 
 def test_trimmed_records_are_said_to_be_trimmed(log: Log, flights: list[Flight]) -> None:
     checked(log, flights, [record(each) for each in flights], windows_of(flights))
     log.trim(BY_CARRIER, {0: 5})
     report = check(log, flights, watermark=DAY)
-    assert "below 5 are trimmed" in report.told[0]
+    assert "below 5 were trimmed" in report.first_differences[0]
     assert report.different == 6
 
 

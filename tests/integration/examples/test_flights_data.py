@@ -23,7 +23,7 @@ from examples.flights.data import (
     scheduled_of,
     time_text,
 )
-from examples.playing.replay import days_of
+from examples.harness.replay import days_of
 
 LATE = Flight(7, 1357017300, "UA", 1545, None, "EWR", "IAH", None, None)
 
@@ -80,7 +80,7 @@ def test_absent_fields_are_null_and_fractions_of_zero_are_a_whole_second_as_spar
     ],
 )
 def test_what_is_no_flight_is_refused(value: bytes | None) -> None:
-    with pytest.raises(ValueError, match="no flight"):
+    with pytest.raises(ValueError, match="not a flight"):
         decode(value)
 
 

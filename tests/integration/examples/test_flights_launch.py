@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from examples.playing.launch import SluiceRun
+from examples.harness.launch import SluiceRun
 from tests.support.processes import EndedEarly
 from tests.support.processes import start as start_process
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from examples.playing.topics import Topics
+from examples.harness.topics import Topics
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
 

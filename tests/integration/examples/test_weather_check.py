@@ -12,7 +12,7 @@ import pytest
 
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import encode as encode_flight
-from examples.weather.check import Departed, Report, batch_join, check, decode_joined, told, watermarks
+from examples.weather.check import Departed, Report, batch_join, check, decode_joined, summary, watermarks
 from examples.weather.data import DEPARTURES_BY_ORIGIN, HOUR, JOINED, MEASURES, PARTITIONS, WEATHER_BY_ORIGIN, Weather, encode
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Log, Record, Writer
@@ -83,10 +83,10 @@ def checked(log: Log, departures: list[Flight], weather: list[Weather], out: lis
 
 def test_a_job_that_did_all_is_exact_and_what_still_waits_is_named(log: Log, departures: list[Flight], weather: list[Weather]) -> None:
     report = checked(log, departures, weather, [joined_record(each) for each in joined(departures, weather)])
-    assert report.exact, report.told
+    assert report.exact, report.first_differences
     assert (report.departures, report.routed, report.weather, report.routed_weather) == (432, 432, 141, 141)
     assert (report.matched, report.unmatched, report.waiting) == (432 - 9, 6, (360, 362, 364))
-    assert told(report).splitlines() == [
+    assert summary(report).splitlines() == [
         "432 of 432 departures, 141 of 141 hours of weather routed",
         "423 departures with weather, 6 without, 3 still waiting, 0 differences",
         "waiting: 360, 362, 364",
@@ -125,7 +125,7 @@ def test_weather_without_any_measure_is_weather(log: Log) -> None:
     departures = [flight(0)]
     bare = [Weather("EWR", YEAR_STARTS, *([None] * len(MEASURES)))]
     report = checked(log, departures, bare, [joined_record((departures[0], bare[0]))])
-    assert report.exact, report.told
+    assert report.exact, report.first_differences
     assert (report.matched, report.unmatched) == (1, 0)
     assert decode_joined(joined_record((departures[0], None)).value) == (departures[0], None)
 
@@ -167,19 +167,21 @@ def guessed(each: Departed) -> Departed:
         ),
         pytest.param(
             lambda rows: [joined_record(each) for each in rows if each[0].id != 32],
-            "departure 32 (EWR, 2013-01-01T05:20:00Z) is missing; it has no weather, and its hour is closed",
+            "departure 32 (EWR, 2013-01-01T05:20:00Z) is missing; it has no weather, but its hour is closed",
             id="never given up",
         ),
-        pytest.param(lambda rows: [joined_record(each) for each in [*rows, rows[5]]], "departure 5 is there again", id="doubled"),
+        pytest.param(lambda rows: [joined_record(each) for each in [*rows, rows[5]]], "departure 5 occurs again", id="doubled"),
         pytest.param(
             lambda rows: [joined_record(each) for each in [*rows, (flight(362), None)]],
-            "departure 362 (EWR, 2013-01-03T12:20:00Z) was given up although its weather might still come",
+            "departure 362 (EWR, 2013-01-03T12:20:00Z) was written without weather although its weather may still arrive",
             id="given up too early",
         ),
         pytest.param(
-            spoilt(8, lambda each: (each[0], None)), "departure 8 has no weather, and there is some: that of 2013-01-01T01", id="late"
+            spoilt(8, lambda each: (each[0], None)), "departure 8 has no weather, but there is a record for 2013-01-01T01", id="late"
         ),
-        pytest.param(spoilt(32, guessed), "departure 32 has the weather of 2013-01-01T05:00:00Z, and there is none", id="weather invented"),
+        pytest.param(
+            spoilt(32, guessed), "departure 32 has the weather of 2013-01-01T05:00:00Z, but there is no weather", id="weather invented"
+        ),
         pytest.param(spoilt(8, other_hour), f"other weather: hour is {YEAR_STARTS + 2 * HOUR}, not {YEAR_STARTS + HOUR}", id="other hour"),
         pytest.param(spoilt(8, warmer), "other weather: temp is 99.0, not 31.5", id="weather altered"),
         pytest.param(
@@ -187,17 +189,15 @@ def guessed(each: Departed) -> Departed:
         ),
         pytest.param(
             lambda rows: [joined_record(each, "JFK" if each[0].id == 8 else None) for each in rows],
-            "departure 8 has key b'JFK', and its origin is EWR",
+            "departure 8 has key b'JFK', but its origin is EWR",
             id="misplaced",
         ),
+        pytest.param(lambda rows: [joined_record(each) for each in [*rows, (flight(999), None)]], "999 is not in the input", id="invented"),
         pytest.param(
-            lambda rows: [joined_record(each) for each in [*rows, (flight(999), None)]], "999 is not one of the input", id="invented"
+            lambda rows: [*(joined_record(each) for each in rows), Record(b"junk", b"EWR")], "not a departure with weather", id="unreadable"
         ),
         pytest.param(
-            lambda rows: [*(joined_record(each) for each in rows), Record(b"junk", b"EWR")], "no departure with weather", id="unreadable"
-        ),
-        pytest.param(
-            lambda rows: [*(joined_record(each) for each in rows), Record(b"[]", b"EWR")], "no departure with weather", id="no object"
+            lambda rows: [*(joined_record(each) for each in rows), Record(b"[]", b"EWR")], "not a departure with weather", id="no object"
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_one_record_of_the_output_that_is_wrong_is_found(
 ) -> None:
     report = checked(log, departures, weather, spoil(joined(departures, weather)))
     assert report.different == 1
-    assert says in report.told[0]
+    assert says in report.first_differences[0]
     assert not report.exact
 
 
@@ -218,6 +218,6 @@ def test_what_the_routing_lost_is_found_in_either_stream(log: Log, departures: l
     log.append(JOINED, out, writer=WRITER, batch=0, now_micros=1)
     report = check(log, departures, weather, watermark=DAY)
     assert report.different == 3
-    assert report.told[0] == "departures-by-origin: departure 0 (EWR, 2013-01-01T00:00:00Z) is lost"
-    assert "the weather of 2013-01-01T01:00:00Z of origin JFK has key b'LGA' and belongs into partition 1" in report.told[1]
-    assert report.told[2] == "weather-by-origin: the weather of 2013-01-01T00:00:00Z (EWR) is lost"
+    assert report.first_differences[0] == "departures-by-origin: departure 0 (EWR, 2013-01-01T00:00:00Z) is missing"
+    assert "the weather of 2013-01-01T01:00:00Z of origin JFK has key b'LGA' and belongs in partition 1" in report.first_differences[1]
+    assert report.first_differences[2] == "weather-by-origin: the weather of 2013-01-01T00:00:00Z (EWR) is missing"

@@ -11,7 +11,7 @@ import pytest
 
 from examples.flights.data import YEAR_STARTS, Flight
 from examples.flights.data import decode as decode_flight
-from examples.playing.replay import DAY, Consumed, Replay, StreamNotOurs
+from examples.harness.replay import DAY, Consumed, Replay, StreamNotOurs
 from examples.weather.data import DEPARTURES, HOUR, MEASURES, PARTITIONS, WEATHER, Weather, decode
 from examples.weather.replay import feeds_of
 from sluice.core.ids import Generation, Lineage

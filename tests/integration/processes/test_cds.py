@@ -71,10 +71,10 @@ def test_the_class_path_is_one_jar_beside_the_archive_and_is_there_before_it(env
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"), [("missing", "is missing"), ("truncated", "was changed since it was made"), ("other", "was changed since it")]
+    ("harm", "expected"), [("missing", "is missing"), ("truncated", "was changed since it was made"), ("other", "was changed since it")]
 )
 def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_again(
-    harm: str, told: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
+    harm: str, expected: str, environment: Mapping[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     archive = ensure_archive(environment, Training())
     jar = Path(archive.class_path)
@@ -83,7 +83,7 @@ def test_an_archive_whose_jar_is_missing_or_damaged_is_not_used_and_is_made_agai
     if harm != "missing":
         jar.write_bytes(before[:-1] if harm == "truncated" else before.replace(b"Class-Path", b"Class-path"))
     assert find_archive(environment) is None
-    assert f"{jar} {told}" in caplog.text
+    assert f"{jar} {expected}" in caplog.text
     again = Training()
     assert ensure_archive(environment, again) == archive == find_archive(environment)
     assert len(again.trained) == 1

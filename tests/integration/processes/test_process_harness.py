@@ -58,4 +58,4 @@ def test_a_wait_for_a_process_that_ended_shows_the_end_of_its_log(tmp_path: Path
 def test_a_wait_looks_once_at_least_and_names_what_did_not_come() -> None:
     assert wait_for("a number", lambda: 7, 0) == 7
     with pytest.raises(TooSlow, match="a number: not within 0 s\nnothing came"):
-        wait_for("a number", lambda: 0, 0, told=lambda: "nothing came")
+        wait_for("a number", lambda: 0, 0, details=lambda: "nothing came")

@@ -31,18 +31,18 @@ APRIL = datetime(2013, 4, 1, tzinfo=UTC)
 
 
 @dataclass
-class SaysAsTold:
-    """A coordinator that answers what a test puts there, and remembers what it was told."""
+class FakeCoordinator:
+    """Answers with `wait` or raises `trouble`, and records the reported event times."""
 
     wait: bool = True
     trouble: Exception | None = None
-    told: list[datetime | None] = field(default_factory=list)
+    reported: list[datetime | None] = field(default_factory=list)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def report_event_time(
         self, run_id: RunId, task: TaskName, generation: Generation, stage: str, event_time: datetime | None
     ) -> wire_agents.EventTimeReply:
-        self.told.append(event_time)
+        self.reported.append(event_time)
         self.asked.set()
         if self.trouble is not None:
             raise self.trouble
@@ -55,21 +55,21 @@ class SaysAsTold:
 
 
 @pytest.fixture
-def says() -> SaysAsTold:
-    return SaysAsTold()
+def coordinator() -> FakeCoordinator:
+    return FakeCoordinator()
 
 
 @pytest.fixture
-async def pacer(says: SaysAsTold) -> Aligner:
-    return Aligner(cast("CoordinatorClient", says), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
+async def pacer(coordinator: FakeCoordinator) -> Aligner:
+    return Aligner(cast("CoordinatorClient", coordinator), RunId("r"), START, waiting_interval=timedelta(milliseconds=10))
 
 
 def passes(pacer: Aligner, batch: int) -> asyncio.Task[None]:
     return asyncio.create_task(asyncio.to_thread(pacer.before_batch, batch))
 
 
-async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, says: SaysAsTold) -> None:
-    says.wait = False
+async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+    coordinator.wait = False
     first = passes(pacer, 0)
     await asyncio.sleep(0)
     assert not first.done()
@@ -78,74 +78,74 @@ async def test_no_batch_passes_before_the_coordinator_has_spoken(pacer: Aligner,
     run.cancel()
 
 
-async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Aligner, says: SaysAsTold) -> None:
+async def test_a_batch_that_must_wait_passes_when_the_word_changes(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
-    await says.next()
-    await says.next()
+    await coordinator.next()
+    await coordinator.next()
     assert not first.done()
-    says.wait = False
+    coordinator.wait = False
     await soon(first)
     run.cancel()
 
 
-async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Aligner, says: SaysAsTold) -> None:
-    says.wait = False
+async def test_the_next_batch_waits_until_the_coordinator_knows_of_the_one_before(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+    coordinator.wait = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 0))
     second = passes(pacer, 1)
-    says.wait = True
+    coordinator.wait = True
     pacer.committed(0, MARCH)
-    await says.next()
+    await coordinator.next()
     assert not second.done()
-    assert says.told[-1] == MARCH
-    says.wait = False
+    assert coordinator.reported[-1] == MARCH
+    coordinator.wait = False
     await soon(second)
     run.cancel()
 
 
-async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Aligner, says: SaysAsTold) -> None:
-    says.wait = False
+async def test_a_batch_that_runs_again_after_a_restart_does_not_wait_for_itself(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+    coordinator.wait = False
     run = asyncio.create_task(pacer.run())
     await soon(passes(pacer, 7))
     await soon(passes(pacer, 7))
     run.cancel()
 
 
-async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Aligner, says: SaysAsTold) -> None:
-    says.wait = False
+async def test_event_time_is_told_as_the_newest_that_was_ever_committed(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+    coordinator.wait = False
     pacer.committed(0, APRIL)
     pacer.committed(1, MARCH)
     pacer.committed(2, None)
     run = asyncio.create_task(pacer.run())
-    await says.next()
-    assert says.told == [APRIL]
+    await coordinator.next()
+    assert coordinator.reported == [APRIL]
     run.cancel()
 
 
-async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Aligner, says: SaysAsTold) -> None:
+async def test_while_the_coordinator_is_away_its_last_word_stands(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
-    await says.next()
-    says.trouble = CoordinatorUnreachable("away")
-    says.wait = False
-    await says.next()
+    await coordinator.next()
+    coordinator.trouble = CoordinatorUnreachable("away")
+    coordinator.wait = False
+    await coordinator.next()
     assert not first.done()
-    says.trouble = None
+    coordinator.trouble = None
     await soon(first)
     run.cancel()
 
 
-async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Aligner, says: SaysAsTold) -> None:
+async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer: Aligner, coordinator: FakeCoordinator) -> None:
     run = asyncio.create_task(pacer.run())
     first = passes(pacer, 0)
-    await says.next()
+    await coordinator.next()
     pacer.open()
     await soon(first)
     run.cancel()
 
 
-async def test_a_lost_lease_ends_it(pacer: Aligner, says: SaysAsTold) -> None:
-    says.trouble = LeaseLost("another holds it")
+async def test_a_lost_lease_ends_it(pacer: Aligner, coordinator: FakeCoordinator) -> None:
+    coordinator.trouble = LeaseLost("another holds it")
     with pytest.raises(LeaseLost):
         await soon(asyncio.ensure_future(pacer.run()))

@@ -49,7 +49,7 @@ def test_a_watchdog_that_does_not_read_never_blocks_the_heart_and_hears_the_next
 
 def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
     WatchdogPipe(None).renewed(Instant(1.0))
-    WatchdogPipe(None).exiting(ExitReason(0, "told to stop"))
+    WatchdogPipe(None).exiting(ExitReason(0, "stop requested"))
 
 
 def test_last_words_are_one_line_whatever_the_reason_holds() -> None:

@@ -20,7 +20,7 @@ Answer = Callable[[], httpx.Response]
 
 
 def problem(status: int, slug: str) -> httpx.Response:
-    return httpx.Response(status, json={"type": f"urn:sluice:{slug}", "title": "t", "status": status, "detail": f"told {slug}"})
+    return httpx.Response(status, json={"type": f"urn:sluice:{slug}", "title": "t", "status": status, "detail": f"refused with {slug}"})
 
 
 def unreachable() -> httpx.Response:
@@ -170,7 +170,7 @@ async def test_a_last_flush_tells_that_the_coordinator_is_away_and_keeps_the_rep
 async def test_a_lost_lease_ends_the_reporting(there: Scripted, reports: ProgressReporter, running: asyncio.Task[None]) -> None:
     there.script = [lambda: problem(409, "lease-lost")]
     reports.put(report(1))
-    with pytest.raises(LeaseLost, match="told lease-lost"):
+    with pytest.raises(LeaseLost, match="refused with lease-lost"):
         await soon(running)
 
 
@@ -182,6 +182,6 @@ async def test_a_refused_report_is_logged_and_dropped_and_the_others_are_sent(
         reports.put(report(1))
         reports.put(report(2, stage="route"))
         assert await soon(there.got.get()) == ("route", 2)
-    assert "refused the progress of Partition 0/hourly: told unknown-task" in caplog.text
+    assert "refused the progress of Partition 0/hourly: refused with unknown-task" in caplog.text
     await reports.flush()
     assert len(there.asked) == 2

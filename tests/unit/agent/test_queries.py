@@ -307,7 +307,7 @@ async def test_what_was_abandoned_in_a_hurry_stays_abandoned_when_a_drain_begins
 
 
 async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
-    """Its end is told to several, one after the other, in turns of the event loop: a stop may look at any time in between."""
+    """The end of a query is reported to several listeners one after the other, and the event loop may run a stop in between."""
     start = replace(two_starts()[0], reported=7)
     for turns in range(8):
         queries = await opened(FakeEngine())
@@ -316,7 +316,7 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
         def work(_: Any, begun: threading.Event = begun, go: threading.Event = go, gone: threading.Event = gone) -> None:
             begun.set()
             assert go.wait(20)
-            threading.Timer(0.02, gone.set).start()  # by then the thread that works has told its end
+            threading.Timer(0.02, gone.set).start()  # by then the worker thread has reported its end
 
         working = asyncio.create_task(queries.engine.run_for(start.task, work))
         await asyncio.to_thread(begun.wait)

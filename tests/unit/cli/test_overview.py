@@ -17,7 +17,7 @@ def problems(**changes: Any) -> list[str]:
 
 
 def only_stage(**changes: Any) -> dict[str, Any]:
-    """A run of one task with one stage, changed as told."""
+    """A run of one task with one stage, with these changes."""
     return {"stages": ({"name": "route", "reads": ("flights",)},), "tasks": (task(0, HOLDER, stage("route", **changes)),)}
 
 
@@ -176,10 +176,12 @@ def test_slots_whose_tasks_are_with_others_are_a_trouble() -> None:
     assert problems(failed_over_slots=("1",)) == ["1 of 2 slots have no container, and their tasks were reassigned"]
 
 
-@pytest.mark.parametrize(("since", "told"), [(ago(minutes=6), ["still not at version 3 of the job model: slot 1"]), (ago(minutes=4), [])])
-def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, told: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("since", "expected"), [(ago(minutes=6), ["still not at version 3 of the job model: slot 1"]), (ago(minutes=4), [])]
+)
+def test_a_container_that_does_not_adopt_a_version_for_long_is_a_trouble(since: object, expected: list[str]) -> None:
     behind = {"execution_container_id": execution_id(1), "processor_id": "1", "version": 2, "since": since}
-    assert problems(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == told
+    assert problems(adoption={"version": 3, "since": since, "all_on": None, "outdated": (behind,)}) == expected
 
 
 def held(**changes: Any) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_a_drain_that_was_cancelled_later_does_not_count() -> None:
 
 @pytest.mark.parametrize("state", ["STOPPED", "FAILED"])
 def test_an_ordinary_stop_is_no_drain(state: str) -> None:
-    found = step(run_id=OLD, state=state, reason="told to", ended_at=NOON)
+    found = step(run_id=OLD, state=state, reason="on request", ended_at=NOON)
     assert isinstance(found, Refuse)
     assert found.why.startswith(f"run old has ended as {state} without a drain, so its state is not empty: deploy the old version again")
 

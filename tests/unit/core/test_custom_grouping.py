@@ -38,7 +38,7 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
 
 
 @pytest.mark.parametrize(
-    ("grouper", "told"),
+    ("grouper", "expected"),
     [
         (custom_groupers.Drops, r"gives 1 of 4 partitions to no task: log\.flights\.0$"),
         (custom_groupers.Doubles, r"gives log\.flights\.0 twice, to task 'a' and to task 'b'"),
@@ -58,8 +58,8 @@ def test_names_that_are_plain_strings_and_groups_that_are_lists_will_do() -> Non
         (custom_groupers.Remembers, "returned two different results"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_refused_by_what_is_wrong_with_it(grouper: type, told: str) -> None:
-    with pytest.raises(BadGrouping, match=f"^mine:Grouper {told}"):
+def test_an_answer_that_cannot_be_used_is_refused_by_what_is_wrong_with_it(grouper: type, expected: str) -> None:
+    with pytest.raises(BadGrouping, match=f"^mine:Grouper {expected}"):
         made(grouper)
 
 

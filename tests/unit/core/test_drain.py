@@ -137,7 +137,7 @@ def test_a_drain_moves_along_the_arrows_and_nowhere_else(source: Phase, target: 
 
 @given(st.data())
 def test_no_order_of_reports_skips_a_phase_or_ends_with_a_stage_missing(data: st.DataObject) -> None:
-    """Reports of any step of any stage, wrong ones and repeated ones too, until everything has been told in its turn."""
+    """Reports of any step of any stage, also wrong and repeated ones, until every step has been reported in its turn."""
     steps = dict.fromkeys(ALL, Step.NONE)
     phase, came = Phase.STOPPING, [Phase.STOPPING]
 
@@ -195,7 +195,7 @@ SHAPE = Shape(
 
 
 def stages(**steps: Step) -> list[StageAt]:
-    """Of tasks 0, 1, 2, all stages at STOPPED but those told as route0=…"""
+    """Tasks 0, 1 and 2, with all stages at STOPPED but those given as route0=…"""
     return [StageAt(task, stage, steps.get(f"{stage}{n}", Step.STOPPED)) for n, task in enumerate(TASKS) for stage in (ROUTE, HOURLY)]
 
 

@@ -52,11 +52,11 @@ def test_growth_of_ssp_grouped_tasks_makes_no_new_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chain", "told"),
+    ("chain", "expected"),
     [([2, 3], "began with 2.*had 2.*now has 3.*grow it to 4"), ([2, 4, 7], "began with 2.*had 4.*now has 7.*grow it to 8")],
 )
-def test_growth_to_a_count_that_is_no_multiple_names_stream_and_both_counts(chain: list[int], told: str) -> None:
-    with pytest.raises(IncompatibleExpansion, match=rf"kafka\.page-views {told}"):
+def test_growth_to_a_count_that_is_no_multiple_names_stream_and_both_counts(chain: list[int], expected: str) -> None:
+    with pytest.raises(IncompatibleExpansion, match=rf"kafka\.page-views {expected}"):
         grown(chain)
 
 

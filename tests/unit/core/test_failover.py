@@ -61,10 +61,10 @@ def test_a_jobs_configuration_has_the_last_word() -> None:
     assert RULE.of_config({"failover.after.seconds": "0"}) == FailOver(None, give_back=True)
 
 
-@pytest.mark.parametrize("told", ["", "-1", "nan", "inf", "soon", "1e10"])
-def test_a_time_that_is_none_is_refused(told: str) -> None:
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "soon", "1e10"])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=r"failover\.after\.seconds"):
-        RULE.of_config({"failover.after.seconds": told})
+        RULE.of_config({"failover.after.seconds": text})
 
 
 def test_a_wish_that_is_neither_true_nor_false_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_a_stage_may_write_nothing_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "expected"),
     [
         (graph(stage("s", "in", "out"), inputs=""), "no inputs"),
         (graph(), "no stages"),
@@ -67,8 +67,8 @@ def test_a_stage_may_write_nothing_of_ours() -> None:
         (graph(stage("s", "a in", "a"), intermediates="a", outputs=""), "stages s form a cycle"),
     ],
 )
-def test_a_graph_that_cannot_run_is_refused_naming_what_is_at_fault(made: Graph, told: str) -> None:
-    with pytest.raises(BadGraph, match=told):
+def test_a_graph_that_cannot_run_is_refused_naming_what_is_at_fault(made: Graph, expected: str) -> None:
+    with pytest.raises(BadGraph, match=expected):
         chain(made)
 
 

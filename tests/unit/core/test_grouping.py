@@ -115,7 +115,7 @@ def test_a_job_with_only_broadcast_inputs_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "max_tasks", "told"),
+    ("name", "max_tasks", "expected"),
     [
         ("ByMoon", None, "unknown grouper 'ByMoon': choose one of GroupByPartition"),
         ("GroupByPartition", 0, "at least 1"),
@@ -124,8 +124,8 @@ def test_a_job_with_only_broadcast_inputs_is_refused() -> None:
         ("GroupBySystemStreamPartition", 2, "no partitions to fold"),
     ],
 )
-def test_a_grouper_that_does_not_exist_or_cannot_fold_is_refused(name: str, max_tasks: int | None, told: str) -> None:
-    with pytest.raises(BadGrouping, match=told):
+def test_a_grouper_that_does_not_exist_or_cannot_fold_is_refused(name: str, max_tasks: int | None, expected: str) -> None:
+    with pytest.raises(BadGrouping, match=expected):
         grouper_named(name, max_tasks)
 
 

@@ -104,14 +104,14 @@ def test_a_chain_of_growths_keeps_what_each_task_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"), [(3, "no multiple of 2.*grow it to 4"), (1, "had 2 partitions and now has 1.*deploy it with an explicit start")]
+    ("now", "expected"), [(3, "no multiple of 2.*grow it to 4"), (1, "had 2 partitions and now has 1.*deploy it with an explicit start")]
 )
-def test_what_is_not_safe_is_refused_with_what_to_do_and_nothing_changes(now: int, told: str) -> None:
+def test_what_is_not_safe_is_refused_with_what_to_do_and_nothing_changes(now: int, expected: str) -> None:
     running = Running(FLIGHTS_ALONE, {"flights": 2})
     before = running.model
     (judged,) = running.at(flights=now)
     assert judged.verdict is Verdict.REFUSED
-    assert re.search(told, judged.reason)
+    assert re.search(expected, judged.reason)
     assert running.model == before
 
 

@@ -30,10 +30,10 @@ def test_durations_and_rate_must_make_sense(wrong: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"), [({"bare_lease": seconds(60)}, "bare lease > 60 s"), ({"bare_grace": seconds(-1)}, "not negative")]
+    ("wrong", "expected"), [({"bare_lease": seconds(60)}, "bare lease > 60 s"), ({"bare_grace": seconds(-1)}, "not negative")]
 )
-def test_the_lease_of_a_bare_container_covers_its_interval(wrong: dict[str, timedelta], told: str) -> None:
-    with pytest.raises(BadSettings, match=told):
+def test_the_lease_of_a_bare_container_covers_its_interval(wrong: dict[str, timedelta], expected: str) -> None:
+    with pytest.raises(BadSettings, match=expected):
         LeasePolicy(**wrong)  # type: ignore[arg-type]
 
 

@@ -83,7 +83,7 @@ def test_a_job_says_whether_it_wants_copies() -> None:
     assert (replicas_of({}), replicas_of({REPLICAS: "0"}), replicas_of({REPLICAS: "1"})) == (0, 0, 1)
 
 
-@pytest.mark.parametrize("told", ["2", "-1", "yes", "", "1.0"])
-def test_what_is_no_number_of_copies_is_refused(told: str) -> None:
+@pytest.mark.parametrize("text", ["2", "-1", "yes", "", "1.0"])
+def test_what_is_no_number_of_copies_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=r"standby\.replicas"):
-        replicas_of({REPLICAS: told})
+        replicas_of({REPLICAS: text})

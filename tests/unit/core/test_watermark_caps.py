@@ -41,18 +41,18 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def told(
+def progress_of(
     minutes: float | None, delay: float = 0, source: ProgressSource = ProgressSource.COLUMN, *, pending: bool = False
 ) -> FeederProgress:
     return FeederProgress(None if minutes is None else at(minutes), timedelta(minutes=delay), source, pending)
 
 
 def busy(minutes: float | None, delay: float = 0) -> FeederState:
-    return FeederState(heard=True, progress=told(minutes, delay), unread=True)
+    return FeederState(heard=True, progress=progress_of(minutes, delay), unread=True)
 
 
 def idle(minutes: float | None) -> FeederState:
-    return FeederState(heard=True, progress=told(minutes), unread=False)
+    return FeederState(heard=True, progress=progress_of(minutes), unread=False)
 
 
 def bound(minutes: float, delay: float = 0) -> Bound:
@@ -64,7 +64,7 @@ def step(minutes: float | None, ends: Mapping[Ssp, int], *, exact: bool = False)
 
 
 SILENT = FeederState(heard=False, progress=None, unread=True)
-NEITHER = told(None, source=ProgressSource.NONE)
+NEITHER = progress_of(None, source=ProgressSource.NONE)
 
 # --- what the feeders allow ------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ def test_the_largest_delay_of_the_feeders_counts() -> None:
 
 def test_there_is_no_step_while_a_feeder_was_not_heard() -> None:
     assert decide_step({A: busy(5), B: SILENT}) == StepDecision(NoCap.HOLD, held_by=(B,), newest=at(5))
-    dead = FeederState(heard=False, progress=told(9), unread=False)
+    dead = FeederState(heard=False, progress=progress_of(9), unread=False)
     assert decide_step({A: busy(5), B: dead}).step is NoCap.HOLD, "what it had read may not be all that it was about to write"
 
 
@@ -95,7 +95,7 @@ def test_a_feeder_that_has_read_everything_holds_nothing() -> None:
 
 
 def test_a_feeder_whose_windows_are_still_open_holds_though_it_has_read_everything() -> None:
-    windows = FeederState(heard=True, progress=told(2, delay=1, source=ProgressSource.WATERMARK, pending=True), unread=False)
+    windows = FeederState(heard=True, progress=progress_of(2, delay=1, source=ProgressSource.WATERMARK, pending=True), unread=False)
     assert decide_step({A: busy(5), B: windows}).step == bound(2, delay=1)
 
 
@@ -120,18 +120,18 @@ def test_a_feeder_without_event_time_holds_while_it_has_old_records_to_read() ->
 
 
 def test_a_feeder_that_reads_an_intermediate_stream_is_bound_by_the_stages_before_it() -> None:
-    behind = FeederState(heard=True, progress=told(9), unread=True, upstream=(step(4, {P0: 1}),))
+    behind = FeederState(heard=True, progress=progress_of(9), unread=True, upstream=(step(4, {P0: 1}),))
     assert decide_step({A: behind}).step == bound(4)
-    resting = FeederState(heard=True, progress=told(9), unread=False, upstream=(step(6, {P0: 1}),))
+    resting = FeederState(heard=True, progress=progress_of(9), unread=False, upstream=(step(6, {P0: 1}),))
     assert decide_step({A: resting}).step == bound(6), "the stage before may still send it what is as old as that"
-    unknown = FeederState(heard=True, progress=told(9), unread=False, upstream=(None,))
+    unknown = FeederState(heard=True, progress=progress_of(9), unread=False, upstream=(None,))
     assert decide_step({A: unknown}).step is NoCap.HOLD
 
 
 def test_a_feeder_that_was_given_up_is_not_waited_for_if_it_was_heard() -> None:
-    stuck = FeederState(heard=True, progress=told(1), unread=True, given_up=True)
+    stuck = FeederState(heard=True, progress=progress_of(1), unread=True, given_up=True)
     assert decide_step({A: busy(5), B: stuck}).step == bound(5)
-    gone = FeederState(heard=False, progress=told(1), unread=True, given_up=True)
+    gone = FeederState(heard=False, progress=progress_of(1), unread=True, given_up=True)
     assert decide_step({A: busy(5), B: gone}).step is NoCap.HOLD
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from examples.flights.data import FlightsMissing
-from examples.playing.replay import StreamNotOurs
-from examples.playing.scene import fresh, perform
+from examples.harness.demo import fresh, run_and_exit
+from examples.harness.replay import StreamNotOurs
 from tests.support.processes import TooSlow
 
 MARK = ".a-demo"
@@ -27,7 +27,7 @@ def _signals_as_they_were() -> Iterator[None]:
 
 def ended(demo: Callable[[], bool], home: Path, keep: bool = False) -> object:
     with pytest.raises(SystemExit) as end:
-        perform(demo, home, keep)
+        run_and_exit(demo, home, keep)
     return end.value.code
 
 
@@ -82,5 +82,5 @@ def test_a_directory_that_is_not_the_demos_is_left_alone(tmp_path: Path, capsys:
     (tmp_path / "precious").mkdir()
     (tmp_path / ".another-demo").touch()
     assert ended(lambda: fresh(tmp_path, MARK).exists(), tmp_path) == 1
-    assert "name another --home" in capsys.readouterr().err
+    assert "choose another --home" in capsys.readouterr().err
     assert (tmp_path / "precious").exists()

@@ -9,8 +9,8 @@ import pytest
 
 from examples.flights import data
 from examples.flights.demo import JOB_FILE, MARK, READERS
-from examples.playing.scene import fresh
-from examples.playing.watch import is_held, is_started, offsets_read
+from examples.harness.demo import fresh
+from examples.harness.watch import is_assigned, is_started, offsets_read
 from sluice.core.lifecycle import RunState
 from sluice.job import load_job
 from sluice.wire.body import SspOffset
@@ -71,11 +71,11 @@ def test_a_run_is_started_when_every_stage_of_every_held_task_has_run_a_batch() 
     both = progress("route", "air", 0, 0), progress("hourly", "flights-by-carrier", 0, 0)
     assert is_started(detail(task(0, "c", *both), task(1, "d", *both)))
     waiting = detail(task(0, "c", *both), task(1, "d", both[0], progress("hourly", "flights-by-carrier", 1, None)))
-    assert is_held(waiting)
+    assert is_assigned(waiting)
     assert not is_started(waiting)
     assert not is_started(detail(task(0, "c", *both), task(1, "d", both[0])))
-    assert not is_held(detail(task(0, "c", *both), task(1, None, *both)))
-    assert not is_held(detail())
+    assert not is_assigned(detail(task(0, "c", *both), task(1, None, *both)))
+    assert not is_assigned(detail())
 
 
 def test_only_a_directory_of_the_demo_is_emptied(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_only_a_directory_of_the_demo_is_emptied(tmp_path: Path) -> None:
     (fresh(home, MARK) / "old").touch()
     assert {file.name for file in fresh(home, MARK).iterdir()} == {".flights-demo"}
     (tmp_path / "precious").mkdir()
-    with pytest.raises(ValueError, match="not this demo's"):
+    with pytest.raises(ValueError, match="not of this demo"):
         fresh(tmp_path, MARK)
     assert (tmp_path / "precious").exists()

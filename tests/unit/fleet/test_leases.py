@@ -27,7 +27,7 @@ def leases(clock: FakeClock) -> Leases:
     return Leases(LeasePolicy(lease=timedelta(seconds=30)), clock)
 
 
-def told(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> dict[str, str]:
+def headers(leases: Leases, execution_id: ExecutionContainerId, epoch: int) -> dict[str, str]:
     entry = leases.beat(execution_id, Epoch(epoch))
     assert entry is not None
     return {name.decode(): value.decode() for name, value in entry.headers}
@@ -70,7 +70,7 @@ def test_a_bare_container_renews_without_an_epoch(leases: Leases, clock: FakeClo
 
 def test_the_answer_tells_epoch_lease_interval_and_model(leases: Leases) -> None:
     leases.grant(C1, Epoch(4), 7)
-    assert told(leases, C1, 4) == {
+    assert headers(leases, C1, 4) == {
         "sluice-epoch": "4",
         "sluice-lease-seconds": "30",
         "sluice-next-heartbeat-seconds": "5",
@@ -155,18 +155,18 @@ def small_rate(clock: FakeClock) -> Leases:
 def test_a_growing_fleet_is_told_longer_terms_with_the_next_heartbeat(clock: FakeClock) -> None:
     leases = small_rate(clock)
     leases.grant(C1, Epoch(1), 1)
-    assert told(leases, C1, 1)["sluice-lease-seconds"] == "30"
+    assert headers(leases, C1, 1)["sluice-lease-seconds"] == "30"
     leases.grant(C2, Epoch(1), 1)
-    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    assert headers(leases, C1, 1)["sluice-lease-seconds"] == "60"
     leases.drop(C2)
-    assert told(leases, C1, 1)["sluice-next-heartbeat-seconds"] == "5"
+    assert headers(leases, C1, 1)["sluice-next-heartbeat-seconds"] == "5"
 
 
 def test_a_lease_never_ends_before_what_an_earlier_answer_promised(clock: FakeClock) -> None:
     leases = small_rate(clock)
     leases.grant(C1, Epoch(1), 1)
     leases.grant(C2, Epoch(1), 1)
-    assert told(leases, C1, 1)["sluice-lease-seconds"] == "60"
+    assert headers(leases, C1, 1)["sluice-lease-seconds"] == "60"
     promised = leases.free_at(C1)
     leases.drop(C2)
     clock.advance(10)

@@ -80,7 +80,7 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("lost_grouping:Mine", "cannot be imported: ModuleNotFoundError: No module named 'lost_grouping'"),
         ("broken_grouping:Mine", "cannot be imported: RuntimeError: half written"),
@@ -96,8 +96,8 @@ def test_a_star_allows_what_is_written_in_the_module_and_not_what_it_imports() -
         ("grouping_of_mine:Mine()", "is named module:Class"),
     ],
 )
-def test_what_cannot_be_loaded_is_told_with_its_cause(name: str, told: str) -> None:
-    assert told in refusal(name, name)
+def test_what_cannot_be_loaded_is_told_with_its_cause(name: str, expected: str) -> None:
+    assert expected in refusal(name, name)
 
 
 def test_a_class_that_takes_max_tasks_is_given_it() -> None:
@@ -128,7 +128,7 @@ def test_the_setting_is_a_list_in_json_or_toml(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         ("a:B", "a JSON list is needed"),
         ('["a"]', "'a' names no grouper: write module:Class"),
@@ -136,11 +136,11 @@ def test_the_setting_is_a_list_in_json_or_toml(tmp_path: Path, monkeypatch: pyte
         ("7", "groupers"),
     ],
 )
-def test_a_setting_that_allows_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, told: str) -> None:
+def test_a_setting_that_allows_nothing_is_refused(monkeypatch: pytest.MonkeyPatch, value: str, expected: str) -> None:
     monkeypatch.setenv("SLUICE_GROUPERS", value)
     with pytest.raises(BadSettings, match="groupers") as caught:
         read_settings()
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
 JOB = """

@@ -24,12 +24,12 @@ def environment(tmp_path: Path) -> Mapping[str, str]:
 
 
 def target(command: Sequence[str]) -> Path:
-    """The directory that Ivy is told to fill."""
+    """The directory into which Ivy is configured to copy jars."""
     return Path(command[command.index("-retrieve") + 1]).parent
 
 
 class FakeIvy:
-    """Puts jars of these names where Ivy is told to, or fails with what it `says`."""
+    """Puts jars with these names into Ivy's target directory, or fails with the output `says`."""
 
     def __init__(self, *names: str, says: str | None = None) -> None:
         self.names = names

@@ -12,7 +12,7 @@ ARCHIVE = ClassArchive(Path("/cache/a b.jsa"), "/cache/a b.jar")
 ENABLED, DIRECTORY = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 
 
-def told(
+def settings_of(
     master: str = "local[2]", submitted: dict[str, str] | None = None, sockets: Path | None = SOCKETS, **settings: str
 ) -> dict[str, str]:
     dotted = {name.replace("_", "."): value for name, value in settings.items()}
@@ -20,32 +20,32 @@ def told(
 
 
 def test_a_job_s_settings_win_over_those_of_spark_submit_and_both_over_sluice_s() -> None:
-    assert told()["spark.ui.enabled"] == "false"
-    assert told(submitted={"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
-    assert told(submitted={"spark.ui.enabled": "true"}, spark_ui_enabled="maybe")["spark.ui.enabled"] == "maybe"
+    assert settings_of()["spark.ui.enabled"] == "false"
+    assert settings_of(submitted={"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+    assert settings_of(submitted={"spark.ui.enabled": "true"}, spark_ui_enabled="maybe")["spark.ui.enabled"] == "maybe"
 
 
 def test_python_workers_of_a_local_session_meet_the_jvm_in_its_directory_of_sockets() -> None:
-    found = told()
+    found = settings_of()
     assert (found[ENABLED], found[DIRECTORY]) == ("true", str(SOCKETS))
-    assert told(spark_python_unix_domain_socket_enabled="false")[ENABLED] == "false"
+    assert settings_of(spark_python_unix_domain_socket_enabled="false")[ENABLED] == "false"
 
 
 @pytest.mark.parametrize("sockets", [None, Path("/" + "x" * LONGEST_SOCKETS_PATH), Path("/" + "ü" * 30)])
 def test_without_a_directory_whose_path_is_short_enough_they_meet_at_ports(sockets: Path | None) -> None:
-    assert not {ENABLED, DIRECTORY} & told(sockets=sockets).keys()
+    assert not {ENABLED, DIRECTORY} & settings_of(sockets=sockets).keys()
 
 
 @pytest.mark.parametrize(
     "master", ["spark://10.0.0.7:7077", "spark://127.0.0.1:7077", "yarn", "local-cluster[2,1,1024]", "k8s://https://h"]
 )
 def test_executors_elsewhere_are_not_told_of_a_directory_of_this_machine(master: str) -> None:
-    assert not {ENABLED, DIRECTORY} & told(master).keys()
+    assert not {ENABLED, DIRECTORY} & settings_of(master).keys()
 
 
 def test_a_jvm_without_memory_ends_whatever_defaults_the_job_has() -> None:
-    assert "ExitOnOutOfMemoryError" in told()[DEFAULT_JAVA_OPTIONS]
-    options = told(spark_driver_defaultJavaOptions="-Xss4m")[DEFAULT_JAVA_OPTIONS]
+    assert "ExitOnOutOfMemoryError" in settings_of()[DEFAULT_JAVA_OPTIONS]
+    options = settings_of(spark_driver_defaultJavaOptions="-Xss4m")[DEFAULT_JAVA_OPTIONS]
     assert "ExitOnOutOfMemoryError" in options
     assert options.endswith(" -Xss4m")
 

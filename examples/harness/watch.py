@@ -1,4 +1,4 @@
-"""The progress of a run, from its coordinator."""
+"""The progress of a run, as its coordinator reports it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ _TIMEOUT_SECONDS = 5.0
 
 
 def offsets_read(detail: RunDetail, stage: str, stream: str) -> dict[int, int]:
-    """Partition of the stream -> the next offset that the stage reads, where a batch has been reported."""
+    """Partition -> the next offset that the stage reads, for partitions of which a batch was reported."""
     names = {each.stream for each in detail.streams if each.name == stream}
     progress = (each for task in detail.tasks for each in task.stages if each.stage == stage)
     return {at.partition: at.offset for each in progress for at in each.offsets if at.stream in names}
 
 
-def is_held(detail: RunDetail) -> bool:
-    """Every task has a holder."""
+def is_assigned(detail: RunDetail) -> bool:
+    """Every task has an owner."""
     return bool(detail.tasks) and all(task.holder for task in detail.tasks)
 
 
 def is_started(detail: RunDetail) -> bool:
-    """Every stage of every task has committed a batch, if only the empty first one."""
+    """Every stage of every task has committed a batch, possibly an empty one."""
     stages = len(detail.stages)
-    return is_held(detail) and all(sum(1 for each in task.stages if each.batch_id is not None) == stages for task in detail.tasks)
+    return is_assigned(detail) and all(sum(1 for each in task.stages if each.batch_id is not None) == stages for task in detail.tasks)
 
 
 class RunWatch:
-    """Asks about one run. Methods may be called from any thread; what cannot be told now is None."""
+    """Polls one run. Methods may be called from any thread; None means that the coordinator did not answer."""
 
     def __init__(self, coordinator: str, run_id: str) -> None:
         self._url = f"{coordinator.rstrip('/')}/runs/{run_id}"
         self._client = httpx.Client(timeout=_TIMEOUT_SECONDS, trust_env=False)
 
     def detail(self) -> RunDetail | None:
-        """None if the coordinator does not answer, or with a 5xx. Raises httpx.HTTPStatusError if there is no such run."""
+        """None if the coordinator does not answer, or answers with a 5xx. Raises httpx.HTTPStatusError if the run does not exist."""
         try:
             answer = self._client.get(self._url)
         except httpx.TransportError:
@@ -47,12 +47,12 @@ class RunWatch:
         return RunDetail.model_validate_json(answer.raise_for_status().content)
 
     def drain(self) -> str:
-        """Ask for the run to be drained; the drain's id. Raises httpx.HTTPError."""
+        """Request a drain of the run. Returns the id of the drain. Raises httpx.HTTPError."""
         body = {"runId": self._url.rpartition("/")[2], "drainMode": "DEFAULT"}
         return str(self._client.post(f"{self._url.rpartition('/runs/')[0]}/drain", json=body).raise_for_status().json()["uuid"])
 
     def draining(self, uuid: str) -> str | None:
-        """How far a drain is: its phase, and how many stages it waits for."""
+        """Progress of a drain: its phase, and the number of stages that it waits for."""
         try:
             answer = self._client.get(f"{self._url.rpartition('/runs/')[0]}/drain/{uuid}")
         except httpx.TransportError:
@@ -63,6 +63,6 @@ class RunWatch:
         return f"{reply['phase']}, {reply['remaining']} of {reply['total']} stages to go"
 
     def read(self, readers: Mapping[str, str]) -> dict[str, dict[int, int]] | None:
-        """How far streams are read. `readers`: stream -> the stage that reads it; stream -> partition -> the next offset."""
+        """How far streams are read: stream -> partition -> next offset. `readers`: stream -> the stage that reads it."""
         detail = self.detail()
         return None if detail is None else {stream: offsets_read(detail, stage, stream) for stream, stage in readers.items()}

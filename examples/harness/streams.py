@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from examples.playing.topics import topic_partition_of
+from examples.harness.topics import topic_partition_of
 from sluice.core.ids import Lineage
 from sluice.streams.log import Headers, Record, Row, Writer, partition_of
 from sluice.streams.port import Offsets
 
 System: TypeAlias = Literal["log", "kafka"]
 Home: TypeAlias = Callable[[bytes, int], int]
-"""The partition of a key, of so many."""
+"""(key, partition count) -> the partition of the key."""
 
 
 def log_home(key: bytes, partitions: int) -> int:
@@ -23,7 +23,7 @@ HOMES: Mapping[System, Home] = {"log": log_home, "kafka": topic_partition_of}
 
 
 class Streams(Protocol):
-    """What a replay and a check ask of streams: what `Log` and `Topics` have in common."""
+    """The methods that `Log` and `Topics` share, as far as replays and checks need them."""
 
     def create(self, stream: str, partitions: int) -> None: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from examples.playing.streams import Home, Streams, log_home
+from examples.harness.streams import Home, Streams, log_home
 from sluice.streams.log import Headers
 from sluice.wire.body import CONTROL_RECORD_HEADER
 
@@ -20,22 +20,22 @@ Row = TypeVar("Row", bound="DataclassInstance")
 
 
 class Differences:
-    """Counts all, keeps the first few."""
+    """Counts all differences and keeps the descriptions of the first ones."""
 
     def __init__(self, kept: int) -> None:
         self.count = 0
-        self.told: list[str] = []
+        self.first: list[str] = []
         self._kept = kept
 
-    def add(self, told: str) -> None:
+    def add(self, description: str) -> None:
         self.count += 1
-        if len(self.told) < self._kept:
-            self.told.append(told)
+        if len(self.first) < self._kept:
+            self.first.append(description)
 
 
-def listed(told: Iterable[str], count: int) -> list[str]:
-    """The first differences, a line each, and how many more there are of `count`."""
-    lines = [f"  {each}" for each in told]
+def listed(descriptions: Iterable[str], count: int) -> list[str]:
+    """The first differences, one per line, and how many more of `count` there are."""
+    lines = [f"  {each}" for each in descriptions]
     more = count - len(lines)
     return [*lines, *([f"  and {more:,} more"] if more else [])]
 
@@ -45,14 +45,15 @@ def altered(wanted: Mapping[str, object], got: Mapping[str, object]) -> str:
 
 
 def records(log: Streams, stream: str, read: Callable[[bytes | None], T], found: Differences) -> Iterator[tuple[str, int, bytes | None, T]]:
-    """Place, partition, key and what is in the value, of all records but control records. What `read` refuses (ValueError), and what is
-    trimmed, is a difference. Raises UnknownStream."""
+    """DemoStreams, partition, key and decoded value of each record, without control records. A record that `read` refuses (ValueError) is a
+    difference, and so are trimmed records. Raises UnknownStream.
+    """
     known: Mapping[int, Headers] = {}
     earliest, latest = log.earliest(stream), log.latest(stream)
     for partition in sorted(latest):
         if earliest[partition]:
             found.add(
-                f"{stream}.{partition}: records below {earliest[partition]} are trimmed; keep them (SLUICE_LOG_KEEP_SECONDS) to check"
+                f"{stream}.{partition}: records below {earliest[partition]} were trimmed; raise SLUICE_LOG_RETENTION_SECONDS to check them"
             )
         for rows in log.read(stream, partition, earliest[partition], latest[partition]):
             for offset, _, key, value, headers in rows:
@@ -69,8 +70,9 @@ def records(log: Streams, stream: str, read: Callable[[bytes | None], T], found:
 
 @dataclass(frozen=True, slots=True)
 class Routed(Generic[K, Row]):
-    """A stream whose records are rows, each placed by one of its columns. `named` is a row's short name, `detail` what tells a person
-    which one it is."""
+    """A stream whose records are rows, each placed by one of its columns. `named` returns the short name of a row, `detail` a
+    description of it.
+    """
 
     stream: str
     column: str
@@ -80,24 +82,26 @@ class Routed(Generic[K, Row]):
     detail: Callable[[Row], str]
 
     def check(self, log: Streams, rows: Iterable[Row], found: Differences, home_of: Home = log_home) -> int:
-        """Every row once, unaltered, in its column's partition; the number of records that hold a row. Raises UnknownStream."""
+        """Check that every row is there once, unaltered, in the partition of its column. Returns the number of records that hold a row.
+        Raises UnknownStream.
+        """
         wanted = {self.id_of(row): row for row in rows}
         partitions, seen, count = log.partitions(self.stream), set[K](), 0
         for place, partition, key, got in records(log, self.stream, self.read, found):
             count += 1
             name, expected = self.named(got), wanted.get(self.id_of(got))
             if expected is None:
-                found.add(f"{place}: {name} is not one of the input")
+                found.add(f"{place}: {name} is not in the input")
                 continue
             if self.id_of(got) in seen:
-                found.add(f"{place}: {name} is there again")
+                found.add(f"{place}: {name} occurs again")
             seen.add(self.id_of(got))
             if got != expected:
                 found.add(f"{place}: {name} is altered: {altered(asdict(expected), asdict(got))}")
             self._check_place(place, partition, key, expected, home_of, partitions, found)
         for id_, row in wanted.items():
             if id_ not in seen:
-                found.add(f"{self.stream}: {self.named(row)} ({self.detail(row)}) is lost")
+                found.add(f"{self.stream}: {self.named(row)} ({self.detail(row)}) is missing")
         return count
 
     def _check_place(
@@ -106,4 +110,4 @@ class Routed(Generic[K, Row]):
         column: str = getattr(row, self.column)
         home = home_of(column.encode(), partitions)
         if partition != home or key != column.encode():
-            found.add(f"{place}: {self.named(row)} of {self.column} {column} has key {key!r} and belongs into partition {home}")
+            found.add(f"{place}: {self.named(row)} of {self.column} {column} has key {key!r} and belongs in partition {home}")

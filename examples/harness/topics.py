@@ -1,7 +1,7 @@
-"""Kafka's topics behind the methods of the embedded log that demos and their checks use, so that the same code serves both.
+"""Kafka topics with the methods of the embedded log that demos and their checks use, so that the same code serves both.
 
-A topic's records have no headers of the log's kind: `headers` numbers the distinct sets as the log does. Appends are not made again when a
-batch is repeated: a replay that is started again begins with new topics.
+Kafka has no sets of headers as the log has: `headers` numbers the distinct sets that were read. A repeated batch is appended again, so a
+replay that is restarted needs new topics.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ T = TypeVar("T")
 
 
 def topic_partition_of(key: bytes, partitions: int, _position: int = 0) -> int:
-    """Kafka's default: the murmur2 of the key, its sign dropped, modulo the count."""
+    """Kafka's default partitioner: murmur2 of the key without its sign, modulo the partition count."""
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 async def _await_known(producer: AIOKafkaProducer, stream: str, partition: int) -> None:
-    """A producer looks at its topics every few minutes only, and refuses a partition that has come since.
-
-    Raises asyncio.TimeoutError where the topic has no such partition within a minute."""
+    """Wait until the producer has the partition in its metadata, which it refreshes every few minutes only. Raises asyncio.TimeoutError
+    if the topic does not get such a partition within a minute.
+    """
     async with asyncio.timeout(60):
         while partition not in await producer.partitions_for(stream):
             await producer.client.force_metadata_update()
-            await asyncio.sleep(0.05)  # the broker that answers may itself not know yet
+            await asyncio.sleep(0.05)  # The broker that answers may not have the new partition in its own metadata yet.
 
 
 class Topics:
-    """Methods block and may be called from any thread; a loop of their own does the work."""
+    """The methods block and may be called from any thread. An event loop of its own does the work."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -79,13 +79,13 @@ class Topics:
         return self._run(self._system.latest(stream))
 
     def last_batch(self, stream: str, lineage: Lineage) -> int | None:
-        """None: Kafka does not remember a producer's batches."""
+        """None: Kafka does not store the batches of a producer."""
         return None
 
     def append(
         self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
     ) -> bool:
-        """Send the records; when this returns all of them are in the topic."""
+        """Send the records. All of them are in the topic when this returns."""
         self._run(self._send(stream, records, [(name, value.encode()) for name, value in (headers or {}).items()], now_micros // 1000))
         return True
 

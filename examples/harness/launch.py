@@ -1,4 +1,4 @@
-"""`sluice run` as a child process, which is stopped with this one."""
+"""`sluice run` as a child process, which is stopped together with this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SluiceRun:
         self.log_file = log_file
 
     def where(self, timeout_seconds: float) -> tuple[str, str]:
-        """The coordinator's URL and the run's id, as it says them. Raises EndedEarly, TooSlow."""
+        """The URL of the coordinator and the id of the run, from the output of `sluice run`. Raises EndedEarly, TooSlow."""
         coordinator, run_id = (
             await_line(self._process, self.log_file, pattern, timeout_seconds) for pattern in (r"^coordinator (http://\S+)", r"^run (\S+)")
         )
@@ -41,14 +41,14 @@ class SluiceRun:
         return tail(self.log_file)
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """Its exit code, if it ends by itself in that time."""
+        """The exit code, if the process ends by itself within that time."""
         try:
             return self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def container(self, slot: int) -> psutil.Process | None:
-        """The container of that slot, if it runs."""
+        """The process of the container in that slot, if it runs."""
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self._process.pid).children(recursive=True):
                 with suppress(psutil.Error):
@@ -57,7 +57,7 @@ class SluiceRun:
         return None
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> int:
-        """Ask it to stop the run between batches; its exit code, -9 if it had to be killed."""
+        """Stop the run between batches. Returns the exit code; -9 if the process had to be killed."""
         end(self._process, by=signal.SIGINT, waits=(timeout_seconds,))
         return self._process.returncode
 
@@ -74,14 +74,17 @@ def sluice_run(
     environment: Mapping[str, str] | None = None,
     start_from: str = "earliest",
 ) -> Iterator[SluiceRun]:
-    """`sluice run` of the job file, by default from the inputs' beginning, with `environment` beside our own. Whatever ends the block, it
-    is asked to stop, and killed if that fails."""
+    """Runs `sluice run` with the job file, by default from the beginning of the inputs.
+
+    `environment` is added to the environment of this process. When the block ends for any reason, the process is stopped, and killed if
+    that fails.
+    """
     script = Path(sys.executable).with_name("sluice")
     command = [str(script) if script.exists() else shutil.which("sluice") or "sluice", "run", str(job_file)]
     command += ["--containers", str(containers), "--home", str(home), "--port", str(port), "--start", start_from, "--system", system]
     command += [word for each in config for word in ("--config", each)]
     log_file = home / "sluice-run.log"
-    # With a session of its own, a Ctrl-C at the terminal is ours alone: it is passed on once, by `stop`.
+    # In a session of its own, because a Ctrl-C at the terminal must reach it once only: `stop` passes it on.
     process = start(command, log_file, environment={**(environment or {}), "PYTHONUNBUFFERED": "1"}, new_session=True)
     run = SluiceRun(process, log_file)
     try:
@@ -92,8 +95,9 @@ def sluice_run(
 
 @contextmanager
 def starting_late(run: SluiceRun, slot: int, seconds: float) -> Iterator[None]:
-    """The container of that slot starts so much later than the others: it is stopped as soon as it is there, before it has registered, and
-    continued after this time or at the end of the block. Raises TooSlow at the end if there was no such container."""
+    """The container of that slot starts `seconds` later than the others: its process is suspended as soon as it exists, before it
+    registers, and resumed after this time or at the end of the block. Raises TooSlow at the end if there was no such container.
+    """
     over = Event()
 
     def hold() -> None:
