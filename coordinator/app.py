@@ -48,6 +48,7 @@ from coordinator.settings import Settings
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
+from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.snapshots.operations import Operations
@@ -125,7 +126,7 @@ def stores_of_blobs(settings: Settings, clock: Clock, requests: dict[str, Reques
 
     for name, url in settings.blob_places.items():
         make(name, url)
-    return BlobStores(settings.blob_places, make, Backup(to, back), greet, settings.gc_grace)
+    return BlobStores(settings.blob_places, make, Backup(to, back or to), greet, settings.gc_grace)
 
 
 def _ignore(_: DatabaseInUse) -> None:
@@ -147,6 +148,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     requests: dict[str, Requests] = {}
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
+    backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
     hold = DeletionHold(clock, settings.gc_grace)
@@ -179,6 +181,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
             lag,
             OpenBlobStores(blob_stores),
+            backup_monitor,
             clean_up,
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
@@ -207,7 +210,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         stage_metrics=stage_metrics,
         lag=lag,
         notices=notices,
-        health=Health(store, systems, leases, maintenance, blob_stores),
+        health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences),
         exposition=partial(
             metrics.exposition,
             new_registry(
@@ -223,6 +226,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_database, lambda: store.failures),
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
+                    partial(metrics.of_degraded_backups, backup_monitor),
                     partial(metrics.of_clock, hold),
                     partial(metrics.of_clean_up, clean_up, clock),
                     partial(metrics.of_collection, collection),
@@ -233,6 +237,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         systems=systems,
         blob_stores=blob_stores,
         snapshots=snapshots,
+        backup_monitor=backup_monitor,
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 

@@ -97,7 +97,7 @@ class BlobStores:
         for name in (*to, *restore_from):
             if name not in self.places:
                 raise self._unknown(name)
-        return Backup(tuple(map(BlobStoreName, to)), tuple(map(BlobStoreName, restore_from)))
+        return _backup(tuple(map(BlobStoreName, to)), tuple(map(BlobStoreName, restore_from)))
 
     def of_config(self, config: Mapping[str, str], otherwise: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The value of `backup.stores` and `restore.from` in a job's configuration; `otherwise` if it has neither. Raises
@@ -112,8 +112,12 @@ class BlobStores:
         """The value of a run's row. Names that are no longer configured are left out."""
         if document is None:
             return self.by_default
-        to, back = ([BlobStoreName(name) for name in document[key] if name in self.places] for key in ("to", "restoreFrom"))
-        return Backup(tuple(to), tuple(back))
+        to, back = (tuple(BlobStoreName(name) for name in document[key] if name in self.places) for key in ("to", "restoreFrom"))
+        return _backup(to, back)
+
+    def asked(self, document: Mapping[str, Any] | None) -> Sequence[BlobStoreName]:
+        """The blob stores that the run of this row is to be backed up to, also those that are no longer configured."""
+        return self.by_default.to if document is None else tuple(map(BlobStoreName, document["to"]))
 
     async def with_snapshots_of(self, job: JobName) -> BlobStoreName | None:
         """The first of the available blob stores that has snapshots of the job."""
@@ -133,6 +137,11 @@ class BlobStores:
         for each in self._open.values():
             await each.close()
         self._open.clear()
+
+
+def _backup(to: tuple[BlobStoreName, ...], restore_from: tuple[BlobStoreName, ...]) -> Backup:
+    """State is restored from the blob stores that have it, unless others are named."""
+    return Backup(to, restore_from or to)
 
 
 def _names(listed: str | None, default: Sequence[str]) -> Sequence[str]:

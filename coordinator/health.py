@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -36,6 +36,7 @@ class Health:
     leases: Leases
     maintenance: ChoreScheduler
     blob_stores: BlobStores
+    degraded_backups: Callable[[], Sequence[str]]
     timeout: timedelta = TIMEOUT
 
     async def check(self) -> Sequence[Check]:
@@ -44,7 +45,7 @@ class Health:
         checks = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
         answers = await asyncio.gather(*(self._in_time(name, check) for name, check in checks.items()))
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
-        return [*answers, *blobs, self._chores(), self._lease_window()]
+        return [*answers, *blobs, self._backups(), self._chores(), self._lease_window()]
 
     async def _database(self) -> Check:
         try:
@@ -68,6 +69,10 @@ class Health:
     def _blob_store(self, name: BlobStoreName) -> Check:
         trouble = self.blob_stores.trouble(name)
         return Check(f"blob store {name}", trouble is None, trouble or "open", vital=False)
+
+    def _backups(self) -> Check:
+        degraded = self.degraded_backups()
+        return Check("backups", not degraded, "; ".join(degraded) or "as the runs asked", vital=False)
 
     def _chores(self) -> Check:
         dead = self.maintenance.dead

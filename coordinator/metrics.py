@@ -22,6 +22,7 @@ from coordinator.jobmodels.partition_monitor import PartitionMonitor
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
+from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
@@ -29,6 +30,7 @@ from coordinator.waits import DeletionHold
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.drain import Mode, Phase, Step
+from sluice.core.durability.degraded import Degradation
 from sluice.core.expansion import Verdict
 from sluice.core.lifecycle import RunState
 from sluice.core.ownership import FALSE
@@ -286,6 +288,22 @@ def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:
     for (job, task), seconds in sorted(oldest.items()):
         ages.add_metric([job, task], seconds)
     yield ages
+
+
+def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
+    """Only jobs with a live run."""
+    degraded = GaugeMetricFamily(
+        "sluice_job_backup_degraded",
+        "Stages of tasks that are not backed up to a blob store as the job asked, by reason; 1 if the reason is about the blob store.",
+        labels=["sluice_job", "blob_store", "reason"],
+    )
+    problems = {(job, each.blob_store, each.reason): each for job, found in monitor.of_jobs.items() for each in found}
+    for job, names in sorted(monitor.asked.items()):
+        for name in names:
+            for reason in Degradation:
+                found = problems.get((job, name, reason))
+                degraded.add_metric([job, name, reason.value], 0 if found is None else max(1, len(found.stages)))
+    yield degraded
 
 
 def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:

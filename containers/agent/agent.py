@@ -90,6 +90,7 @@ class Agent:
         )
         self._queries: Queries | None = None
         self._watermarks: WatermarkReporter | None = None
+        self._adopting = asyncio.Lock()
         self._slot: Slot | None = None
         self._lease: LeaseKeeper | None = None
         self._metrics_server: MetricsServer | None = None
@@ -242,7 +243,7 @@ class Agent:
             case "MODEL":
                 self._on_version(notice.detail.get("version"))
             case "BACKUP":
-                await self._adopt_blob_stores()
+                self._lifecycle.in_background(self._adopt_blob_stores(), "blob stores")
 
     def _on_version(self, version: object) -> None:
         if self._slot is not None and isinstance(version, int):
@@ -257,11 +258,18 @@ class Agent:
             self._slot.look_again()
 
     async def _adopt_blob_stores(self) -> None:
-        """Use the blob stores that the run names now. If one cannot be used, the container keeps those that it has."""
-        try:
-            await self._backups.adopt(await self._lifecycle.connect(lambda: self._coordinator.basic_run(self._settings.run)))
-        except SluiceError as error:
-            log.error("the run's new blob stores are not used: %s %s", error.title(), error)
+        """Use the blob stores that the run names now. While one cannot be used, the container keeps those that it has, and tries again."""
+        async with self._adopting:
+            last = ""
+            while not self._lifecycle.exiting:
+                try:
+                    await self._backups.adopt(await self._coordinator.basic_run(self._settings.run))
+                    return
+                except SluiceError as error:
+                    if str(error) != last:
+                        log.error("the run's new blob stores are not used yet, and are tried again: %s %s", error.title(), error)
+                    last = str(error)
+                await self._lifecycle.pause(RETRY)
 
     # --- work ------------------------------------------------------------------------------------------------------
 
@@ -274,7 +282,7 @@ class Agent:
             clock=self._clock,
             reporter=self._reporter,
             new_aligner=self._new_aligner(run),
-            new_backup=lambda start: Backup(self._backups, start) if run.restore_from else None,
+            new_backup=lambda start: Backup(self._backups, start),
             new_watermarks=self._new_watermarks(run),
             log_place=self._settings.log_place,
         )

@@ -165,8 +165,14 @@ class Backup:
                     self._new_batch.clear()
                     await self._new_batch.wait()
                 await (self._until_due() if self._state.policy.interval else self._until_behind())
-            if self._newest_batch > self._commits.durable_batch:
+            if self._behind:
                 await self._commit_or_warn(self._newest_batch)
+
+    @property
+    def _behind(self) -> bool:
+        """Whether there is something to commit: a batch, or the same state for a blob store that does not have it."""
+        newest, durable = self._newest_batch, self._commits.durable_batch
+        return newest > durable or (newest == durable >= 0 and self._last_batch == newest and self._commits.lacking(self._state))
 
     async def _until_due(self) -> None:
         policy = self._state.policy
@@ -179,7 +185,7 @@ class Backup:
 
     async def _until_behind(self) -> None:
         """With an interval of 0, batches commit the one before. The last batch, and those of a user's own sink, are committed from here."""
-        while self._newest_batch <= self._commits.durable_batch:
+        while not self._behind:
             self._new_batch.clear()
             await self._new_batch.wait()
 
@@ -217,7 +223,8 @@ class Backup:
 
     async def finish(self) -> None:
         """The last commit, once the query has ended. Raises what `commit` raises."""
-        if await self._last_on_disk() > self._commits.durable_batch:
+        last, durable = await self._last_on_disk(), self._commits.durable_batch
+        if last > durable or (last == durable >= 0 and self._commits.lacking(self._state)):
             await self.commit()
         await self._commits.wait_for_cleanup()
 

@@ -64,6 +64,10 @@ class StageCommits:
     """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
     cleanup: asyncio.Task[None] | None = None
 
+    def lacking(self, state: StateContext) -> bool:
+        """Whether a blob store that the run is backed up to does not have the newest snapshot."""
+        return not self.indexes.keys() >= state.destinations.to.keys()
+
     async def wait_for_cleanup(self) -> None:
         """Until the frozen copy of the last commit is removed."""
         if self.cleanup is not None:
@@ -83,13 +87,15 @@ async def open_commits(start: StageStart, snapshot: Snapshot | None, state: Stat
 
 async def commit(stage: StageCommits, state: StateContext, up_to: int | None = None) -> Commit | None:
     """Freeze the checkpoint, upload what changed, report it, clean up. Returns what was reported; None if there was nothing to do: no batch
-    was committed since the last snapshot, or batch `up_to` is durable already, or the run has no blob store to back up to.
+    was committed since the last snapshot, or batch `up_to` is durable already, in every blob store, or the run has no blob store to back
+    up to.
 
     May be interrupted anywhere. A crash at any line loses nothing: only the report makes a snapshot count, and what was uploaded before it
     is garbage with a TTL until then. Raises what `settle_report`, `freeze` and `Uploader.upload` raise.
     """
     settled = await settle_report(stage, state)
-    if not state.destinations.to or (up_to is not None and up_to <= stage.durable_batch):
+    lacking = stage.lacking(state)
+    if not state.destinations.to or (up_to is not None and up_to <= stage.durable_batch and not lacking):
         return settled
     await stage.wait_for_cleanup()
     start, meter, frozen_at, commit_id = stage.start, state.meter(stage.start).backup, state.clock.elapsed(), state.new_commit_id()
@@ -98,7 +104,7 @@ async def commit(stage: StageCommits, state: StateContext, up_to: int | None = N
     try:
         frozen = await run_to_completion(state.in_thread(lambda: freeze(checkpoint, directory)))
         batch = frozen.batch
-        if batch is None or batch <= stage.durable_batch:
+        if batch is None or batch < stage.durable_batch or (batch == stage.durable_batch and not lacking):
             return settled
         entry = await state.in_thread(lambda: read_offset_log(directory, batch))
         async with log_progress(f"{start.query} is backed up", meter):

@@ -44,21 +44,24 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
     await state.in_thread(lambda: shutil.rmtree(state.checkpoints.frozen(start.task, stage), ignore_errors=True))
     await state.in_thread(lambda: finish_swap(directory))
     await state.copies.take(start.task, stage, start.lineage)
+    if snapshot is None and not state.destinations.restore_from:  # the engine checks that this disk has what was reported
+        return start
     local = await state.in_thread(lambda: read_local_checkpoint(directory))
-    name, blobs = _source(state, snapshot)
+    source = _source(state, snapshot)
     replay: Sequence[OffsetLogEntry] = ()
-    match await _decided(state, start, snapshot, local, blobs):
+    match await _decided(state, start, snapshot, local, None if source is None else source[1]):
         case Resume(replay=replay):
             pass
         case StartFresh(replay=replay):
             await state.in_thread(lambda: state.checkpoints.prepare(start.task, stage, start.lineage, None))
         case Restore(snapshot=found, replay=replay):
-            await _restore(state, start, blobs, found, name)
+            await _restore(state, start, source, found)
         case RestoreUnderNewLineage(snapshot=found, why=why):
+            source = _required(source, state, found)
             log.warning("%s starts a new lineage after batch %d: %s; rows may be duplicated, none is lost", start.query, found.batch, why)
             request = partial(state.coordinator.new_lineage, state.run_id, start.task, stage, start.generation, start.lineage, why)
             start = replace(start, lineage=await until_answered(request, start.query))
-            await _restore(state, start, blobs, found, name)
+            await _restore(state, start, source, found)
         case Refuse(why=why):
             raise StateElsewhere(
                 f"the state of stage {stage} of task {start.task} is not on this disk ({directory}) and there is no snapshot of it: {why}; "
@@ -71,28 +74,39 @@ async def prepare_checkpoint(state: StateContext, start: StageStart, snapshot: S
 
 
 async def _decided(
-    state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None, blobs: BlobStore
+    state: StateContext, start: StageStart, snapshot: Snapshot | None, local: LocalCheckpoint | None, blobs: BlobStore | None
 ) -> Recovery:
     bases = [snapshot.batch if snapshot else -1]
     if local is not None and local.lineage == start.lineage:
         bases.append(local.committed)
-    entries = await offset_log(state, start, blobs).after(max(-1, min(bases) - OVERLAP))
+    entries = {} if blobs is None else await offset_log(state, start, blobs).after(max(-1, min(bases) - OVERLAP))
     return recovery(start.lineage, start.reported, local, entries, snapshot, state.code)
 
 
-def _source(state: StateContext, snapshot: Snapshot | None) -> tuple[BlobStoreName, BlobStore]:
-    """The first blob store to restore from that has the snapshot; without a snapshot, the first one."""
+Source = tuple[BlobStoreName, BlobStore]
+
+
+def _source(state: StateContext, snapshot: Snapshot | None) -> Source | None:
+    """The first blob store to restore from that has the snapshot; without a snapshot, the first one. None if there is none."""
     for name, blobs in state.destinations.restore_from.items():
         if snapshot is None or name in snapshot.markers:
             return name, blobs
-    assert snapshot is not None
-    raise StateElsewhere(
-        f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
-        f"{', '.join(state.destinations.restore_from)}: add a blob store that has it to restore.from"
-    )
+    return None
 
 
-async def _restore(state: StateContext, start: StageStart, blobs: BlobStore, snapshot: Snapshot, name: BlobStoreName) -> None:
+def _required(source: Source | None, state: StateContext, snapshot: Snapshot) -> Source:
+    """Raises StateElsewhere if there is no source."""
+    if source is None:
+        raise StateElsewhere(
+            f"snapshot {snapshot.checkpoint} is in {', '.join(snapshot.markers)}, but this run restores from "
+            f"{', '.join(state.destinations.restore_from) or 'no blob store'}: add a blob store that has it to restore.from"
+        )
+    return source
+
+
+async def _restore(state: StateContext, start: StageStart, source: Source | None, snapshot: Snapshot) -> None:
+    """Raises StateElsewhere if there is no source."""
+    name, blobs = _required(source, state, snapshot)
     directory = state.checkpoints.directory(start.task, start.declared.stage.name)
     began = state.clock.elapsed()
     local = directory if directory.is_dir() else None

@@ -29,6 +29,7 @@ from coordinator.runs.tasks import Tasks
 from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
+from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
@@ -90,6 +91,7 @@ class Parts:
     systems: dict[str, StreamSystem]
     blob_stores: BlobStores
     snapshots: Snapshots
+    backup_monitor: BackupMonitor
     notices_wait: timedelta
     basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 

@@ -97,6 +97,7 @@ async def get_run(
         failures=parts.stage_metrics.failures_of(RunId(run_id)),
         lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
+        backup_problems=tuple(map(str, parts.backup_monitor.of_run(RunId(run_id)))),
         watermarks=parts.watermarks.streams(RunId(run_id)),
         late_rows=parts.stage_metrics.late_rows_of(RunId(run_id)),
         missing_event_times=parts.watermarks.missing_event_times(RunId(run_id)),
@@ -257,6 +258,7 @@ class InMemory:
     watermarks: Sequence[StreamWatermark] = ()
     late_rows: Mapping[tuple[TaskName, StageName], LateRows] = field(default_factory=dict)
     missing_event_times: Sequence[str] = ()
+    backup_problems: Sequence[str] = ()
 
 
 def run_detail(described: RunDetails, connections: Connections, memory: InMemory, blob_stores: BlobStores) -> wire_runs.RunDetail:
@@ -287,6 +289,7 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
         )
     }
     fields |= {"watermarks": tuple(map(_stream_watermark, memory.watermarks)), "missing_event_times": tuple(memory.missing_event_times)}
+    fields |= {"backup_problems": tuple(memory.backup_problems)}
     return wire_runs.RunDetail.model_validate(fields)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -17,7 +17,7 @@ from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
 from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
-from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageKey, StageName, TaskName
+from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.ownership import Committed
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
 from sluice.core.waits import age
@@ -44,7 +44,7 @@ class Reported:
 
 
 class Snapshots:
-    """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported."""
+    """`new_lineage` makes ids. `newest`: when the newest snapshot of each stage was reported. `stores`: the blob stores that have it."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class Snapshots:
         self._clock = clock
         self._new_lineage = new_lineage
         self.newest: dict[StageKey, datetime] = {}
+        self.stores: dict[StageKey, frozenset[BlobStoreName]] = {}
         self._reported: dict[StageKey, float] = {}
         """The same by the clock that never jumps."""
 
@@ -69,19 +70,29 @@ class Snapshots:
         """The time since the newest snapshot of the stage was reported."""
         return timedelta(seconds=self._clock.elapsed() - self._reported[key])
 
-    def _note(self, key: StageKey, at: datetime) -> None:
+    def _note(self, row: SnapshotRow) -> None:
+        key, at = row.key, row.reported_at
         self.newest[key] = at
+        self.stores[key] = frozenset(row.markers)
         self._reported[key] = self._clock.elapsed() - age(at, self._clock.now()).total_seconds()
 
     async def recover(self) -> None:
         """Read from the database when the stages of active runs were last reported."""
         async with self._store.read() as tx:
             for run in await tx.runs.active():
-                for store in await tx.fleet.stage_states(run.job):
-                    key = store.key
-                    found = None if store.head is None else await tx.snapshots.get(key, store.head)
-                    if found is not None:
-                        self._note(key, found.reported_at)
+                await self._read(tx, run.job)
+
+    async def look_up(self, job: JobName, stages: Iterable[tuple[TaskName, StageName]]) -> None:
+        """Read the newest snapshots of the job from the database if that of one of these stages is not known here."""
+        if any(StageKey(job, *of) not in self.stores for of in stages):
+            async with self._store.read() as tx:
+                await self._read(tx, job)
+
+    async def _read(self, tx: ReadTransaction, job: JobName) -> None:
+        for store in await tx.fleet.stage_states(job):
+            found = None if store.head is None or store.key in self.stores else await tx.snapshots.get(store.key, store.head)
+            if found is not None:
+                self._note(found)
 
     async def report(self, run_id: RunId, task: TaskName, stage: StageName, report: Reported) -> SnapshotRow:
         """Make an uploaded snapshot the newest of its stage. Idempotent: a repeated report returns the same row and changes nothing.
@@ -108,7 +119,7 @@ class Snapshots:
             await tx.snapshots.put(made)
             await tx.fleet.put_stage_state(_with_head(row, made))
             await _queue(tx, made)
-        self._note(key, now)
+        self._note(made)
         return made
 
     async def new_lineage(

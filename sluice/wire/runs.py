@@ -362,7 +362,8 @@ class RunDetail(BasicRun):
     """`serverTime`: the coordinator's time of this answer; compute ages from it, not from the reader's clock. `failedOverSlots`: slots
     whose tasks a fail-over has reassigned. `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each
     intermediate stream whose writers have reported since the coordinator started. `missingEventTimes`: a sentence for each stage whose
-    progress in event time is not known, and what to do.
+    progress in event time is not known, and what to do. `backupProblems`: a sentence for each way in which the run is not backed up as it
+    asked.
     """
 
     server_time: datetime | None = None
@@ -372,6 +373,7 @@ class RunDetail(BasicRun):
     crash_loop_backoff: tuple[CrashLoopingSlot, ...] = ()
     watermarks: tuple[StreamWatermark, ...] = ()
     missing_event_times: tuple[str, ...] = ()
+    backup_problems: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
 

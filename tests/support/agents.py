@@ -15,6 +15,7 @@ import httpx
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import ExitReason
 from containers.settings import ContainerSettings
+from coordinator.api.deps import Parts
 from coordinator.app import build
 from coordinator.settings import read_settings
 from sluice import Job
@@ -122,9 +123,18 @@ class Place:
     client: CoordinatorClient
     clock: FakeClock
     log: Log
+    parts: Parts
     system: str = "log"
     """Of the streams of the jobs that are deployed."""
     incarnations: list[Incarnation] = field(default_factory=list)
+
+    async def snapshots(self, job: str = "delays") -> list[dict[str, Any]]:
+        """Those that are retained, newest first."""
+        async with httpx.AsyncClient(transport=self.app, base_url="http://c") as http:
+            answer = await http.get(f"/jobs/{job}/snapshots")
+            assert answer.status_code == 200, answer.text
+            found: list[dict[str, Any]] = answer.json()["snapshots"]
+            return found
 
     async def deploy(
         self, containers: int = 1, job: Job | None = None, start: str = "checkpoint", config: dict[str, str] | None = None
@@ -197,7 +207,7 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
     async with coordinator.api.router.lifespan_context(coordinator.api):
         log = Log(home / "log")
         log.create("in", 2)
-        made = Place(home, app, CoordinatorClient("http://c", app), clock, log)
+        made = Place(home, app, CoordinatorClient("http://c", app), clock, log, coordinator.api.state.parts)
         try:
             yield made
         finally:

@@ -320,6 +320,7 @@ def _problems(run: wire_runs.RunDetail, at: datetime, old_report: timedelta) -> 
     yield from map(failing_line, failing_stages(run, at, over=False))
     yield from _counted("without an owner", [task.task for task in run.tasks if not task.holder])
     yield from _of_its_model(run, at - old_report)
+    yield from run.backup_problems
     yield from _of_watermarks(run, at, old_report)
     for stage in run.stages:
         holding = [task for task in run.tasks if task.holder and task.runs(stage.name)]

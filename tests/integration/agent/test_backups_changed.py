@@ -10,15 +10,22 @@ from typing import Any
 import httpx
 import pytest
 
+from containers.agent.lifecycle import EXIT_FAILED
+from coordinator.snapshots.degraded import PATIENCE
 from sluice.blobs.locations import open_blob_store
+from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
+from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
-from tests.support.backups import BACKED_UP, began, one_stage, start
+from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import soon
-from tests.support.faults import Fault, FaultyBlobs
+from tests.support.faults import Fault, FaultyBlobs, healthy
 
 OVERDUE_AT_ONCE = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
 """A batch waits as soon as the one before it is not durable after a millisecond."""
+
+
+OFTEN = {"commit_interval_seconds": 0.01}
 
 
 async def put_backup(there: Place, run_id: RunId, stores: list[str], restore_from: list[str]) -> httpx.Response:
@@ -52,3 +59,132 @@ async def test_a_batch_that_waits_for_a_backup_goes_on_when_backups_are_switched
         assert (await put_backup(there, run_id, [], ["local"])).status_code == 200
         await soon(waiting)
         await soon(disk.runs(query, 2, {0: 3, 1: 0}))
+
+
+async def test_a_run_that_names_no_blob_store_to_restore_from_is_backed_up_and_restores_from_its_backups(tmp_path: Path) -> None:
+    async with place(tmp_path / "home", **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage(), config={"restore.from": ""})
+        first = start(there, run_id, "c1", "disk1", **NEVER)
+        disk, query = await began(first)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await stopped(first)
+        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+        assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_a_run_that_was_deployed_without_backups_is_backed_up_from_the_next_commit_on_when_it_is_to_be(tmp_path: Path) -> None:
+    async with place(tmp_path / "home", **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage(), config={"backup.stores": "", "restore.from": ""})
+        first = start(there, run_id, "c1", "disk1", **OFTEN)
+        disk, query = await began(first)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        assert (await put_backup(there, run_id, ["local"], ["local"])).status_code == 200
+        await first.wire.after("snapshots")
+        await stopped(first)
+        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+        assert disk2.state(query2.start) == disk.state(query.start)
+
+
+@pytest.mark.parametrize("settings", [OFTEN, EVERY_BATCH], ids=["at intervals", "after each batch"])
+async def test_a_blob_store_that_is_added_gets_the_state_of_a_stage_that_has_nothing_to_read(
+    tmp_path: Path, settings: Mapping[str, Any]
+) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", **settings)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("snapshots")
+        assert (await put_backup(there, run_id, ["old", "new"], ["new"])).status_code == 200
+        await container.wire.after("snapshots", 2)
+        await stopped(container)
+        assert sorted((await there.snapshots())[0]["markers"]) == ["new", "old"]
+        disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+        assert disk2.state(query2.start) == disk.state(query.start)
+
+
+async def test_a_task_is_acquired_after_backups_were_switched_off(tmp_path: Path) -> None:
+    async with place(tmp_path / "home", **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+        first = start(there, run_id, "c1", "disk1", **NEVER)
+        disk, query = await began(first)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await stopped(first)
+        assert (await put_backup(there, run_id, [], [])).status_code == 200
+        second = start(there, run_id, "c2", "disk1", **NEVER)
+        disk2, query2 = await began(second)
+        assert disk2.state(query2.start) == disk.state(query.start)
+        await stopped(second)
+        elsewhere = start(there, run_id, "c3", "disk3", **NEVER)
+        ending = await elsewhere.ending()
+        assert ending.exit_code == EXIT_FAILED
+        assert "restore.from" in ending.reason
+
+
+async def test_blob_stores_that_cannot_be_used_at_first_are_tried_again(tmp_path: Path) -> None:
+    stores = {name: (tmp_path / name).as_uri() for name in ("old", "new")}
+    blobs = {uri: FaultyBlobs(open_blob_store(uri)) for uri in stores.values()}
+    blobs[stores["new"]].plan = lambda operation: Fault.FAIL if operation.name == "open" and operation.number < 3 else None
+    async with place(tmp_path / "home", blob_stores=stores, backup_stores=("old",), restore_from=("old",)) as there:
+        run_id = await there.deploy(job=one_stage())
+        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs[url], **OFTEN)
+        disk, query = await began(container)
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("snapshots")
+        assert (await put_backup(there, run_id, ["new"], ["new"])).status_code == 200
+        await container.wire.after("snapshots", 2)
+        assert sorted((await there.snapshots())[0]["markers"]) == ["new"]
+
+
+# --- degraded --------------------------------------------------------------------------------------------------------
+
+
+async def shown(there: Place, run_id: RunId) -> tuple[list[str], list[str], str]:
+    """What `sluice status` calls a problem, what `/readyz?verbose` says, and the metric's lines that are not 0."""
+    problems = overview((await there.run(run_id)), NOON).problems
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        ready = [line for line in (await http.get("/readyz?verbose")).text.splitlines() if "backups" in line]
+        lines = (await http.get("/metrics")).text.splitlines()
+    return (
+        [each for each in problems if "blob store" in each],
+        ready,
+        "\n".join(line for line in lines if line.startswith("sluice_job_backup_degraded{") and not line.endswith(" 0.0")),
+    )
+
+
+async def test_a_run_whose_blob_store_is_no_longer_configured_is_degraded_at_once(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with place(home, **BACKED_UP, blob_stores={"old": (tmp_path / "blobs").as_uri()}) as there:
+        run_id = await there.deploy(job=one_stage(), config={"backup.stores": "old"})
+    async with place(home, **BACKED_UP, blob_stores={"renamed": (tmp_path / "blobs").as_uri()}) as there:
+        await there.parts.backup_monitor.run_once()
+        problems, ready, metric = await shown(there, run_id)
+        assert len(problems) == 1
+        assert "blob store old, which is not configured any more" in problems[0]
+        assert "blob store old" in ready[0]
+        assert metric == 'sluice_job_backup_degraded{blob_store="old",reason="not-configured",sluice_job="delays"} 1.0'
+
+
+async def test_a_stage_without_a_snapshot_in_a_blob_store_is_degraded_after_half_a_minute_and_no_longer_once_it_has_one(
+    tmp_path: Path,
+) -> None:
+    async with place(tmp_path / "home", **BACKED_UP) as there:
+        run_id = await there.deploy(job=one_stage())
+        blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
+        container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **OFTEN)
+        disk, query = await began(container)
+        blobs.plan = lambda operation: Fault.FAIL if operation.name == "put" else None
+        await disk.runs(query, 0, {0: 1, 1: 0})
+        await container.wire.after("progress")
+        await there.parts.backup_monitor.run_once()
+        assert (await shown(there, run_id))[::2] == ([], "")
+        there.clock.advance(PATIENCE.total_seconds())
+        await there.parts.backup_monitor.run_once()
+        problems, _, metric = await shown(there, run_id)
+        assert problems == ["the newest state is not backed up to blob store local: Partition 0/only"]
+        assert metric == 'sluice_job_backup_degraded{blob_store="local",reason="no-snapshot",sluice_job="delays"} 1.0'
+        blobs.plan = healthy
+        await container.wire.after("snapshots")
+        await there.parts.backup_monitor.run_once()
+        assert (await shown(there, run_id))[::2] == ([], "")

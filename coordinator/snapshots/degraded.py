@@ -1,0 +1,82 @@
+"""Chore: find runs that are not backed up as they asked, for `sluice status`, `/readyz` and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.blobpool import BlobStores
+from coordinator.fleet.stage_metrics import StageMetrics
+from coordinator.snapshots.reports import Snapshots
+from coordinator.store.runs import RunRow
+from coordinator.store.sql import Store
+from sluice.clock import Clock
+from sluice.core.durability.degraded import BackupProblem, Degradation, StageOfTask, backup_problems
+from sluice.core.ids import Instant, JobName, RunId, StageKey
+from sluice.core.snapshot import BlobStoreName
+
+PATIENCE = timedelta(seconds=30)
+"""How long a stage may be without a snapshot, or a blob store may not open, before it counts. A blob store that is not configured counts at
+once."""
+
+Seen = tuple[RunId, BlobStoreName, Degradation]
+
+
+@dataclass(slots=True)
+class BackupMonitor:
+    store: Store
+    blob_stores: BlobStores
+    snapshots: Snapshots
+    stage_metrics: StageMetrics
+    clock: Clock
+    every: timedelta = timedelta(seconds=5)
+    name: str = "backup_monitor"
+    asked: Mapping[JobName, Sequence[BlobStoreName]] = field(default_factory=dict)
+    """The blob stores of each job with a live run, as of the last run of this chore."""
+    _problems: Mapping[RunId, Sequence[BackupProblem]] = field(default_factory=dict)
+    _jobs: Mapping[RunId, JobName] = field(default_factory=dict)
+    _since: dict[Seen, Instant] = field(default_factory=dict)
+
+    def of_run(self, run_id: RunId) -> Sequence[BackupProblem]:
+        return self._problems.get(run_id, ())
+
+    @property
+    def of_jobs(self) -> Mapping[JobName, Sequence[BackupProblem]]:
+        return {self._jobs[run_id]: problems for run_id, problems in self._problems.items()}
+
+    def sentences(self) -> Sequence[str]:
+        """The problems of all jobs."""
+        return [f"{job}: {each}" for job, problems in sorted(self.of_jobs.items()) for each in problems]
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            runs = [run for run in await tx.runs.active() if run.stop_requested_at is None]
+        found = {run.run_id: await self._of(run) for run in runs}
+        now = self.clock.elapsed()
+        seen = {(run_id, each.blob_store, each.reason) for run_id, problems in found.items() for each in problems}
+        self._since = {key: self._since.get(key, now) for key in seen}
+        self._problems = {
+            run_id: [each for each in problems if self._counts((run_id, each.blob_store, each.reason), now)]
+            for run_id, problems in found.items()
+        }
+        self._jobs = {run.run_id: run.job for run in runs}
+        self.asked = {run.job: self.blob_stores.asked(run.backup) for run in runs}
+        return {}
+
+    def _counts(self, key: Seen, now: Instant) -> bool:
+        return key[2] is Degradation.NOT_CONFIGURED or now - self._since[key] >= PATIENCE.total_seconds()
+
+    async def _of(self, run: RunRow) -> Sequence[BackupProblem]:
+        asked = self.blob_stores.asked(run.backup)
+        if not asked:
+            return ()
+        troubles = {name: self.blob_stores.trouble(name) for name in asked if name in self.blob_stores.places}
+        unavailable = {name: trouble for name, trouble in troubles.items() if trouble is not None}
+        stages = [of for of, report in self.stage_metrics.of_run(run.run_id).items() if report.batch >= 0]
+        await self.snapshots.look_up(run.job, stages)
+        heads = {of: self._stores(run.job, of) for of in stages}
+        return backup_problems(asked, self.blob_stores.places, unavailable, heads)
+
+    def _stores(self, job: JobName, of: StageOfTask) -> frozenset[BlobStoreName]:
+        return self.snapshots.stores.get(StageKey(job, *of), frozenset())

@@ -1,0 +1,4 @@
+"""Rules about backups that are not as they should be.
+
+`degraded` says in what a run is not backed up as it asked.
+"""
