@@ -19,6 +19,7 @@ from coordinator.api.fastpath import fast_paths
 from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
+from coordinator.connections import Connections, connection_limit, file_limit
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
@@ -102,6 +103,7 @@ class Coordinator:
     api: FastAPI
     notices: Notices
     task_waiters: TaskWaiters
+    connections: Connections
     prepare: Callable[[], Awaitable[None]]
 
 
@@ -135,8 +137,9 @@ def _ignore(_: DatabaseInUse) -> None:
 
 def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[DatabaseInUse], None] = _ignore) -> Coordinator:
     """Create and connect all objects. Nothing is opened before the application's lifespan begins. `usurped` is called when another
-    coordinator has taken over the database: this one must stop, because its memory is out of date."""
+    coordinator has taken over the database: this one must stop, because its memory is out of date. Raises BadSettings."""
     clock = clock or SystemClock()
+    connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = open_store(settings.database)
     leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
@@ -223,6 +226,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_streams, partition_watch, clock),
                     partial(metrics.of_chores, maintenance),
                     partial(metrics.of_traffic, traffic, models, notices),
+                    partial(metrics.of_connections, connections),
                     partial(metrics.of_database, lambda: store.failures),
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
@@ -282,7 +286,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     errors.install(api)
     marked = middleware.deprecation_marked(middleware.limited(api, settings.max_body_bytes))
     asgi = fast_paths(traffic.counted(marked), leases, models)
-    return Coordinator(asgi, api, notices, task_waiters, partial(take, settings, store))
+    return Coordinator(asgi, api, notices, task_waiters, connections, partial(take, settings, store))
 
 
 async def take(settings: Settings, store: Store) -> None:

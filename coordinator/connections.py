@@ -1,36 +1,255 @@
-"""The server's side of a connection: how much a client may send before its request is complete, and how long it may take."""
+"""The server's side of connections: how many there may be, how much a client may send before its request is complete, and how long it may
+take. docs/limits.md has the figures, docs/decisions/0027-connections.md the reasons.
+
+`Pool` has the rule, `Connections` counts what a server does by it, and `Connection` is uvicorn's protocol for one connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from enum import Enum, StrEnum
+from typing import Any, Generic, TypeVar
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from coordinator.api.errors import problem_of
+from coordinator.api.middleware import Receive, Scope, Send
 from sluice.client import IDLE_CONNECTION
-from sluice.core.errors import RequestHeadTooLarge, RequestTimeout, SluiceError, UrlTooLong
+from sluice.clock import Clock
+from sluice.core.errors import BadSettings, RequestHeadTooLarge, RequestTimeout, SluiceError, TooManyRequests, UrlTooLong
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 16 * 1024
 """Maximum size of a request line with its headers; also of the trailers of a body, and of the extensions of a chunk."""
+
+RESERVED_SHARE = 0.2
+"""Of all connections; for heartbeats, probes and scrapes."""
+
+OTHER_FILES = 256
+"""Open files that the coordinator needs besides connections: databases, streams, blob stores, logs."""
+
+MOST_CONNECTIONS = 300_000
+"""The default limit where more files may be open."""
+
+CONNECTIONS_PER_CONTAINER = 3
+"""A heartbeat, a long poll and one other request at the same time."""
+
+FEW_CONTAINERS = 1000
+"""A limit of open files that is enough for fewer is warned about."""
+
+C = TypeVar("C")
+
+
+class Pool(Generic[C]):
+    """The rule for the connections of a server, or of one peer. At most `limit` are open. A new one takes the place of the connection that
+    has waited longest for its next request, so that idle connections never keep others out. Requests other than reserved ones are served on
+    at most `limit` less a fifth; the rest are refused. Therefore some connection always waits, and a heartbeat always finds a place."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._most_served = limit - int(limit * RESERVED_SHARE)
+        self._open: set[C] = set()
+        self._serving: set[C] = set()
+        self._waiting: dict[C, None] = {}
+        """In the order in which they began to wait."""
+        self._waiting_reserved: dict[C, None] = {}
+        """Those whose last request was a reserved one. They make room after all others."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, connection: C) -> C | None:
+        """Add a new connection. Returns the one that must be closed for it: one that waits, or, if none does, the new one."""
+        displaced: C | None = None
+        if len(self._open) >= self.limit:
+            displaced = next(iter(self._waiting), None) or next(iter(self._waiting_reserved), connection)
+            self.leave(displaced)
+        if displaced is not connection:
+            self._open.add(connection)
+            self._waiting[connection] = None
+        return displaced
+
+    def leave(self, connection: C) -> None:
+        """The connection is closed. May be repeated."""
+        self._open.discard(connection)
+        self._serving.discard(connection)
+        self._waiting.pop(connection, None)
+        self._waiting_reserved.pop(connection, None)
+
+    def begin(self, connection: C, *, reserved: bool) -> bool:
+        """A request has arrived. Returns whether it may be served."""
+        self._waiting.pop(connection, None)
+        self._waiting_reserved.pop(connection, None)
+        if not reserved and connection in self._open:
+            if len(self._serving) >= self._most_served:
+                return False
+            self._serving.add(connection)
+        return True
+
+    def end(self, connection: C, *, reserved: bool) -> None:
+        """The request was answered."""
+        self._serving.discard(connection)
+        if connection in self._open:
+            (self._waiting_reserved if reserved else self._waiting)[connection] = None
+
+
+def is_reserved(url: bytes) -> bool:
+    """Whether a request is a heartbeat, a probe or a scrape."""
+    path = url.partition(b"?")[0]
+    return path.endswith(b"/containerHeartbeat") or path in (b"/livez", b"/readyz", b"/metrics")
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the system allows, at most what the default limit of connections needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + OTHER_FILES
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def file_limit() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS + OTHER_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def connection_limit(chosen: int | None, files: int) -> int:
+    """The limit of connections of a process that may open `files` files; `chosen` is the setting. Raises BadSettings if that needs more."""
+    most = files - min(OTHER_FILES, files // 4)
+    if chosen is not None and chosen > most:
+        raise BadSettings(
+            f"max_connections: {chosen} connections need {chosen + files - most} open files, and this process may open {files}: raise that "
+            f"limit (ulimit -n, LimitNOFILE= of systemd, ulimits of the container runtime), or set at most {most}"
+        )
+    return chosen or min(most, MOST_CONNECTIONS)
+
+
+def supported_containers(limit: int) -> int:
+    """How large a fleet may be for that limit of connections."""
+    return limit // CONNECTIONS_PER_CONTAINER
+
+
+class Refusal(StrEnum):
+    """Why a connection was closed, or a request refused, before it was served."""
+
+    HEAD = "head-too-large"
+    LATE = "timeout"
+    IDLE = "idle"
+    """An idle connection made room for a new one."""
+    FULL = "limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long a client may take. `head`: from the connection, or from the first byte of a later request, to the end of the headers.
-    `body`: from there to the end of the body. `idle`: from an answer to the next request."""
+    `body`: from there to the end of the body. `read`: until it has read what the sockets' buffers did not take of an answer, or of the last
+    one before the connection is closed. `idle`: from an answer to the next request."""
 
     head: timedelta = timedelta(seconds=10)
     body: timedelta = timedelta(seconds=60)
+    read: timedelta = timedelta(seconds=60)
     idle: timedelta = IDLE_CONNECTION
 
 
+WARN_EVERY = timedelta(minutes=1)
+
+
+class Connections:
+    """The connections of a server. `limit`: the maximum of all, `per_peer`: of one address, None for no such limit."""
+
+    def __init__(self, limit: int, per_peer: int | None, clock: Clock) -> None:
+        self._clock = clock
+        self._per_peer = per_peer
+        self._all: Pool[Connection] = Pool(limit)
+        self._peers: dict[str, Pool[Connection]] = {}
+        self._warned: float | None = None
+        self._unwarned: Counter[Refusal] = Counter()
+        self._refused: Counter[Refusal] = Counter(dict.fromkeys(Refusal, 0))
+
+    @property
+    def open(self) -> int:
+        return len(self._all)
+
+    @property
+    def limit(self) -> int:
+        return self._all.limit
+
+    @property
+    def refused(self) -> Mapping[Refusal, int]:
+        return self._refused
+
+    def enter(self, connection: Connection) -> None:
+        """Add a new connection. Another one, or this one, is closed if there are too many."""
+        for pool in self._pools(connection):
+            displaced = pool.enter(connection)
+            if displaced is not None:
+                self.count(Refusal.FULL if displaced is connection else Refusal.IDLE)
+                displaced.give_way()
+            if displaced is connection:
+                break
+
+    def leave(self, connection: Connection) -> None:
+        for pool in self._pools(connection):
+            pool.leave(connection)
+        if connection.peer in self._peers and not len(self._peers[connection.peer]):
+            del self._peers[connection.peer]
+
+    def begin(self, connection: Connection, *, reserved: bool) -> bool:
+        """A request has arrived. Returns whether it may be served."""
+        admitted = [pool.begin(connection, reserved=reserved) for pool in self._pools(connection)]
+        if not all(admitted):
+            self.count(Refusal.FULL)
+        return all(admitted)
+
+    def end(self, connection: Connection, *, reserved: bool) -> None:
+        """The request was answered."""
+        for pool in self._pools(connection):
+            pool.end(connection, reserved=reserved)
+
+    def count(self, refusal: Refusal) -> None:
+        self._refused[refusal] += 1
+        if refusal in (Refusal.IDLE, Refusal.FULL):
+            self._unwarned[refusal] += 1
+            now = self._clock.elapsed()
+            if self._warned is None or now >= self._warned + WARN_EVERY.total_seconds():
+                log.warning(
+                    "%d of at most %d connections are open: closed %d idle ones, refused %d requests. Raise max_connections, and the limit "
+                    "of open files with it, or find who opens them",
+                    self.open,
+                    self.limit,
+                    self._unwarned[Refusal.IDLE],
+                    self._unwarned[Refusal.FULL],
+                )
+                self._warned = now
+                self._unwarned.clear()
+
+    def _pools(self, connection: Connection) -> tuple[Pool[Connection], ...]:
+        if self._per_peer is None:
+            return (self._all,)
+        return (self._all, self._peers.setdefault(connection.peer, Pool(self._per_peer)))
+
+
+class _Waits(Enum):
+    """What a connection waits for its client to do."""
+
+    HEAD = "head"
+    BODY = "body"
+    READ = "read"
+
+
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, except that a request must arrive within limits of size and time.
+    """uvicorn's protocol, except that a request must arrive within limits of size and time, and that the connection is one of
+    `Connections`.
 
     httptools keeps a header in memory until it ends, and uvicorn a head. Therefore the parser is given at most MAX_HEAD_BYTES until it has
     found the end of a head, a part of a body, or the end of a request."""
@@ -42,46 +261,53 @@ class Connection(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
+        connections: Connections,
         timeouts: Timeouts,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.url = b""
-        self._timeouts = timeouts
+        self.peer = ""
+        """The client's address without its port."""
+        self._served_app = self.app
+        self._connections_of_server = connections
+        self._durations = {_Waits.HEAD: timeouts.head, _Waits.BODY: timeouts.body, _Waits.READ: timeouts.read}
         self._unparsed = 0
         """Bytes given to the parser since it last found an end."""
         self._in_head = False
         self._in_body = False
+        self._reserved = False
+        """Whether the last request was a reserved one."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timed: timedelta | None = None
-        """The timeout that the timer is for."""
+        self._waits: _Waits | None = None
+        """What the timer is for."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._limit_time(self._timeouts.head)
+        self.peer = self.client[0] if self.client else ""
+        self._wait(_Waits.HEAD)
+        self._connections_of_server.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._limit_time(None)
+        self._wait(None)
+        self._connections_of_server.leave(self)
         super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Close the connection, on which no request is being answered, at once."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         start = 0
         while start < len(data) and not self.transport.is_closing():
             end = start + MAX_HEAD_BYTES - self._unparsed
             if end == start:
-                self._refuse(self._too_large())
+                self._refuse(self._too_large(), Refusal.HEAD)
                 break
             piece = data[start:end]
             self._unparsed += len(piece)
             super().data_received(piece)
             start = end
-        if self.transport.is_closing():
-            self._limit_time(None)
-        elif self._in_body:
-            self._limit_time(self._timeouts.body)
-        elif self._answering:
-            self._limit_time(None)
-        else:
-            self._limit_time(self._timeouts.head)
+        self._watch(idle=False)
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -91,6 +317,10 @@ class Connection(HttpToolsProtocol):
         self._unparsed = 0
         self._in_head = False
         self._in_body = True
+        if not self._answering:  # otherwise the request is put into a queue, and is answered in the place that this one has
+            self._reserved = is_reserved(self.url)
+            served = self._connections_of_server.begin(self, reserved=self._reserved)
+            self.app = self._served_app if served else _too_many
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -104,38 +334,73 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._in_head and not self._answering:
-            self._unset_keepalive_if_required()
-            self._limit_time(self._timeouts.head)
+        if not self._answering:
+            self._connections_of_server.end(self, reserved=self._reserved)
+            self._watch(idle=True)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(idle=False)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch(idle=True)
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch(idle=True)
 
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _limit_time(self, timeout: timedelta | None) -> None:
-        """The client has this much time for what it sends next. A time limit of the same kind goes on. None: the request is complete."""
-        if timeout is self._timed:
+    def _watch(self, *, idle: bool) -> None:
+        """Limit the time of what the client is to do next. `idle`: it need not send anything; uvicorn has a timer for that."""
+        if self.transport.is_closing() or self.flow.write_paused:
+            self._wait(_Waits.READ)
+        elif self._in_body:
+            self._wait(_Waits.BODY)
+        elif self._answering:
+            self._wait(None)
+        elif self._in_head or not idle:
+            self._unset_keepalive_if_required()
+            self._wait(_Waits.HEAD)
+        else:
+            self._wait(None)
+
+    def _wait(self, waits: _Waits | None) -> None:
+        """A timer for the same goes on."""
+        if waits is self._waits:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timed = timeout
-        self._timer = None if timeout is None else self.loop.call_later(timeout.total_seconds(), self._late)
+        self._waits = waits
+        self._timer = None if waits is None else self.loop.call_later(self._durations[waits].total_seconds(), self._late)
 
     def _late(self) -> None:
-        if self._in_body:
-            self._refuse(RequestTimeout(f"the body was not complete {self._timeouts.body.total_seconds():g} s after the headers"))
-        elif self._in_head:
-            self._refuse(RequestTimeout(f"the headers were not complete within {self._timeouts.head.total_seconds():g} s"))
-        else:
-            self.transport.close()
+        self._timer = None
+        match self._waits:
+            case _Waits.READ:
+                self._connections_of_server.count(Refusal.LATE)
+                self.transport.abort()
+            case _Waits.BODY:
+                seconds = self._durations[_Waits.BODY].total_seconds()
+                self._refuse(RequestTimeout(f"the body was not complete {seconds:g} s after the headers"), Refusal.LATE)
+            case _ if self._in_head:
+                seconds = self._durations[_Waits.HEAD].total_seconds()
+                self._refuse(RequestTimeout(f"the headers were not complete within {seconds:g} s"), Refusal.LATE)
+            case _:
+                self._connections_of_server.count(Refusal.LATE)
+                self.transport.close()
 
     def _too_large(self) -> SluiceError:
         if not self._in_body and 2 * len(self.url) > MAX_HEAD_BYTES:
             return UrlTooLong(f"send at most {MAX_HEAD_BYTES} bytes of request line and headers")
         return RequestHeadTooLarge(f"send at most {MAX_HEAD_BYTES} bytes of request line and headers, and of trailers")
 
-    def _refuse(self, error: SluiceError) -> None:
+    def _refuse(self, error: SluiceError, refusal: Refusal) -> None:
         """Answer with the error, unless another answer has begun, and close the connection."""
+        self._connections_of_server.count(refusal)
         if not self._answering or (self._in_body and not self.cycle.response_started and not self.pipeline):
             answer = problem_of(error)
             headers = [*self.server_state.default_headers, *answer.raw_headers, (b"connection", b"close")]
@@ -144,13 +409,21 @@ class Connection(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # what the application still sends is not written after this answer
         self.transport.close()
+        self._watch(idle=True)
 
 
-def connections(timeouts: Timeouts) -> type[HttpToolsProtocol]:
+async def _too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers a request that may not be served."""
+    answer = problem_of(TooManyRequests("the coordinator answers as many requests at a time as it may; send it again later"), scope["path"])
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
+
+def protocol(connections: Connections, timeouts: Timeouts) -> type[HttpToolsProtocol]:
     """The protocol of a server."""
 
     class Limited(Connection):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs, timeouts=timeouts)
+            super().__init__(*args, **kwargs, connections=connections, timeouts=timeouts)
 
     return Limited

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.api.middleware import Traffic
 from coordinator.chores import ChoreScheduler
+from coordinator.connections import Connections
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
@@ -263,6 +264,19 @@ def of_drains(watch: DrainDeadlines) -> Iterable[Metric]:
     for phase in (each for each in Phase if each.over):
         ended.add_metric([phase.value], watch.outcomes.get(phase, 0))
     yield from (seconds, stages, late, keeps, ended)
+
+
+def of_connections(connections: Connections) -> Iterable[Metric]:
+    yield GaugeMetricFamily("sluice_connections_open", "Open HTTP connections.", connections.open)
+    yield GaugeMetricFamily("sluice_connections_limit", "Maximum number of HTTP connections.", connections.limit)
+    refused = CounterMetricFamily(
+        "sluice_connections_refused",
+        "Connections that were closed, or requests that were refused: head-too-large, timeout, idle (closed for a new one), limit.",
+        labels=["reason"],
+    )
+    for refusal, count in connections.refused.items():
+        refused.add_metric([refusal.value], count)
+    yield refused
 
 
 def of_clock(hold: DeletionHold) -> Iterable[Metric]:

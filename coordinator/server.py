@@ -14,7 +14,7 @@ from typing import IO
 import uvicorn
 
 from coordinator.app import Coordinator, build
-from coordinator.connections import Timeouts, connections
+from coordinator.connections import FEW_CONTAINERS, Timeouts, file_limit, protocol, supported_containers
 from coordinator.settings import Settings
 from coordinator.store.claim import lock_file
 from sluice.core.errors import CannotListen, HomeInUse, SluiceError
@@ -53,6 +53,21 @@ class Server(uvicorn.Server):
             where = f"[{host}]" if ":" in host else host
             database, directory = self._settings.database_shown, self._settings.log_directory
             log.info("coordinator on http://%s:%s, database %s, log %s", where, port, database, directory)
+            self._say_how_many()
+
+    def _say_how_many(self) -> None:
+        limit = self._coordinator.connections.limit
+        containers = supported_containers(limit)
+        if containers >= FEW_CONTAINERS or self._settings.max_connections is not None:
+            log.info("at most %d connections: enough for about %d containers", limit, containers)
+        else:
+            log.warning(
+                "at most %d connections, because this process may open %d files: enough for about %d containers. Raise the limit of open "
+                "files for more (ulimit -n, LimitNOFILE= of systemd, ulimits of the container runtime)",
+                limit,
+                file_limit(),
+                containers,
+            )
 
     def give_up(self, error: SluiceError) -> None:
         """Stop because of this error."""
@@ -101,7 +116,7 @@ def server(settings: Settings, timeouts: Timeouts | None = None) -> Server:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=connections(timeouts),
+        http=protocol(coordinator.connections, timeouts),
         ws="none",
         timeout_keep_alive=round(timeouts.idle.total_seconds()),
         lifespan="on",

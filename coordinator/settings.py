@@ -77,6 +77,14 @@ class Settings(BaseSettings):
     )
     bare_grace_seconds: float = Field(120, description="grace period of such containers, which take up to two minutes to shut down")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
+    max_connections: int | None = Field(
+        None,
+        ge=10,
+        description="maximum number of connections; a fifth is for heartbeats and probes. Default: what the limit of open files allows",
+    )
+    max_connections_per_peer: int | None = Field(
+        None, ge=10, description="maximum number of connections from one address. Default: none, since fleets share addresses"
+    )
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
     log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
     watermark_unread_seconds: float = Field(

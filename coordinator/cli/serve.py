@@ -13,6 +13,7 @@ import typer
 import uvicorn
 
 from coordinator.app import prepare
+from coordinator.connections import raise_file_limit
 from coordinator.server import server
 from coordinator.settings import read_settings
 from coordinator.store.sql import open_store
@@ -59,6 +60,7 @@ def coordinator(
         grace_seconds=grace_seconds,
         insecure=insecure,
     )
+    raise_file_limit()
     for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises the signal again after it has stopped: exit with 0 all the same
         signal.signal(each, lambda *_: None)
     running = server(settings)

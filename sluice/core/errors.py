@@ -344,6 +344,10 @@ class BlobUnavailable(Unavailable):
     """A blob store does not answer, or not sensibly."""
 
 
+class TooManyRequests(Unavailable):
+    """The coordinator answers as many requests at a time as it may."""
+
+
 class CannotListen(Unavailable):
     """The coordinator cannot listen on its address."""
 

@@ -44,10 +44,11 @@ class Running:
 
 
 @contextmanager
-def running(home: Path, *flags: str) -> Iterator[Running]:
-    """A coordinator with that home, whose log is beside it. It is killed in the end."""
+def running(home: Path, *flags: str, limits: str = "") -> Iterator[Running]:
+    """A coordinator with that home, whose log is beside it. It is killed in the end. `limits`: options of `ulimit`."""
     log = home.with_name(f"{home.name}-coordinator.log")
-    process = start([*SLUICE, "coordinator", "--home", str(home), "--port", "0", *flags], log)
+    limited = ["bash", "-c", f'ulimit {limits} && exec "$@"', "bash"] if limits else []
+    process = start([*limited, *SLUICE, "coordinator", "--home", str(home), "--port", "0", *flags], log)
     try:
         made = Running(process, log, await_line(process, log, r"coordinator on ([^,\s]+)"))
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from tests.support.api import run_body
 
 GENEROUS = 30.0
 SHORT = timedelta(milliseconds=200)
-TIMEOUTS = Timeouts(head=SHORT, body=SHORT)
+TIMEOUTS = Timeouts(head=SHORT, body=SHORT, read=SHORT)
 HEARTBEAT = b"GET /containerHeartbeat?executionContainerId=nobody HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -231,3 +232,98 @@ def test_a_long_poll_may_last_longer_than_a_request_takes_to_arrive(impatient: A
     run_id = httpx.post(f"{url}/runs", json=run_body()).raise_for_status().json()["runId"]
     answer = httpx.get(f"{url}/runs/{run_id}/notices", params={"after": 1_000_000, "wait": 3 * SHORT.total_seconds()})
     assert answer.status_code == 200
+
+
+def test_an_answer_that_is_not_read_does_not_hold_the_connection(impatient: Address) -> None:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(GENEROUS)
+        connection.connect(impatient)
+        connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        before = refused(impatient, "timeout")
+        eventually(lambda: refused(impatient, "timeout") > before)
+
+
+def metric(address: Address, name: str) -> float:
+    text = httpx.get(f"http://{address.host}:{address.port}/metrics", timeout=GENEROUS).text
+    return float(next(line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name + " ")))
+
+
+def refused(address: Address, reason: str) -> float:
+    return metric(address, f'sluice_connections_refused_total{{reason="{reason}"}}')
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + GENEROUS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+LIMIT = 20
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Address]:
+    """A coordinator with few connections."""
+    with serving(tmp_path, Timeouts(), max_connections=LIMIT) as address:
+        yield address
+
+
+def beat(connection: socket.socket) -> int:
+    connection.sendall(HEARTBEAT + b"\r\n")
+    return statuses(connection.recv(65536))[0]
+
+
+@contextmanager
+def polling(address: Address, count: int) -> Iterator[list[socket.socket]]:
+    """Connections with a long poll each, all of which are being answered."""
+    run_id = httpx.post(f"http://{address.host}:{address.port}/runs", json=run_body()).raise_for_status().json()["runId"]
+    poll = f"GET /runs/{run_id}/notices?after=1000000&wait=300 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with ExitStack() as stack:
+        made = [stack.enter_context(connected(address)) for _ in range(count)]
+        for each in made:
+            each.sendall(poll)
+        yield made
+
+
+def test_idle_connections_make_room_for_new_ones_the_oldest_first(small: Address) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(small)) for _ in range(3 * LIMIT)]
+        with connected(small) as connection:
+            assert beat(connection) == 200
+        assert rest(idle[0]) == b""
+        assert beat(idle[-1]) == 200
+    assert metric(small, "sluice_connections_limit") == LIMIT
+    assert metric(small, "sluice_connections_open") <= LIMIT
+    assert refused(small, "idle") >= 2 * LIMIT
+
+
+def test_a_connection_that_carries_heartbeats_stays_while_others_make_room(small: Address) -> None:
+    with ExitStack() as stack, connected(small) as connection:
+        assert beat(connection) == 200
+        for _ in range(3 * LIMIT):
+            stack.enter_context(connected(small))
+        assert beat(connection) == 200
+
+
+def test_a_flood_of_long_polls_leaves_room_for_heartbeats_and_probes(small: Address) -> None:
+    with polling(small, LIMIT - 4) as polls, connected(small) as other, connected(small) as container:
+        eventually(lambda: metric(small, "sluice_connections_open") >= LIMIT - 4)
+        other.sendall(b"GET /jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert problem(rest(other))[:2] == (503, "too-many-requests")
+        assert beat(container) == 200
+        assert httpx.get(f"http://{small.host}:{small.port}/livez").status_code == 200
+        assert refused(small, "limit") == 1
+        polls[0].close()
+        eventually(lambda: httpx.get(f"http://{small.host}:{small.port}/jobs").status_code == 200)
+
+
+def test_a_limit_for_each_address_closes_idle_connections_of_that_address(tmp_path: Path) -> None:
+    with serving(tmp_path, Timeouts(), max_connections=100, max_connections_per_peer=LIMIT) as address, ExitStack() as stack:
+        elsewhere = stack.enter_context(socket.create_connection(address, GENEROUS, ("127.0.0.2", 0)))
+        here = [stack.enter_context(connected(address)) for _ in range(2 * LIMIT)]
+        assert rest(here[0]) == b""
+        assert beat(here[-1]) == 200
+        assert beat(elsewhere) == 200
+        assert metric(address, "sluice_connections_open") <= LIMIT + 1

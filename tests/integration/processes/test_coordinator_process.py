@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
+from coordinator.connections import MOST_CONNECTIONS, OTHER_FILES
 from sluice.streams.log import Log
 from tests.support.api import run_body
 from tests.support.coordinators import GENEROUS, refused, running
@@ -63,6 +66,29 @@ def test_a_request_line_with_raw_bytes_is_answered(tmp_path: Path) -> None:
         connection.sendall(b"GET /jobModel?job=\xff HTTP/1.1\r\nHost: c\r\nConnection: close\r\n\r\n")
         answer = connection.recv(65536)
         assert answer.split(b" ")[1] in (b"400", b"404")
+
+
+def test_it_may_open_as_many_files_as_the_system_allows(tmp_path: Path) -> None:
+    with running(tmp_path / "home", limits="-S -n 256") as coordinator:
+        limits = Path(f"/proc/{coordinator.process.pid}/limits").read_text()
+        [(soft, hard)] = re.findall(r"Max open files +(\S+) +(\S+)", limits)
+        assert int(soft) == min(int(hard), MOST_CONNECTIONS + OTHER_FILES)
+        assert "enough for" in coordinator.log.read_text()
+
+
+def test_at_the_limit_of_open_files_heartbeats_are_answered_and_the_log_names_the_limit(tmp_path: Path) -> None:
+    with running(tmp_path / "home", limits="-n 256") as coordinator, ExitStack() as idle:
+        assert "this process may open 256 files: enough for about 64 containers" in coordinator.log.read_text()
+        for _ in range(400):
+            idle.enter_context(socket.create_connection(("127.0.0.1", coordinator.port or 0), GENEROUS))
+        for _ in range(10):
+            with httpx.Client(base_url=coordinator.http.base_url, timeout=GENEROUS) as container:
+                assert container.get("/containerHeartbeat", params={"executionContainerId": "nobody"}).json() == {"alive": False}
+        assert "192 of at most 192 connections are open" in coordinator.log.read_text()
+
+
+def test_more_connections_than_files_are_refused(tmp_path: Path) -> None:
+    assert "max_connections: 10000000 connections need" in refused("--home", str(tmp_path), SLUICE_MAX_CONNECTIONS="10000000")
 
 
 def test_it_does_not_listen_beyond_loopback_without_being_told_so(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ WIRE = {
     ("store-unavailable", 503, "The coordinator's database cannot be read or written."),
     ("stream-unavailable", 503, "A stream's system cannot be reached."),
     ("blob-unavailable", 503, "A blob store does not answer, or not sensibly."),
+    ("too-many-requests", 503, "The coordinator answers as many requests at a time as it may."),
     ("cannot-listen", 503, "The coordinator cannot listen on its address."),
     ("coordinator-unavailable", 503, "The coordinator answers, but cannot carry out the request now."),
     ("coordinator-unreachable", 503, "The coordinator does not answer."),
