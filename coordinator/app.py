@@ -245,6 +245,17 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 
+    async def resynchronise() -> None:
+        """All that is in memory of what the database has. Reports of event times and watermarks are not in the database."""
+        await models.recover()
+        await parts.registrations.resynchronise()
+        await snapshots.recover()
+        parts.tasks.forget()
+        stage_metrics.forget_reports()
+        lag.forget_all()
+        notices.notify_all()
+        task_waiters.notify_all()
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
@@ -252,6 +263,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             await models.recover()
             await parts.registrations.recover()
             await snapshots.recover()
+            store.resynchronise_with(resynchronise)
             hold.check_start(max(snapshots.newest.values(), default=None))
             async with maintenance:
                 yield

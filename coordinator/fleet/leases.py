@@ -180,6 +180,15 @@ class Leases:
             self._renewed.add(execution_id)
         return entry
 
+    def epoch_of(self, execution_id: ExecutionContainerId) -> Epoch | None:
+        """The epoch of a valid container."""
+        entry = self._valid.get(execution_id)
+        return entry.epoch if entry else None
+
+    def known(self) -> Sequence[ExecutionContainerId]:
+        """All containers that may act, valid or ending."""
+        return [ExecutionContainerId(each) for each in (*self._valid, *self._ending)]
+
     def supersede(self, execution_id: ExecutionContainerId) -> None:
         """Answer its heartbeats with false from now on. The container keeps its tasks until lease and grace period have expired.
         Idempotent."""
@@ -189,7 +198,9 @@ class Leases:
             self._adjust_terms(len(self._valid))
 
     def remember_superseded(self, execution_id: ExecutionContainerId, *, bare: bool = False) -> None:
-        """After a restart, for a superseded container: its lease is unknown, so it gets the longest that it can have."""
+        """For a superseded container whose lease is unknown: it gets the longest that it can have. Nothing if it is known."""
+        if execution_id in self._ending:
+            return
         lease = granted(Epoch(0), self._clock.elapsed(), self._longest_terms(bare=bare), bare=bare)
         self._ending[execution_id] = lease.free_at(self.bounds)
 

@@ -33,10 +33,14 @@ class Waiters(Generic[K]):
             for event in self._events.get(key, ()):
                 event.set()
 
+    def notify_all(self) -> None:
+        """Wake all waiters."""
+        self.notify(list(self._events))
+
     def close(self) -> None:
         """Wake all waiters, and end later waits immediately: the coordinator is shutting down."""
         self.closed = True
-        self.notify(list(self._events))
+        self.notify_all()
 
     def waiting(self, key: K) -> int:
         """How many wait for the key."""
@@ -93,6 +97,11 @@ class Notices:
         """Wake the polls of the run. Call it after the transaction that added a notice has committed."""
         self._none_above.pop(run_id, None)
         self._polls.notify([run_id])
+
+    def notify_all(self) -> None:
+        """Wake the polls of all runs."""
+        self._none_above.clear()
+        self._polls.notify_all()
 
     def waiting(self, run_id: RunId) -> int:
         """How many polls wait for a notice of the run."""

@@ -106,6 +106,33 @@ class Registrations:
             self._leases.remember_superseded(container.execution_id, bare=container.bare)
         return len(standing)
 
+    async def resynchronise(self) -> None:
+        """Make the leases those of the database's containers. Leases that are known do not change. A container that the database does not
+        have, because it has lost its last commits, is not valid any more, and is waited for."""
+        async with self._store.read() as tx:
+            standing = await tx.fleet.active_containers()
+            runs = {run.run_id: run for run in await tx.runs.active()}
+            stored = await tx.promises.lease_bounds()
+            gone = set(self._leases.known()) - {each.execution_id for each in standing}
+            ended = {each for each in gone if await tx.fleet.container(each) is not None}
+        if stored is not None:
+            self._leases.set_bounds(self._leases.bounds.covering(stored))
+        for each in standing:
+            run = runs.get(each.run_id)
+            if run is None or each.state is not ContainerState.LIVE:
+                self._leases.supersede(each.execution_id)
+                self._leases.remember_superseded(each.execution_id, bare=each.bare)
+            elif self._leases.epoch_of(each.execution_id) == each.epoch:
+                self._leases.set_model_version([each.execution_id], run.model_version)
+            else:
+                self._leases.grant(each.execution_id, each.epoch, run.model_version, bare=each.bare, heard=False)
+                self.counts[run.run_id] += 1
+        for execution_id in gone:
+            if execution_id in ended:
+                self._leases.drop(execution_id)
+            else:
+                self._leases.supersede(execution_id)
+
     async def register(self, run_id: RunId, new: Registration) -> Registered:
         """Make this incarnation the valid one of its slot; an older one of the slot is superseded. A repeated registration, whose answer
         was lost, gets the same answer. Raises UnknownRun, UnknownSlot, StaleRun, IdInUse, CrashLoopBackoff, OutdatedContainers, and

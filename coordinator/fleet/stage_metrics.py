@@ -125,6 +125,10 @@ class StageMetrics:
     def of_run(self, run_id: RunId) -> Stages:
         return self._reports.get(run_id, {})
 
+    def forget_reports(self) -> None:
+        """The next report of each stage is written to the database, which may not have the last one."""
+        self._reports.clear()
+
     def keep_only(self, runs: Collection[RunId]) -> None:
         """Forget all other runs."""
         for ended in self._reports.keys() - set(runs):

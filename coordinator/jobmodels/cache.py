@@ -49,7 +49,9 @@ class JobModels:
         self._decoded: dict[tuple[JobName, int], JobModel] = {}
 
     async def recover(self) -> None:
-        """Fill the cache after a start of the coordinator."""
+        """Fill the cache from the database, and forget what it has: at a start of the coordinator, and when memory may differ from the
+        database."""
+        self._decoded.clear()
         async with self._store.read() as tx:
             for job in await tx.runs.jobs():
                 run = await tx.runs.get(job.current_run)

@@ -122,6 +122,10 @@ class LagMonitor:
         """The stored offsets of the run have changed without reports."""
         self._positions.pop(run_id, None)
 
+    def forget_all(self) -> None:
+        """The stored offsets of any run may have changed."""
+        self._positions.clear()
+
     # --- the chore -------------------------------------------------------------------------------------------------
 
     async def run_once(self) -> Mapping[str, int]:

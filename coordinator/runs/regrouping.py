@@ -66,6 +66,10 @@ class Regrouping:
             self._settled[run.job] = run.run_id
             self._on_regrouped(run.run_id)
 
+    def forget(self) -> None:
+        """Look again whether runs are settled."""
+        self._settled.clear()
+
     async def _acting(self, tx: ReadTransaction, run: RunRow) -> Wait | None:
         """How long a container that owns a task under a former run may still act."""
         now = self._clock.elapsed()

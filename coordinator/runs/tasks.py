@@ -103,6 +103,11 @@ class Tasks:
         self._task_waiters = task_waiters or TaskWaiters()
         self._assignments: dict[JobName, _Assignment] = {}
 
+    def forget(self) -> None:
+        """Read again what is kept in memory of the database."""
+        self._assignments.clear()
+        self._regrouping.forget()
+
     async def acquire(
         self, run_id: RunId, task: TaskName, execution_id: ExecutionContainerId, epoch: Epoch, wait: timedelta = timedelta(0)
     ) -> Acquired | Wait:

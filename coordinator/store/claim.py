@@ -45,8 +45,14 @@ class Claim(Protocol):
         """Whether the claim was held when it was last checked."""
         ...
 
-    async def take(self) -> None:
-        """Take the claim, or check it and take it again if it was lost. Raises DatabaseInUse, StoreUnavailable."""
+    async def take(self) -> bool:
+        """Take the claim, or check it and take it again if it was lost. Returns whether it was taken again. Raises DatabaseInUse,
+        StoreUnavailable."""
+        ...
+
+    async def ensure(self) -> bool:
+        """After the first `take`: take the claim again if it is known to be lost. Returns whether it was taken again. Raises
+        StoreUnavailable."""
         ...
 
     def writer(self) -> AbstractAsyncContextManager[AsyncConnection]:
@@ -80,15 +86,19 @@ class FileClaim:
     def held(self) -> bool:
         return self._lock is not None or self._database is None
 
-    async def take(self) -> None:
+    async def take(self) -> bool:
         if self._database is None or self._lock is not None:
-            return
+            return False
         try:
             self._lock = lock_file(self._database.with_name(f"{self._database.name}.lock"))
         except OSError as error:
             raise StoreUnavailable(f"the coordinator's database: {error.filename}: {error.strerror}") from error
         if self._lock is None:
             raise DatabaseInUse(f"{self._database} is another coordinator's: stop that one, or name another database")
+        return False
+
+    async def ensure(self) -> bool:
+        return False
 
     def writer(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._engine.begin()
@@ -134,16 +144,26 @@ class SessionClaim:
     def held(self) -> bool:
         return self._session is not None and not self._session.closed
 
-    async def take(self) -> None:
-        self._wanted = True
+    async def take(self) -> bool:
+        again, self._wanted = self._signed, True
         session = self._session
         if session is not None and not await self._answers(session):
             await self._drop(session)
+        opened = self._session is None
         if self._session is None:
             self._session = await self._open()
         if not self._signed:
             async with self._session.connection.begin():
                 await self._sign(self._session.connection)
+        return again and opened
+
+    async def ensure(self) -> bool:
+        if not self._wanted or self.held:
+            return False
+        try:
+            return await self.take()
+        except DatabaseInUse as error:
+            raise StoreUnavailable(f"{error} This coordinator ends.") from error
 
     @asynccontextmanager
     async def writer(self) -> AsyncIterator[AsyncConnection]:
@@ -151,13 +171,9 @@ class SessionClaim:
             async with self._engine.begin() as connection:
                 yield connection
             return
-        if not self.held:
-            try:
-                await self.take()
-            except DatabaseInUse as error:
-                raise StoreUnavailable(f"{error} This coordinator ends.") from error
         session = self._session
-        assert session is not None
+        if session is None or session.closed:
+            raise StoreUnavailable(f"{self._where}: the session of the claim has just ended")
         try:
             async with session.connection.begin():
                 yield session.connection

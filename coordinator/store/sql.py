@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
 from coordinator.store.sqlite import connect
 from sluice.core.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
 
 _BEGIN_WRITING = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(7355608)"}
 """Makes a transaction that writes wait for all others, including those of other processes. The number identifies Sluice's lock."""
@@ -83,20 +86,46 @@ class Store:
         self.failures = 0
         """Transactions that the database failed."""
         self._writing = asyncio.Lock()
+        self._resynchronise: Callable[[], Awaitable[None]] | None = None
+        self._in_doubt = False
+        """Whether memory may differ from the database: a commit failed, so it is unknown what was written, or the claim was lost."""
         self._claim: Claim = FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine)
         self._wal = _wal_of(engine)
         self._wal_bytes = wal_bytes
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[WriteTransaction]:
-        """A transaction with writes. They become durable when the block ends; none of them if it raises. Raises StoreUnavailable."""
+        """A transaction with writes. They become durable when the block ends; none of them if it raises. Raises StoreUnavailable. If it is
+        raised at the end of the block, it is unknown whether they are durable: memory is then resynchronised before the next transaction
+        that writes begins; see `resynchronise_with`."""
         async with self._writing:
-            before = _size(self._wal)
-            async with self._translated(), self._claim.writer() as connection:
-                await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
-                yield WriteTransaction(connection)
-            if _size(self._wal) // self._wal_bytes > before // self._wal_bytes:
-                await self._truncate_wal()
+            await self._settle()
+            before, committing = _size(self._wal), False
+            try:
+                async with self._translated(), self._claim.writer() as connection:
+                    await connection.exec_driver_sql(_BEGIN_WRITING[self.engine.dialect.name])
+                    yield WriteTransaction(connection)
+                    committing = True
+                if _size(self._wal) // self._wal_bytes > before // self._wal_bytes:
+                    await self._truncate_wal()
+            except BaseException:
+                self._in_doubt = self._in_doubt or committing
+                raise
+
+    def resynchronise_with(self, resynchronise: Callable[[], Awaitable[None]]) -> None:
+        """Call this whenever memory may differ from the database, before anything else is written. It may read and not write."""
+        self._resynchronise = resynchronise
+
+    async def _settle(self) -> None:
+        """Hold the claim, and resynchronise memory if needed. The former session of the claim has ended before it is taken again, so its
+        transaction is committed or rolled back by then."""
+        async with self._translated():
+            retaken = await self._claim.ensure()
+        self._in_doubt = self._in_doubt or retaken
+        if self._in_doubt and self._resynchronise is not None:
+            await self._resynchronise()
+            log.info("memory is resynchronised with the database")
+        self._in_doubt = False
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[ReadTransaction]:
@@ -117,11 +146,14 @@ class Store:
                     await connection.exec_driver_sql(f"PRAGMA busy_timeout={_BUSY_MILLIS}")
 
     async def claim(self) -> None:
-        """Become the only coordinator of this database, until `close`. Called again, it checks the claim, and takes a lost one again.
+        """Become the only coordinator of this database, until `close`. Called again, it checks the claim, takes a lost one again, and
+        resynchronises memory if needed.
 
         Raises DatabaseInUse if another coordinator has it or had it meanwhile, and StoreUnavailable."""
-        async with self._writing, self._translated():
-            await self._claim.take()
+        async with self._writing:
+            async with self._translated():
+                self._in_doubt = await self._claim.take() or self._in_doubt
+            await self._settle()
 
     @property
     def claimed(self) -> bool:

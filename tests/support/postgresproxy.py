@@ -1,0 +1,97 @@
+"""A proxy in front of a PostgreSQL that cuts the connection between a COMMIT and its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from sqlalchemy import make_url
+
+_READY = b"Z\x00\x00\x00\x05"
+"""The beginning of ReadyForQuery: the server has executed what it was asked."""
+
+
+class _Statements:
+    """What a client sends on one connection: whether its transaction writes a table, and when it commits."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._started = False
+        self._prepared: dict[bytes, bytes] = {}
+        self._written = b""
+
+    def commits(self, data: bytes) -> bytes | None:
+        """If these bytes have a COMMIT: the statements that its transaction has executed, which write."""
+        self._rest += data
+        found = None
+        while len(self._rest) >= 5:
+            head = 1 if self._started else 0  # the start-up message has no type
+            length = head + int.from_bytes(self._rest[head : head + 4], "big")
+            if len(self._rest) < length:
+                break
+            kind, body, self._rest = self._rest[:head], self._rest[head + 4 : length], self._rest[length:]
+            self._started = self._started or length > 8  # a request for SSL may come before the start-up message
+            if kind == b"P":
+                name, statement, *_ = body.split(b"\0")
+                self._prepared[name] = statement
+            elif kind == b"B":
+                _, name, *_ = body.split(b"\0")
+                self._written += self._prepared.get(name, b"")
+            elif kind == b"Q" and body.startswith((b"COMMIT", b"ROLLBACK")):
+                found = self._written if body.startswith(b"COMMIT") else None
+                self._written = b""
+        return found
+
+
+class PostgresProxy:
+    """`cut_commit_of`: a table's name; the next COMMIT of a transaction that writes to this table is executed, and its connection is closed
+    instead of answered. `cut` counts them."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.cut_commit_of = ""
+        self.cut = 0
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        statements, cutting = _Statements(), False
+
+        async def to_server() -> None:
+            nonlocal cutting
+            with suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    written = statements.commits(data)
+                    if written is not None and self.cut_commit_of and f"INTO {self.cut_commit_of} ".encode() in written:
+                        cutting, self.cut_commit_of = True, ""
+                    server_writer.write(data)
+                    await server_writer.drain()
+            server_writer.close()
+
+        async def to_client() -> None:
+            with suppress(OSError):
+                while data := await server_reader.read(1 << 16):
+                    if cutting and _READY in data:
+                        self.cut += 1
+                        break
+                    writer.write(data)
+                    await writer.drain()
+            writer.close()
+            server_writer.close()
+
+        with suppress(asyncio.CancelledError):  # the event loop ends
+            await asyncio.gather(to_server(), to_client())
+
+
+@asynccontextmanager
+async def postgres_proxy(url: str) -> AsyncIterator[PostgresProxy]:
+    """In front of the database at that URL."""
+    target = make_url(url)
+    assert target.port is not None
+    proxy = PostgresProxy(target.port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.url = target.set(port=server.sockets[0].getsockname()[1]).render_as_string(hide_password=False)
+    async with server:
+        yield proxy
+        server.close()
