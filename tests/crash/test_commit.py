@@ -62,6 +62,7 @@ class Coordinator:
         if not self.recorded:
             return None
         last = self.recorded[-1]
+        assert last.batch_id is not None
         return Snapshot(CommitId(last.checkpoint_id), START.lineage, last.batch_id, {LOCAL: BlobId(last.markers["local"].index)})
 
 
@@ -87,7 +88,7 @@ class Scene:
     async def start(self) -> StageCommits:
         """The process starts, and knows only what the coordinator has recorded."""
         settings = ContainerSettings(
-            coordinator_url="http://c",  # type: ignore[call-arg]
+            coordinator_url="http://c",
             run_id="r",
             processor_id="0",
             home=self.root,

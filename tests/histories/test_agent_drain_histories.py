@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
-from containers.agent.agent import EXIT_OK
+from containers.agent.lifecycle import EXIT_OK
 from sluice import Job
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId
-from sluice.streams.log import Headers, Record, Writer
+from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from tests.support.agents import Incarnation, Place, place, two_stages
 from tests.support.backups import BACKED_UP
@@ -393,6 +393,6 @@ async def test_whatever_happens_nothing_is_lost_on_kafka_and_only_whole_batches_
         with closing(topics):
             topics.create(streams[0], 2)
             topics.create(streams[2], 2)
-            there.log, there.system = topics, "kafka"
+            there.log, there.system = cast("Log", topics), "kafka"
             history = History(there, random.Random(seed), settings_of(seed), 2 * seed + 1, streams)
             await history.lives()

@@ -15,7 +15,8 @@ from coordinator.snapshots.catalog import Wanted
 from sluice.core.errors import LeaseLost, SnapshotConflict, TaskHeld
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobId, CommitId, Kind, SnapshotIndex, offsets_blob_id
-from tests.support.backups import GRACE, JOB, KEY, TASK, TTL, Agent, World, new_world
+from tests.contracts.rows import JOB
+from tests.support.backups import GRACE, KEY, TASK, TTL, Agent, World, new_world
 
 T = TypeVar("T")
 

@@ -215,8 +215,8 @@ async def happens(world: World, event: Event) -> None:
     """Refusals are part of a history; what must never happen is not."""
     try:
         match event:
-            case ("step", (task, stage), Step() as step, bool() as stale):
-                await world.step((task, stage), step, stale=stale)
+            case ("step", (str() as task, str() as stage), Step() as step, bool() as stale):
+                await world.step((TaskName(task), StageName(stage)), step, stale=stale)
             case ("all", Step() as step):
                 for key in KEYS:
                     await world.step(key, step)

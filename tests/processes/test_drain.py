@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def by_hour(task):
 """
 """Counts wait for timers of processing time, which no held query can fire before their time."""
 
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 
 
 @contextmanager

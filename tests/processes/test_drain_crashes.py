@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FED = 300
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 
 ROUNDS = [
     ("container", "coordinator", "watchdog"),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PER_SECOND, PAUSE = 2000, 0.05
 HOURS = 50
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2"}
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2"}
 
 
 @dataclass

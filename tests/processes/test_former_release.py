@@ -89,7 +89,7 @@ class MixedReleases(Stage):
         def backed_up() -> bool:
             snapshots = self.get("/jobs/toy/snapshots?stage=by_hour")["snapshots"]
             read = sum(each["offset"] for snapshot in snapshots if snapshot["head"] for each in snapshot["offsets"])
-            return read == sum(self.log.latest("middle").values())
+            return bool(read == sum(self.log.latest("middle").values()))
 
         wait_for("a snapshot of all windows", backed_up, 120)
         self.driver_of(container).kill()

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def totals(task):
 """
 
 KEYS = [f"key {number}" for number in range(40)]
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.3", "SLUICE_COMMIT_INTERVAL_SECONDS": "1", "SLUICE_MAX_ROWS": "400"}
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.3", "SLUICE_COMMIT_INTERVAL_SECONDS": "1", "SLUICE_MAX_ROWS": "400"}
 
 
 class Load:

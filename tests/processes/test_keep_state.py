@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ MENDED = ONCE.replace('out, value="v")', 'out, key="v", value="v")')
 OTHER = ONCE.replace('dropDuplicatesWithinWatermark(["v"])', 'dropDuplicatesWithinWatermark(["v", "at"])')
 """A version whose operator has another key."""
 
-SETTINGS = {"SLUICE_TRIGGER_SECONDS": "0.2", "SLUICE_SPARK_MASTER": "local[2]"}
+SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.2", "SLUICE_SPARK_MASTER": "local[2]"}
 
 RESENT = 29
 

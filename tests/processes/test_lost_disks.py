@@ -6,6 +6,7 @@ import json
 import random
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def kept(scene: Stage) -> list[int]:
 @pytest.mark.parametrize(("seed", "interval"), [(1, "1"), (2, "0")])
 def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(scene: Stage, seed: int, interval: str) -> None:
     chance = random.Random(seed)
-    settings = {
+    settings: dict[str, Any] = {
         "SLUICE_COMMIT_INTERVAL_SECONDS": interval,
         "SLUICE_MAX_REPLAY": "4",
         "SLUICE_TRIGGER_SECONDS": "0.2",
@@ -136,7 +137,7 @@ def test_on_kafka_and_s3_nothing_is_lost_and_only_batches_after_the_last_snapsho
     scene, topics = on_kafka
     scene.start_coordinator()
     scene.deploy(start="earliest")
-    settings = {
+    settings: dict[str, Any] = {
         "SLUICE_COMMIT_INTERVAL_SECONDS": "1",
         "SLUICE_MAX_REPLAY": str(MAX_REPLAY),
         "SLUICE_MAX_ROWS": str(MAX_ROWS),

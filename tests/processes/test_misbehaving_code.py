@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> str:
     """Start a container on the case, see it end, with nothing left behind and its task free; why, as the API tells. A stage that fails is
     tried twice."""
-    few = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
+    few: dict[str, Any] = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
     execution_id, watchdog = scene.start_container(CASE=case, **{**few, **settings})
     driver = scene.driver_of(watchdog)
     assert watchdog.wait(180) == exit_code

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,8 @@ def fill(disk: Path) -> Path:
             while file.write(bytes(4096)):
                 pass
         except OSError:
-            return filler
+            pass
+    return filler
 
 
 def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -106,7 +108,11 @@ def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_p
         scene.log.create("numbers", 1)
         scene.start_coordinator()
         scene.deploy()
-        settings = {"SLUICE_STATE_DIR": str(disk / "state"), "SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
+        settings: dict[str, Any] = {
+            "SLUICE_STATE_DIR": str(disk / "state"),
+            "SLUICE_MAX_RESTARTS": "1",
+            "SLUICE_RESTART_DELAY_SECONDS": "0.1",
+        }
         execution_id, watchdog = scene.start_container(**settings)
         scene.feed(100)
         scene.await_all_written()

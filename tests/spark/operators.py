@@ -68,15 +68,15 @@ class Counting(StatefulProcessor):
         to_live = None if self._to_live is None else self._to_live * 1000
         self._count = handle.getValueState("count", "n long, again long", to_live)
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[Row]:
-        n, again = self._count.get() if self._count.exists() else (0, self._again)
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        n, again = (self._count.get() if self._count.exists() else None) or (0, self._again)
         if n == 0:
             self._set(timerValues)
         self._count.update((n + sum(1 for _ in rows), again))
         return iter(())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        n, again = self._count.get() if self._count.exists() else (-1, 0)
+        n, again = (self._count.get() if self._count.exists() else None) or (-1, 0)
         if again:
             self._count.update((n, again - 1))
             self._set(timerValues)

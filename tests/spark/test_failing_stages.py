@@ -9,6 +9,7 @@ from queue import Queue
 from types import ModuleType
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -63,6 +64,10 @@ def ends(bench: Bench) -> Iterator[Queue[QueryEnded]]:
     bench.spark.streams.removeListener(listener)
 
 
+def read_all(batch: DataFrame, batch_id: int) -> None:
+    batch.collect()
+
+
 def error_of(ends: Queue[QueryEnded]) -> str:
     error = ends.get(timeout=60).error
     assert error is not None
@@ -87,7 +92,7 @@ def test_an_error_of_a_batch_function_begins_with_the_line_that_raised_it_and_is
 def test_an_error_of_a_function_in_a_python_worker_begins_with_its_line_too(bench: Bench, ends: Queue[QueryEnded], job: ModuleType) -> None:
     def stage(task: StageTask) -> DataStreamWriter:
         halved = F.udf(job.halve, "int")(F.col("offset"))
-        return task.read(IN).select(halved).writeStream.foreachBatch(lambda batch, batch_id: batch.collect())
+        return task.read(IN).select(halved).writeStream.foreachBatch(read_all)
 
     bench.feed(range(10), batch=0)
     found = []
@@ -101,7 +106,7 @@ def test_an_error_of_a_function_in_a_python_worker_begins_with_its_line_too(benc
 def counting(key: str) -> Callable[[StageTask], DataStreamWriter]:
     def stage(task: StageTask) -> DataStreamWriter:
         counts = task.read(IN).groupBy(F.expr(key).alias("key")).count()
-        return counts.writeStream.foreachBatch(lambda batch, batch_id: batch.collect()).outputMode("update")
+        return counts.writeStream.foreachBatch(read_all).outputMode("update")
 
     return stage
 

@@ -110,7 +110,7 @@ def test_a_flush_of_a_kind_of_operator(either: Bench, name: str) -> None:
     assert unflushable(operators_of(case.stage(either.task(drained.grant)))) == case.unflushable
 
 
-def full(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+def full(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
     """JSON leaves out what is null."""
     names = max(rows, key=len, default={})
     return [{name: row.get(name) for name in names} for row in rows]

@@ -222,7 +222,9 @@ def test_progress_tells_what_there_was_beyond_each_batch_as_the_log_does(bench: 
 def test_progress_tells_offsets_as_the_log_does(bench: KafkaBench) -> None:
     bench.feed(range(30))
     query = bench.run_until_read(bench.grant("in"), copy)
-    spelled = [str(source.endOffset) for source in query.lastProgress.sources]
+    progress = query.lastProgress
+    assert progress is not None
+    spelled = [str(source.endOffset) for source in progress.sources]
     stream = StreamId("kafka", bench.topic("in"))
     assert positions_of(spelled, [stream]) == {Ssp("kafka", stream.stream, 0): 15, Ssp("kafka", stream.stream, 1): 15}
 

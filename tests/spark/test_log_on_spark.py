@@ -161,7 +161,9 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
 def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) -> None:
     """Spark writes to it from the threads of all queries that share it, which spoils it when they start at once."""
     manager = bench.spark._jsparkSession.sessionState().dataSourceManager()
-    identity = bench.spark._jvm.java.lang.System.identityHashCode
+    jvm = bench.spark._jvm
+    assert jvm is not None
+    identity = jvm.java.lang.System.identityHashCode
     names = {
         log_source.register(bench.spark, reader) for reader in ("job/Partition 0/a/in", "job/Partition 0/b/in", "job/Partition 1/a/in")
     }

@@ -132,5 +132,5 @@ def test_functions_of_a_job_file_that_was_loaded_by_path_run_in_the_workers(benc
 
     pickle_whole(sys.modules["sluice_job"])
     bench.feed(range(5), batch=0)
-    bench.run_until_read(bench.grant("in"), job.stages[0].function)  # type: ignore[arg-type]
+    bench.run_until_read(bench.grant("in"), job.stages[0].function)
     assert sorted(map(int, bench.values("out"))) == [0, 3, 6, 9, 12]

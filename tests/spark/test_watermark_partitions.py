@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import queue
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from containers.spark.caps import CommittedBatch, StageCaps, natural_watermark
@@ -88,7 +90,7 @@ class Running:
         listener = Listener(committed, lambda ended: None, on_started=self.starts.on_started)
         self.bench.spark.streams.addListener(listener)
         self.bench.endings.callback(self.bench.spark.streams.removeListener, listener)
-        start = lambda: start_query(self.bench.spark, writer, name, self.directory, timedelta(seconds=0.1))  # noqa: E731
+        start: Callable[[], StreamingQuery] = lambda: start_query(self.bench.spark, writer, name, self.directory, timedelta(seconds=0.1))  # noqa: E731
         capping = Capping(caps.caps_at, natural_watermark(self.directory), caps.planned, caps.stateful)
         query = self.starts.start(name, capping, start) if caps.limited else start()
         self.bench.queries.append(query)

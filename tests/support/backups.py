@@ -266,9 +266,9 @@ def new_world(retention: Retention | None = None) -> World:
     return World(MemoryBlobs(clock), clock, temporary_store(Store), retention or Retention(2))
 
 
-BACKED_UP = {"backup_stores": None, "restore_from": None}
-EVERY_BATCH = {"commit_interval_seconds": 0}
-NEVER = {"commit_interval_seconds": 3600, "max_replay": 1000}
+BACKED_UP: dict[str, Any] = {"backup_stores": None, "restore_from": None}
+EVERY_BATCH: dict[str, Any] = {"commit_interval_seconds": 0}
+NEVER: dict[str, Any] = {"commit_interval_seconds": 3600, "max_replay": 1000}
 
 
 def one_stage() -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Mode, Phase, Step
@@ -36,7 +37,9 @@ class DrainsContract:
             assert await tx.drains.lowest_step(DrainId("d")) is Step.COMMITTED
 
     async def test_every_field_of_a_drain_comes_back(self, store: Store) -> None:
-        times = {name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))}
+        times: dict[str, Any] = {
+            name: NOON + timedelta(seconds=n) for n, name in enumerate(("stopping_at", "flushing_at", "committing_at", "ended_at"))
+        }
         full = drain_row(
             2**30,
             mode=Mode.KEEP_STATE,
@@ -81,7 +84,7 @@ class DrainsContract:
             assert list(await tx.drains.stages(full.drain_id)) == [full]
 
     async def test_drains_come_newest_first_in_pages_of_a_job(self, store: Store) -> None:
-        over = {"phase": Phase.CANCELLED, "ended_at": NOON}
+        over: dict[str, Any] = {"phase": Phase.CANCELLED, "ended_at": NOON}
         async with store.begin() as tx:
             for seq in (2, 1, 3):
                 await tx.drains.put(drain_row(seq, **over))
@@ -94,7 +97,7 @@ class DrainsContract:
             assert newest.seq == 3
 
     async def test_drains_are_found_by_how_they_ended(self, store: Store) -> None:
-        ended = {"ended_at": NOON}
+        ended: dict[str, Any] = {"ended_at": NOON}
         async with store.begin() as tx:
             await tx.drains.put(drain_row(1, phase=Phase.DRAINED, flushing_at=NOON, **ended))
             await tx.drains.put(drain_row(2, phase=Phase.DRAINED, flushing_at=NOON, **ended))

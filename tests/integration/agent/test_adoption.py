@@ -17,7 +17,7 @@ from tests.support.agents import Incarnation, Place, acting, counting, place
 from tests.support.backups import BACKED_UP, NEVER, disk_of, stopped
 from tests.support.engines import DiskEngine, FakeQuery, soon
 
-HERE = {**BACKED_UP, "failover_after_seconds": 0}
+HERE: dict[str, Any] = {**BACKED_UP, "failover_after_seconds": 0}
 
 
 def joining() -> Job:

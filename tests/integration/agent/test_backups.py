@@ -36,7 +36,7 @@ from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, disk_of,
 from tests.support.engines import DiskEngine, FakeQuery, plan, soon
 from tests.support.faults import Fault, FaultyBlobs, Operation, every, healthy
 
-BY_REPLAY = {"commit_interval_seconds": 3600, "max_replay": 3}
+BY_REPLAY: dict[str, Any] = {"commit_interval_seconds": 3600, "max_replay": 3}
 
 
 @pytest.fixture
@@ -239,7 +239,11 @@ async def test_while_the_blob_store_is_away_batches_wait_and_go_on_when_it_is_ba
 
 async def test_state_that_cannot_be_backed_up_for_too_long_ends_the_container_and_says_why(there: Place) -> None:
     run_id = await there.deploy(job=one_stage())
-    settings = {"commit_interval_seconds": 0.05, "commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.2}
+    settings = {
+        "commit_interval_seconds": 0.05,
+        "commit_max_delay_seconds": 0.1,
+        "commit_timeout_seconds": 0.2,
+    }
     blobs = FaultyBlobs(open_blob_store((there.home / "blobs").as_uri()))
     container = start(there, run_id, "c1", "disk1", open_blobs=lambda url: blobs, **settings)
     disk, query = await began(container)
@@ -284,7 +288,12 @@ async def test_a_stop_in_the_middle_of_a_restore_leaves_the_store_alone(there: P
 
 # --- what goes wrong around the report -------------------------------------------------------------------------------
 
-EVERY_BATCH_OR_LATE = {"commit_interval_seconds": 3600, "max_replay": 1, "commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.2}
+EVERY_BATCH_OR_LATE: dict[str, Any] = {
+    "commit_interval_seconds": 3600,
+    "max_replay": 1,
+    "commit_max_delay_seconds": 0.1,
+    "commit_timeout_seconds": 0.2,
+}
 """A commit is given up after 0.3 s and tried again."""
 
 

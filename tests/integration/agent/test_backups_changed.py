@@ -21,7 +21,7 @@ from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stag
 from tests.support.engines import soon
 from tests.support.faults import Fault, FaultyBlobs, healthy
 
-OVERDUE_AT_ONCE = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
+OVERDUE_AT_ONCE: dict[str, Any] = {"commit_interval_seconds": 0.001, "commit_max_delay_seconds": 0, "commit_timeout_seconds": 3600}
 """A batch waits as soon as the one before it is not durable after a millisecond."""
 
 

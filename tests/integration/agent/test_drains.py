@@ -25,7 +25,7 @@ from tests.support.backups import BACKED_UP, began, disk_of, one_stage, start
 from tests.support.engines import DiskEngine, soon
 from tests.support.fakes import FakeClock
 
-NEVER = {"commit_interval_seconds": 3600, "max_replay": 1000}
+NEVER: dict[str, Any] = {"commit_interval_seconds": 3600, "max_replay": 1000}
 
 
 @pytest.fixture
@@ -147,6 +147,17 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: P
     assert (await first.ending()).exit_code == EXIT_OK
 
 
+def signalled(event: threading.Event) -> bool:
+    """Set the event, inside an expression."""
+    event.set()
+    return True
+
+
+def empty_after(keeping: threading.Event, go: threading.Event) -> None:
+    keeping.set()
+    go.wait(20)
+
+
 def one_stage_over_two_tasks() -> Job:
     job = Job("delays")
     read, out = job.input("in"), job.output("out")
@@ -177,7 +188,7 @@ async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_g
     run_id = await there.deploy(job=one_stage(), containers=1)
     container = start(there, run_id, "c1", "disk1", **NEVER)
     stopping, go = threading.Event(), threading.Event()
-    container.engine.on_hold = lambda query, forced: (stopping.set(), go.wait(20))[1]
+    container.engine.on_hold = lambda query, forced: signalled(stopping) and go.wait(20)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
     await drained(there, run_id, hardDeadlineSeconds=5)
@@ -206,7 +217,7 @@ async def test_a_drain_that_the_coordinator_does_not_know_any_more_is_cancelled(
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     go, stopping = threading.Event(), threading.Event()
-    container.engine.on_hold = lambda query, forced: (stopping.set(), go.wait(20))[1]
+    container.engine.on_hold = lambda query, forced: signalled(stopping) and go.wait(20)
     uuid = (await drained(there, run_id))["uuid"]
     await soon(asyncio.to_thread(stopping.wait, 20))
     container.wire.foreign["/stages/only/drain"] = [problem(409, "unknown-drain")]
@@ -300,7 +311,7 @@ async def test_at_a_coordinator_of_release_0_1_stages_flush_in_order_and_catch_u
 async def test_batches_of_a_drain_wait_for_overdue_commits_which_are_made(there: Place) -> None:
     run_id = await there.deploy(job=two_readers())
     root, clock = there.home.parent / "disk1", FakeClock()
-    settings = {"commit_interval_seconds": 10, "commit_max_delay_seconds": 0}
+    settings: dict[str, Any] = {"commit_interval_seconds": 10, "commit_max_delay_seconds": 0}
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=two_readers(), state_dir=root, clock=clock, **settings)
     disk = disk_of(container)
     queries = {name.rpartition("/")[2]: query for name, query in (await disk.all_started(2)).items()}
@@ -443,7 +454,7 @@ async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
     keeping, go = threading.Event(), threading.Event()
-    disk.on_empty = lambda start: (keeping.set(), go.wait(20), None)[2]
+    disk.on_empty = lambda start: empty_after(keeping, go)
     uuid = (await drained(there, run_id, drainMode="KEEP_STATE"))["uuid"]
     await soon(asyncio.to_thread(keeping.wait, 20))
     assert (await ask(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
@@ -459,7 +470,7 @@ async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
     keeping, go = threading.Event(), threading.Event()
-    disk.on_empty = lambda start: (keeping.set(), go.wait(20), None)[2]
+    disk.on_empty = lambda start: empty_after(keeping, go)
     await drained(there, run_id, drainMode="KEEP_STATE", hardDeadlineSeconds=5)
     await soon(asyncio.to_thread(keeping.wait, 20))
     there.clock.advance(6)

@@ -20,7 +20,7 @@ from tests.support.engines import DiskEngine, FakeQuery
 from tests.support.faults import Fault, FaultyBlobs, every, healthy
 
 STANDBY = {"standby.replicas": "1"}
-SOON = {"standby_seconds": 0.02}
+SOON: dict[str, Any] = {"standby_seconds": 0.02}
 OTHERS = "Partition 1"
 HOURLY = f"{OTHERS}/hourly"
 
@@ -34,7 +34,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 def start(there: Place, run_id: RunId, slot: str, name: str = "", **settings: Any) -> Incarnation:
     """A container on a host of its own, by default its slot's."""
     root = there.home.parent / f"disk{slot}"
-    given = {"SLUICE_CONTAINER_HOST": f"host{slot}", **NEVER, **SOON, **settings}
+    given: dict[str, Any] = {"SLUICE_CONTAINER_HOST": f"host{slot}", **NEVER, **SOON, **settings}
     return there.start(run_id, name or f"c{slot}", slot, engine=DiskEngine(root=root), job=counting(), state_dir=root, **given)
 
 
@@ -178,7 +178,7 @@ async def test_a_blob_store_that_fails_leaves_the_copy_as_it_was_and_the_contain
 
     run_id = await there.deploy(2, job=counting(), config=STANDBY)
     root = there.home.parent / "disk0"
-    given = {"SLUICE_CONTAINER_HOST": "host0", **NEVER, **SOON}
+    given: dict[str, Any] = {"SLUICE_CONTAINER_HOST": "host0", **NEVER, **SOON}
     zero = there.start(run_id, "c0", "0", engine=DiskEngine(root=root), job=counting(), state_dir=root, open_blobs=faulty, **given)
     one = start(there, run_id, "1", **EVERY_BATCH)
     await acting(zero.engine, 1)

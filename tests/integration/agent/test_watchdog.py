@@ -242,7 +242,7 @@ async def test_where_no_directory_for_sockets_can_be_made_the_driver_starts_with
 async def test_the_next_container_deletes_what_a_killed_one_left_and_nothing_of_a_living_one(kennel: Kennel, tmp_path: Path) -> None:
     makes = "os.makedirs(os.environ['SLUICE_HOME'] + '/spark/' + os.environ['EXECUTION_ENV_CONTAINER_ID'] + '/blockmgr')\n"
     frozen = "held = child('import os; os.kill(os.getpid(), signal.SIGSTOP)')\n"
-    here = {"SLUICE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    here: dict[str, Any] = {"SLUICE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
     watchdogs, drivers = {}, {}
     for name, script in {"dead": WAITS, "half": frozen + WAITS, "orphan": IGNORES + WAITS, "alive": WAITS}.items():

@@ -50,7 +50,7 @@ async def test_pages_follow_one_another_to_the_end(caller: Caller, clock: FakeCl
     ours = await deployed(caller, clock, 5)
     found, before, pages = [], None, 0
     while before is not None or not pages:
-        query = {"job": "flight-delays", "limit": 2} | ({"before": before} if before else {})
+        query = {"job": "flight-delays", "limit": "2"} | ({"before": str(before)} if before else {})
         page = (await caller.http.get("/runs", params=query)).json()
         found += [run["runId"] for run in page["runs"]]
         before, pages = page["next"], pages + 1

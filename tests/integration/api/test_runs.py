@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from coordinator.fleet.expiry import ExpireLeases
+from sluice.core.ids import RunId
 from tests.support.api import Caller, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
@@ -144,7 +145,7 @@ async def test_of_deployments_at_once_the_last_is_current_and_the_others_end(cal
 
 async def polling(caller: Caller, run_id: str) -> None:
     """Let other tasks run until a poll waits for a notice of the run."""
-    while not caller.coordinator.notices.waiting(run_id):  # noqa: ASYNC110 – nothing is notified when a poll begins
+    while not caller.coordinator.notices.waiting(RunId(run_id)):  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
 
 
@@ -177,7 +178,7 @@ async def test_a_poll_gets_what_came_after_the_number_that_it_knows(caller: Call
 
 async def test_a_poll_without_news_ends_empty(caller: Caller, run_id: str) -> None:
     assert await caller.notices(run_id, wait=0.01) == []
-    assert not caller.coordinator.notices.waiting(run_id)
+    assert not caller.coordinator.notices.waiting(RunId(run_id))
 
 
 async def test_polls_end_when_the_coordinator_goes_down(caller: Caller, run_id: str) -> None:

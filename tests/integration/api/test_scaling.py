@@ -252,7 +252,7 @@ async def test_the_tag_of_the_job_model_will_do_and_one_of_nothing_will_not(call
     etag = (await caller.http.get("/jobModel?job=flight-delays")).headers["etag"]
     for wrong in ('"7"', '"abc"', '""', '"1", "2"', "1²"):
         headers = {b"If-Match": wrong.encode()}
-        answer = await caller.http.patch(f"/runs/{run_id}", json={"containers": 3}, headers=list(headers.items()))  # type: ignore[arg-type]
+        answer = await caller.http.patch(f"/runs/{run_id}", json={"containers": 3}, headers=list(headers.items()))
         assert problem_slug(answer) == (412, "version-conflict")
     assert (await patched(caller, run_id, {"containers": 3}, If_Match=etag))["version"] == 2
     assert (await patched(caller, run_id, {"containers": 2}, If_Match="*"))["version"] == 3

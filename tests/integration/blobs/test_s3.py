@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ async def test_a_bucket_that_we_may_only_read_is_unusable_for_whoever_makes_it_a
     assert s3.directory is not None
     with versitygw(s3.directory, readonly=True) as frozen:
         store = open_blob_store(url.replace(s3.endpoint, frozen.endpoint))
-        calls = [
+        calls: list[Callable[[], Awaitable[object]]] = [
             lambda: put(store, "b"),
             lambda: store.put_if_absent(BlobId("b"), b"x", ABOUT),
             lambda: store.open(create=True),

@@ -82,7 +82,7 @@ class Backed:
     def uploaded(self, files: Mapping[str, bytes], task: TaskName = TASK) -> SnapshotIndex:
         self.made += 1
         checkpoint = CommitId(f"17000000{self.made:05}-123456")
-        found = []
+        found: list[FileIndex] = []
         for name, body in sorted(files.items()):
             blob = fresh_blob_id(KEY, Kind.DATA, self.made, f"{len(found):016x}")
             asyncio.run(self.blobs.put(blob, body, About(Purpose.DATA)))
@@ -101,7 +101,7 @@ class Backed:
     def commit(self, files: Mapping[str, bytes]) -> CommitId:
         index = self.uploaded(files)
         marker = {"index": self.index_blob(), "previous": self.previous, "files": len(files), "bytes": index.size}
-        body = {
+        body: dict[str, Any] = {
             "generation": self.generation,
             "lineage": index.lineage,
             "batchId": index.batch,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from sluice.cli.drain import drain
 from sluice.core.errors import SluiceError

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from sluice.cli import models
 from sluice.client import Refused, user_name

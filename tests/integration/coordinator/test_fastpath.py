@@ -32,7 +32,14 @@ async def ask(app: App, path: str, query: bytes, headers: Headers) -> Answer:
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "root_path": ""}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "root_path": "",
+    }
     scope |= {"path": path, "raw_path": path.encode(), "query_string": query, "headers": headers, "server": ("c", 80), "client": ("a", 1)}
     await app(scope, receive, send)
     found = {name.lower(): value for name, value in sent[0]["headers"]}

@@ -37,8 +37,9 @@ async def _turns_to_accept(listening: list[socket.socket]) -> int:
     while len(made) < CONNECTIONS:
         await asyncio.sleep(0)
         turns += 1
-    for each in [*clients, *made]:
-        each.close()
+    closing: list[socket.socket | asyncio.BaseTransport] = [*clients, *made]
+    for connection in closing:
+        connection.close()
     return turns
 
 

@@ -65,9 +65,9 @@ async def test_a_full_disk_is_trouble_and_keeps_nothing_of_the_transaction(migra
 
     with pytest.raises(StoreUnavailable, match="full"):
         await write_much(small)
-    async with small.read() as tx:
-        assert [row.run_id for row in await tx.runs.active()] == ["r1"]
-        assert list(await tx.runs.notices(RunId("r1"), 0)) == []
+    async with small.read() as reader:
+        assert [row.run_id for row in await reader.runs.active()] == ["r1"]
+        assert list(await reader.runs.notices(RunId("r1"), 0)) == []
     await small.close()
 
 
@@ -142,8 +142,8 @@ async def test_a_database_that_another_process_holds_too_long_is_trouble(migrate
         other.execute("ROLLBACK")
     async with migrated.begin() as tx:
         await tx.runs.put(run_row())
-    async with migrated.read() as tx:
-        assert await tx.runs.current(JOB) == run_row()
+    async with migrated.read() as reader:
+        assert await reader.runs.current(JOB) == run_row()
 
 
 @pytest.fixture

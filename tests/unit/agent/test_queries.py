@@ -11,9 +11,10 @@ from datetime import timedelta
 from typing import Any, cast
 
 from containers.agent.alignment import Aligner
+from containers.agent.failures import RestartPolicy
 from containers.agent.progress import ProgressReport, ProgressReporter
 from containers.agent.queries import Queries
-from containers.agent.stage import RestartPolicy, StageContext
+from containers.agent.stage import StageContext
 from containers.engine import StageStart
 from containers.state.backup import Backup
 from sluice import Job

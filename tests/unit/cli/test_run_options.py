@@ -38,8 +38,15 @@ def job_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def options(job_file: Path, **changes: Any) -> RunOptions:
-    given = {"containers": 1, "home": Path("home"), "port": 8180, "start": "checkpoint", "system": "log", "config": []} | changes
-    return run_options(job_file, **given)
+    given: dict[str, Any] = {
+        "containers": 1,
+        "home": Path("home"),
+        "port": 8180,
+        "start": "checkpoint",
+        "system": "log",
+        "config": [],
+    } | changes
+    return run_options(job_file, **(given | changes))
 
 
 def test_a_run_is_deployed_as_its_file_declares_it(job_file: Path) -> None:
@@ -49,7 +56,8 @@ def test_a_run_is_deployed_as_its_file_declares_it(job_file: Path) -> None:
         ("flights", "kafka", False),
         ("lookup", "kafka", True),
     ]
-    assert [(each.name, each.partitions) for each in (*request.intermediates, *request.outputs)] == [("between", 4), ("out", 2)]
+    assert [(each.name, each.partitions) for each in request.intermediates] == [("between", 4)]
+    assert [(each.name, each.partitions) for each in request.outputs] == [("out", 2)]
     assert [(each.name, each.reads, each.writes) for each in request.stages] == [
         ("first", ("flights", "lookup"), ("between",)),
         ("second", ("between",), ("out",)),

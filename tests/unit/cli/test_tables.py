@@ -105,7 +105,7 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     run = detail(incarnations=LATE, tasks=tuple(task(n, execution_id(1)) for n in range(40)))
     reply = wire_runs.RunsReply(runs=(summary(state="FAILED", reason="boom " * 50),), next=None)
     processes = [ProcessRow("container-1", "1", "up", 4711, 2)]
-    pages = [containers_table(run, width), tasks_table(run, NOON, width), runs_table(reply, width)]
+    pages: list[RenderableType] = [containers_table(run, width), tasks_table(run, NOON, width), runs_table(reply, width)]
     pages += [stages_table(overview(run, NOON).stages, width), local_page(processes, run, overview(run, NOON), NOON, "says", width)]
     for page in pages:
         assert max(len(line) for line in on_terminal(page, width).splitlines()) <= width

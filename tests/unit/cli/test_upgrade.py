@@ -225,7 +225,7 @@ PLAN = wire_runs.RunPlanReply(
 
 
 def lines(of: Step, **changes: Any) -> list[str]:
-    terms = {
+    terms: dict[str, Any] = {
         "allow_leftover_state": False,
         "rollback": True,
         "batches": 2,

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.errors import BadGrouping, IncompatibleExpansion
-from sluice.core.grouping import Assignment, CheckedGrouper, GrouperName, Previous, assign, is_allowance
+from sluice.core.grouping import Assignment, CheckedGrouper, Grouper, GrouperName, Previous, assign, is_allowance
 from sluice.core.ids import Ssp, StreamId, TaskName
 from tests.support import custom_groupers
 
@@ -101,7 +102,8 @@ def test_growth_to_no_multiple_is_refused_for_a_custom_grouper_too() -> None:
 def test_a_grouper_sees_what_was_stored_for_a_stateful_job_only() -> None:
     before = stored(made(custom_groupers.Sticky, 2))
     assert owners(made(custom_groupers.Sticky, 4, before, stateful=False)) == ["early"] * 4
-    seen = CheckedGrouper("mine:Grouper", custom_groupers.Sticky).group(before, frozenset(Ssp("log", "flights", p) for p in range(4)))
+    sticky = cast("Callable[[], Grouper]", custom_groupers.Sticky)
+    seen = CheckedGrouper("mine:Grouper", sticky).group(before, frozenset(Ssp("log", "flights", p) for p in range(4)))
     assert {name: len(group) for name, group in seen.items()} == {"early": 2, "late": 2}
 
 

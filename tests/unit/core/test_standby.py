@@ -66,7 +66,7 @@ def test_the_tasks_of_a_slot_are_dealt_to_the_slots_after_it_that_are_on_other_h
     containers = min(containers, count)
     placement, where = placed(count, containers), dict(zip(slots(containers), hosts, strict=False))
     order = sorted(set(placement.values()))
-    expected = {}
+    expected: dict[TaskName, ProcessorId] = {}
     for place_, slot in enumerate(order):
         after = [other for other in (*order[place_ + 1 :], *order[:place_]) if where[slot] and where[other] not in ("", where[slot])]
         own = sorted(task for task, pid in placement.items() if pid == slot)

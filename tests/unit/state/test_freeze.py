@@ -257,7 +257,8 @@ def test_a_cut_is_made_again_when_spark_drops_something_while_it_is_made(tmp_pat
     later = checkpoint(tmp_path / "later", batches=6, zip_of=5)
     for version in (1, 2, 3, 4):
         (later / f"state/0/0/{version}_id-{version}.changelog").unlink()
-    link, moved = os.link, []
+    link = os.link
+    moved: list[Path] = []
 
     def meanwhile(path: str, to: str, **more: bool) -> None:
         if "/state/" in str(path) and not moved:
