@@ -19,6 +19,7 @@ from bench.harness import BenchFailed, Result, note, report, shown
 from tests.support.processes import ROOT, ProcessFailed
 
 BENCHMARKS: Mapping[str, str] = {
+    "agents": "bench.agents",
     "assignment": "bench.assignment",
     "backup": "bench.backup",
     "checkpoint-latency": "bench.checkpoint_latency",

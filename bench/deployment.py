@@ -11,6 +11,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -29,12 +30,14 @@ from coordinator.runs.deploy import Deployments
 from coordinator.settings import read_settings
 from coordinator.snapshots.inventory import owns_blob_store
 from coordinator.store import tables
-from coordinator.store.fleet import ContainerRow, ContainerState, container_columns
+from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow, container_columns
 from coordinator.store.runs import RunRow
+from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import Store, open_store
 from sluice.clock import SystemClock
-from sluice.core.ids import Epoch, ExecutionContainerId, ProcessorId
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Lineage, ProcessorId, Ssp, StageName, TaskName
 from sluice.core.lifecycle import RunState
+from sluice.core.snapshot import BlobId, BlobStoreName, CommitId
 from sluice.streams.log import Log, LogSystem
 from sluice.wire import runs as wire_runs
 from tests.support.processes import get
@@ -65,9 +68,13 @@ def make_stream(home: Path, partitions: int) -> None:
 def write_fleet(home: Path, partitions: int, containers: int) -> None:
     """Create a database and a log under `home` with a running run, all of whose containers are registered."""
     asyncio.run(_write_fleet(home, partitions, containers))
+def write_fleet(home: Path, partitions: int, containers: int, *, config: Mapping[str, str] | None = None, snapshots: bool = False) -> None:
+    """A database and a log under `home` with a running run, all of whose containers are registered, each on a host of its own. `snapshots`:
+    every task has one."""
+    asyncio.run(_write_fleet(home, partitions, containers, config or {}, snapshots))
 
 
-async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
+async def _write_fleet(home: Path, partitions: int, containers: int, config: Mapping[str, str], snapshots: bool) -> None:
     settings = read_settings(home=home)
     store = open_store(settings.database)
     try:
@@ -77,7 +84,11 @@ async def _write_fleet(home: Path, partitions: int, containers: int) -> None:
         clock = SystemClock()
         blob_stores = stores_of_blobs(settings, clock, {}, partial(owns_blob_store, store))
         deployments = Deployments(store, systems, JobModels(store), Notices(store), clock, new_run_id, Groupers(), blob_stores)
-        await _register_all(store, await deployments.deploy(spec_of(run_request(containers))), containers)
+        request = run_request(containers).model_copy(update={"config": dict(config)})
+        run = await deployments.deploy(spec_of(request))
+        await _register_all(store, run, containers)
+        if snapshots:
+            await _write_snapshots(store, run, partitions)
     finally:
         await store.close()
 
@@ -92,6 +103,23 @@ async def _register_all(store: Store, run: RunRow, containers: int) -> None:
         await connection.execute(insert(tables.containers), registered)
 
 
+async def _write_snapshots(store: Store, run: RunRow, tasks: int) -> None:
+    """A snapshot for the one stage of each task."""
+    now, stage, lineage = SystemClock().now(), StageName("only"), Lineage("00000000-0000-0000-0000-000000000000")
+    async with store.begin() as tx:
+        for number in range(tasks):
+            task, checkpoint = TaskName(f"Partition {number}"), CommitId(f"{number:016x}-1")
+            state = StageStateRow(run.job, task, stage, lineage, 1, {Ssp("log", STREAM, number): 1}, Generation(1), now, head=checkpoint)
+            marker = MarkerRow(BlobId(f"jobs/{run.job}/Partition_{number}/only/snapshots/1700000000000-0000000000000000"), kept=True)
+            await tx.fleet.put_stage_state(state)
+            await tx.snapshots.put(
+                SnapshotRow(
+                    *(run.job, number + 1, task, stage, checkpoint, lineage, 1, Generation(1), run.run_id, now, state.offsets),
+                    markers={BlobStoreName("local"): marker},
+                )
+            )
+
+
 def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
     return ContainerRow(
         execution_id=ExecutionContainerId(CONTAINER % slot),
@@ -99,7 +127,7 @@ def _container(run: RunRow, slot: int, now: datetime) -> ContainerRow:
         job=run.job,
         processor_id=ProcessorId(str(slot)),
         epoch=EPOCH,
-        host="",
+        host=f"host-{slot}",
         bare=False,
         state=ContainerState.LIVE,
         registered_at=now,
