@@ -40,6 +40,7 @@ from coordinator.metrics import new_registry
 from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
+from coordinator.runs.pruning import PruneHistory
 from coordinator.runs.regrouping import Regrouping
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
@@ -188,6 +189,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             clean_up,
             RetireStores(store, clock, hold, timedelta(seconds=settings.retire_after_seconds), retention),
             SweepExpired(blob_stores, clean_up, clock, hold),
+            PruneHistory(store, clock, hold, settings.history_policy),
             collection,
         ],
         clock,

@@ -20,6 +20,7 @@ from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.failover import FailOver
 from sluice.core.grouping import is_allowance
+from sluice.core.history import HistoryPolicy
 from sluice.core.ids import checked_name
 from sluice.core.lease import LeasePolicy
 
@@ -113,6 +114,12 @@ class Settings(BaseSettings):
     keep_daily: int = Field(0, ge=0, le=100_000, description="additionally keep the newest snapshot of each of the last N days")
     retire_after_seconds: float = Field(
         7 * 86400, ge=0, description="keep snapshots of a stage this long after the job has removed the stage"
+    )
+    keep_incarnations: int = Field(
+        100, ge=30, le=1_000_000, description="number of containers to keep in the history of each slot of a run"
+    )
+    keep_history_seconds: float = Field(
+        30 * 86400, ge=86400, le=1e9, description="keep runs, drains, notices and versions of job models this long after their end"
     )
     gc_every_seconds: float = Field(3600, gt=0, description="interval of garbage collection in the blob stores")
     gc_grace_seconds: float = Field(
@@ -228,6 +235,10 @@ class Settings(BaseSettings):
     @property
     def gc_grace(self) -> timedelta:
         return timedelta(seconds=self.gc_grace_seconds)
+
+    @property
+    def history_policy(self) -> HistoryPolicy:
+        return HistoryPolicy(self.keep_incarnations, timedelta(seconds=self.keep_history_seconds))
 
     @property
     def lease_policy(self) -> LeasePolicy:

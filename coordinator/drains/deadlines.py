@@ -49,7 +49,8 @@ class DrainDeadlines:
     every: timedelta = timedelta(seconds=1)
     name: str = "watch_drains"
     active: Sequence[DrainProgress] = ()
-    outcomes: Mapping[Phase, int] = field(default_factory=dict)
+    outcomes: Counter[Phase] = field(default_factory=Counter)
+    _recorded: Mapping[Phase, int] = field(default_factory=dict)
     _reported: set[tuple[DrainId, Phase]] = field(default_factory=set)
     _waits: Waits[tuple[DrainId, Phase | None]] = field(init=False)
 
@@ -58,7 +59,7 @@ class DrainDeadlines:
 
     async def run_once(self) -> Mapping[str, int]:
         async with self.store.read() as tx:
-            self.outcomes = {phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over}
+            self._count({phase: count for phase, count in (await tx.drains.outcomes()).items() if phase.over})
             progress = [self._progress(each, await tx.drains.tally(each.drain_id)) for each in await tx.drains.active()]
         self.active = progress
         self._waits.end_round({(each.drain.drain_id, phase) for each in progress for phase in (None, each.drain.phase)})
@@ -74,6 +75,12 @@ class DrainDeadlines:
                 log.warning("drain %s of run %s is late in %s: %s", drain.drain_id, drain.run_id, drain.phase, await self._blockers(drain))
                 done["late"] += 1
         return done
+
+    def _count(self, recorded: Mapping[Phase, int]) -> None:
+        """Counters never fall, although drains of the past are deleted."""
+        for phase, count in recorded.items():
+            self.outcomes[phase] += max(0, count - self._recorded.get(phase, 0))
+        self._recorded = recorded
 
     def _progress(self, drain: DrainRow, steps: Mapping[Step, int]) -> DrainProgress:
         """Counted by the clock that never jumps: a jump of the wall clock must not fail a drain whose state is half flushed."""

@@ -18,6 +18,7 @@ from coordinator.store.claim import Claim, FileClaim, SessionClaim
 from coordinator.store.cleanup import CleanupReads, CleanupWrites
 from coordinator.store.drains import DrainReads, DrainWrites
 from coordinator.store.fleet import FleetReads, FleetWrites
+from coordinator.store.history import HistoryReads, HistoryWrites
 from coordinator.store.jobmodels import JobModelReads, JobModelWrites
 from coordinator.store.promises import PromiseReads, PromiseWrites
 from coordinator.store.runs import RunReads, RunWrites
@@ -54,6 +55,7 @@ class ReadTransaction:
         self.drains = DrainReads(connection)
         self.snapshots = SnapshotReads(connection)
         self.cleanup = CleanupReads(connection)
+        self.history = HistoryReads(connection)
         self.promises = PromiseReads(connection)
 
 
@@ -66,6 +68,7 @@ class WriteTransaction(ReadTransaction):
     drains: DrainWrites
     snapshots: SnapshotWrites
     cleanup: CleanupWrites
+    history: HistoryWrites
     promises: PromiseWrites
 
     def __init__(self, connection: AsyncConnection) -> None:
@@ -75,6 +78,7 @@ class WriteTransaction(ReadTransaction):
         self.drains = DrainWrites(connection)
         self.snapshots = SnapshotWrites(connection)
         self.cleanup = CleanupWrites(connection)
+        self.history = HistoryWrites(connection)
         self.promises = PromiseWrites(connection)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Any, get_type_hints
 
@@ -192,6 +193,12 @@ def listening(store: Store) -> Iterator[list[Statement]]:
 RUN_ROW = run_row(RUN, JOB, created_at=NOON + timedelta(minutes=1967))
 ASSIGNMENT = Previous({Ssp("log", "s", 1): TASK}, {StreamId("log", "s"): 1}, "g")
 
+
+async def _until_nothing(drop: Callable[[], Awaitable[int]]) -> None:
+    while await drop():
+        pass
+
+
 READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "runs.get": [lambda tx: tx.runs.get(RUN)],
     "runs.page": [
@@ -248,6 +255,13 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "drains.lowest_step": [lambda tx: tx.drains.lowest_step(DRAIN)],
     "drains.is_behind": [lambda tx: tx.drains.is_behind(DRAIN, STAGE, Step.FLUSHED)],
     "promises.lease_bounds": [lambda tx: tx.promises.lease_bounds()],
+    "history.runs": [lambda tx: tx.history.runs(JOB)],
+    "history.drains": [lambda tx: tx.history.drains(JOB)],
+    "history.references": [lambda tx: tx.history.references(JOB, RUN)],
+    "history.surplus_containers": [
+        lambda tx: tx.history.surplus_containers(RUN, 0, None, 500),
+        lambda tx: tx.history.surplus_containers(RUN, 0, (SLOT, 1), 500),
+    ],
     "runs.last_notice": [lambda tx: tx.runs.last_notice(RUN)],
     "runs.notices": [lambda tx: tx.runs.notices(RUN, 7)],
 }
@@ -275,6 +289,11 @@ WRITES: dict[str, Sequence[Callable[[WriteTransaction], Awaitable[object]]]] = {
     "drains.put": [lambda tx: tx.drains.put(drain_row(17, RUN, JOB))],
     "drains.put_stages": [lambda tx: tx.drains.put_stages([drain_stage_row(TASK, STAGE, DRAIN)])],
     "promises.put_lease_bounds": [lambda tx: tx.promises.put_lease_bounds(LeaseBounds(HOUR, HOUR, HOUR, HOUR))],
+    "history.drop_containers": [lambda tx: tx.history.drop_containers([CONTAINER])],
+    "history.drop_notices": [lambda tx: tx.history.drop_notices(RUN, NOON + timedelta(days=1), 500)],
+    "history.drop_versions": [lambda tx: tx.history.drop_versions(JOB, [7, 8])],
+    "history.drop_drains": [lambda tx: tx.history.drop_drains([DRAIN])],
+    "history.drop_of_run": [lambda tx: _until_nothing(partial(tx.history.drop_of_run, RunId("run-0007"), 500))],
     "runs.add_notice": [lambda tx: tx.runs.add_notice(RUN, "STOP", NOON, {})],
 }
 WHOLE = {"runs.jobs", "snapshots.jobs", "cleanup.tally", "drains.outcomes"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.contracts.store.cleanup import CleanupContract
 from tests.contracts.store.drains import DrainsContract
 from tests.contracts.store.fleet import FleetContract
+from tests.contracts.store.history import HistoryContract
 from tests.contracts.store.jobmodels import JobModelsContract
 from tests.contracts.store.promises import PromisesContract
 from tests.contracts.store.runs import RunsContract
@@ -24,5 +25,6 @@ class StoreContract(
     SnapshotsContract,
     CleanupContract,
     PromisesContract,
+    HistoryContract,
 ):
     pass
