@@ -66,8 +66,8 @@ def make_stream(home: Path, partitions: int) -> None:
 
 
 def write_fleet(home: Path, partitions: int, containers: int, *, config: Mapping[str, str] | None = None, snapshots: bool = False) -> None:
-    """Create a database and a log under `home` with a running run, all of whose containers are registered, each on a host of its own. `snapshots`:
-    every task has one."""
+    """Create a database and a log under `home` with a running run, all of whose containers are registered, each on a host of its own.
+    `snapshots`: every task has one."""
     asyncio.run(_write_fleet(home, partitions, containers, config or {}, snapshots))
 
 

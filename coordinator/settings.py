@@ -20,7 +20,7 @@ from sluice.core.deprecations import Kind, of_kind
 from sluice.core.errors import BadName, BadSettings
 from sluice.core.failover import FailOver
 from sluice.core.grouping import is_allowance
-from sluice.core.history import HistoryPolicy
+from sluice.core.history.pruning import HistoryPolicy
 from sluice.core.ids import checked_name
 from sluice.core.lease import LeasePolicy
 

@@ -1,4 +1,4 @@
-"""Chore: delete what nobody will ask for again of the history of jobs. `sluice.core.history` decides what that is."""
+"""Chore: delete what nobody will ask for again of the history of jobs. `sluice.core.history.pruning` decides what that is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from coordinator.store.runs import RunRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.waits import DeletionHold
 from sluice.clock import Clock
-from sluice.core.history import HistoryPolicy, JobHistory, PastVersion, PruningPlan, plan_pruning, prunes_notices, surplus_containers
+from sluice.core.history.pruning import (
+    HistoryPolicy,
+    JobHistory,
+    PastVersion,
+    PruningPlan,
+    plan_pruning,
+    prunes_notices,
+    surplus_containers,
+)
 from sluice.core.ids import JobName, RunId, StageName, StreamId
 from sluice.core.lifecycle import RunState
 

@@ -1,4 +1,4 @@
-"""What is recorded of a job's past, and how it is deleted: queries over several tables. `sluice.core.history` has the rule."""
+"""What is recorded of a job's past, and how it is deleted: queries over several tables. `sluice.core.history.pruning` has the rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, exists, func, select, tuple_
 from coordinator.store import tables
 from coordinator.store.columns import Reads, Writes
 from sluice.core.drain import DrainId, Mode, Phase
-from sluice.core.history import PastContainer, PastDrain, PastRun
+from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
 
 

@@ -9,7 +9,7 @@ from coordinator.store.fleet import ContainerState
 from coordinator.store.history import References
 from coordinator.store.sql import Store
 from sluice.core.drain import DrainId, Phase
-from sluice.core.history import PastContainer, PastDrain, PastRun
+from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, RunId, Ssp
 from sluice.core.lifecycle import RunState
 from tests.contracts.rows import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core.drain import DrainId, Phase
-from sluice.core.history import (
+from sluice.core.history.pruning import (
     NEWEST_VERSIONS,
     HistoryPolicy,
     JobHistory,
@@ -128,7 +128,7 @@ def histories(draw: st.DrawFn) -> JobHistory:
     begun = sorted((draw(DAYS) for _ in range(count)), reverse=True)
     runs: list[PastRun] = []
     for number, days in enumerate(begun):
-        continues = runs and draw(st.booleans())
+        continues = bool(runs) and draw(st.booleans())
         ended = None if number == count - 1 and draw(st.booleans()) else ago(draw(st.integers(0, days)))
         first = runs[-1].first_run if continues else RunId(f"r{number}")
         runs.append(PastRun(RunId(f"r{number}"), ago(days), ended, first, draw(st.integers(1, 80)), draw(st.integers(0, 9)) == 0))
@@ -206,13 +206,15 @@ def test_what_stays_is_complete(history: JobHistory) -> None:
     left = pruned(history, plan_pruning(history, POLICY, NOW))
     runs, versions = {each.run_id for each in left.runs}, {each.version for each in left.versions}
     assert {each.run_id for each in left.drains} <= runs
-    assert {each.model_version for each in [*left.runs, *left.drains]} <= versions
+    assert {each.model_version for each in left.runs} | {each.model_version for each in left.drains} <= versions
 
 
 @given(history=histories())
 def test_nothing_goes_before_its_time(history: JobHistory) -> None:
     plan = plan_pruning(history, POLICY, NOW)
-    ended = {each.run_id: each.ended_at for each in history.runs} | {each.drain_id: each.ended_at for each in history.drains}
-    made = {each.version: each.created_at for each in history.versions}
-    times = [*(ended[each] for each in [*plan.runs, *plan.drains]), *(made[each] for each in plan.versions)]
+    times = [
+        *(each.ended_at for each in history.runs if each.run_id in plan.runs),
+        *(each.ended_at for each in history.drains if each.drain_id in plan.drains),
+        *(each.created_at for each in history.versions if each.version in plan.versions),
+    ]
     assert all(at is not None and at <= NOW - POLICY.keep for at in times)
