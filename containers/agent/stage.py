@@ -269,8 +269,8 @@ class Stage:
 
     def _on_started(self) -> None:
         self.started.set()
-        if self.watermarks is not None:
-            self.watermarks.started(self._engine.progress(self.name))
+        if self.watermarks is not None and self.runner is not None:
+            self.watermarks.started(self._engine.progress(self.name), len(self.runner.start.starts))
 
     def interrupt(self) -> None:
         """The query is about to be stopped or paused: start none that is not started yet, and hold back no batch for alignment."""

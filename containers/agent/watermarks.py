@@ -48,10 +48,12 @@ class StageWatermarks:
         self._on_change = on_change
         self._progress: FeederProgress | None = None
         self._watermark: datetime | None = None
+        self._partitions: int | None = None
 
-    def started(self, progress: FeederProgress | None) -> None:
-        """Its query has started. `progress`: what the checkpoint says."""
+    def started(self, progress: FeederProgress | None, partitions: int) -> None:
+        """Its query has started, and reads so many partitions. `progress`: what the checkpoint says."""
         self._progress = progress or self._progress
+        self._partitions = partitions
         self._on_change()
 
     def committed(self, batch: Batch) -> None:
@@ -70,6 +72,7 @@ class StageWatermarks:
             source=progress and progress.source.value,
             pending=progress is not None and progress.pending,
             watermark=self._watermark,
+            partitions=self._partitions,
         )
 
 

@@ -191,7 +191,7 @@ def _watermark_report(body: wire_agents.StageWatermark) -> WatermarkReport:
     progress = None
     if body.source is not None:
         progress = FeederProgress(body.event_time, timedelta(seconds=body.delay_seconds), ProgressSource(body.source), body.pending)
-    return WatermarkReport(Generation(body.generation), progress, body.watermark)
+    return WatermarkReport(Generation(body.generation), progress, body.watermark, body.partitions)
 
 
 def _stream_cap(cap: StreamCap) -> wire_agents.StreamCap:

@@ -68,11 +68,13 @@ Key = tuple[TaskName, StageName]
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What a container reported of a stage. `source` of its progress is known once `progress` is."""
+    """What a container reported of a stage. `source` of its progress is known once `progress` is. `partitions`: how many its query reads;
+    None if that was not reported."""
 
     generation: Generation
     progress: FeederProgress | None = None
     watermark: datetime | None = None
+    partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,13 +411,16 @@ class WatermarkCoordinator:
                 old = old or old_ends is None or positions[ssp] < old_ends.get(ssp.partition, 0)
         owner = view.owners.get(key[0])
         stage = run.stages.get(key)
-        heard, progress = False, None
+        heard, grown, progress = False, False, None
         if owner is not None and report is not None and report.generation == owner:
             heard, progress = True, report.progress
+            grown = report.partitions is not None and report.partitions < len(positions)
         elif owner is not None and self._is_former_agent(run, view, key, owner):
             heard, progress = True, FeederProgress(None, timedelta(0), ProgressSource.NONE)
         if heard and progress is None and not unread and stage is not None:
             progress = stage.progress  # of the former owner: it has appended nothing since
+        if grown and unread:
+            progress = None  # it does not read yet all that it is to read, and its progress says nothing of the rest
         pending = progress is not None and progress.pending
         return FeederState(
             heard=heard,

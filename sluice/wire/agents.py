@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, assert_never
 from pydantic import Field
 
 from sluice.core.drain import Effect, Mode, Step
-from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
+from sluice.wire.body import HOST_AND_PORT, NO_NUL, Body, Name, Number, Offset, RenamedBody, RenamedReply, Reply, SspOffset, Utc
 from sluice.wire.runs import DrainOfRun
 
 Millis = Annotated[int, Field(ge=0, le=10**12)]
@@ -189,7 +189,9 @@ Seconds = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 
 class StageWatermark(Body):
     """A stage of a task that writes or reads an intermediate stream. `eventTime`, `delaySeconds`, `source`, `pending`: its progress as a
-    feeder, see `FeederProgress`; `source` is null before that is known. `watermark`: of its last planned batch."""
+    feeder, see `FeederProgress`; `source` is null before that is known. `watermark`: of its last planned batch. `partitions`: how many its
+    query reads, of all streams; null if it does not run yet. After growth these are fewer than the task has, until its query is started
+    again: its progress then says nothing of the others."""
 
     task: Annotated[str, Field(min_length=1, max_length=1000, pattern=NO_NUL)]
     generation: Annotated[int, Field(ge=1, lt=2**31)]
@@ -199,6 +201,7 @@ class StageWatermark(Body):
     source: Literal["watermark", "column", "none"] | None = None
     pending: bool = False
     watermark: Utc | None = None
+    partitions: Number | None = None
 
 
 class WatermarksRequest(Body):

@@ -60,6 +60,12 @@ def test_the_files_that_a_page_names_exist(page: Path) -> None:
     assert [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
 
 
+def test_every_guarantee_names_a_test() -> None:
+    rows = [line for line in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if re.match(r"\| (?!---|What )", line)]
+    assert len(rows) > 20
+    assert [row for row in rows if not re.fullmatch(r"(`tests/[\w/]+\.py`(, )?)+", row.split("|")[-2].strip())] == []
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "deprecated-names.md")], ids=str)
 def test_a_page_uses_no_deprecated_name(page: Path) -> None:
     named = {

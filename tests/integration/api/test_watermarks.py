@@ -153,6 +153,21 @@ async def test_a_task_with_open_windows_holds_though_it_has_read_everything(flee
     assert (await fleet.at(0, 30))[0] == [("10", {0: 0})]
 
 
+async def test_the_progress_of_a_task_that_does_not_read_its_new_partitions_yet_does_not_count(fleet: Fleet) -> None:
+    await fleet.start(1)
+    await fleet.at(1, 30, partitions=1)
+    await fleet.at(0, 30, partitions=1)
+    fleet.caller.log.grow("flights", 4)
+    answer = await fleet.caller.http.patch(f"/runs/{fleet.run_id}", json={"grow": True})
+    assert answer.status_code == 200, answer.text
+    records = [Record(b"x", partition=partition) for partition in range(4)]
+    fleet.caller.log.append("flights", records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=1, now_micros=1)
+    await fleet.at(0, 40, partitions=2)
+    assert await fleet.at(1, 50, partitions=1) == ([("30", {1: 0})], ["Partition 1/route"]), "its query does not read Partition 3 yet"
+    assert await fleet.at(1, None, partitions=2) == ([("30", {1: 0})], ["Partition 1/route"])
+    assert await fleet.at(1, 35, partitions=2) == ([("35", {1: 0})], [])
+
+
 async def test_the_cap_stays_when_a_container_dies_until_its_successor_is_heard(fleet: Fleet) -> None:
     await fleet.start(1)
     await fleet.at(0, 30)
