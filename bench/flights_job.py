@@ -8,7 +8,7 @@ import os
 
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from examples.flights.job import carrier, count_by_hour, parse, scheduled
+from examples.flights.job import count_by_hour, keyed, parse
 from sluice import Job
 from sluice.job import Task
 
@@ -23,7 +23,7 @@ delays = job.output("delays")
 
 @job.stage(reads=flights, writes=by_carrier)
 def route(task: Task) -> DataStreamWriter:
-    return task.write(task.read(flights), by_carrier, key=carrier(), value="value", event_time=scheduled())
+    return task.write(keyed(task.read(flights)), by_carrier, key="carrier", value="value", event_time="scheduled")
 
 
 @job.stage(reads=by_carrier, writes=delays)

@@ -27,7 +27,7 @@ from containers.spark.session import start_session
 from containers.spark.systems.kafka import KafkaTaskSystem
 from containers.spark.systems.log import LogTaskSystem
 from containers.spark.systems.port import Grant, TaskSystem
-from examples.flights.job import carrier, count_by_hour, parse
+from examples.flights.job import count_by_hour, parse
 from sluice.clock import SystemClock
 from sluice.core.ids import Generation, Lineage, RunId, StageName, TaskName
 from sluice.streams.kafka_properties import KafkaProperties
@@ -58,7 +58,8 @@ def main(system: str, where: str, directory: Path, queries: str) -> None:
 
     source = "flights"
     if queries == "two":
-        start("route", read(source).select(carrier().cast("binary").alias("key"), "value"), BETWEEN)
+        carrier = F.get_json_object(F.col("value").cast("string"), "$.carrier")
+        start("route", read(source).select(carrier.cast("binary").alias("key"), "value"), BETWEEN)
         source = BETWEEN
     counted = count_by_hour(parse(read(source)).withWatermark("scheduled", WATERMARK))
     start(

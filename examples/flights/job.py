@@ -34,7 +34,7 @@ FLIGHT = """
 @job.stage(reads=flights, writes=by_carrier)
 def route(task: Task) -> DataStreamWriter:
     """Write every flight, unchanged, to the partition of its carrier."""
-    return task.write(task.read(flights), by_carrier, key=carrier(), value="value", event_time=scheduled())
+    return task.write(keyed(task.read(flights)), by_carrier, key="carrier", value="value", event_time="scheduled")
 
 
 @job.stage(reads=by_carrier, writes=delays)
@@ -44,16 +44,12 @@ def hourly(task: Task) -> DataStreamWriter:
     return task.write(count_by_hour(rows), delays, key="carrier")
 
 
-def carrier() -> Column:
-    """The carrier in the value of a record. The value itself is passed on unchanged: parsing and encoding it again takes three times as
-    long.
+def keyed(records: DataFrame) -> DataFrame:
+    """The value of each record, unchanged, and the carrier and the scheduled departure in it. Parsing the whole value and encoding it again
+    takes three times as long; one `from_json` of two fields is faster than two `get_json_object`.
     """
-    return F.get_json_object(F.col("value").cast("string"), "$.carrier")
-
-
-def scheduled() -> Column:
-    """The scheduled departure in the value of a record."""
-    return F.get_json_object(F.col("value").cast("string"), "$.scheduled").cast("timestamp")
+    found = F.from_json(F.col("value").cast("string"), "carrier string, scheduled timestamp")
+    return records.select("value", found.alias("found")).select("value", "found.*")
 
 
 def parse(records: DataFrame) -> DataFrame:
