@@ -5,6 +5,7 @@ from __future__ import annotations
 from signal import Signals
 
 from sluice.core.errors import ClientError, CorruptData, Unavailable
+from sluice.disks import NO_ROOM
 
 EXIT_REPEATED_FAILURE = 4
 """The exit code of a container in which a batch has failed again and again with the same error, or that an error has ended which every
@@ -48,6 +49,10 @@ class DiskUnwritable(Unavailable):
     """A directory of this machine cannot be written."""
 
 
+class DiskFull(DiskUnwritable):
+    """A disk of this machine is full. The container waits for room."""
+
+
 class SparkNotStarted(Unavailable):
     """Spark cannot be started in the container."""
 
@@ -66,6 +71,11 @@ class OffsetsTrimmed(CorruptData):
 
 class CheckpointUnreadable(CorruptData):
     """A checkpoint directory is incomplete, or was not written by Spark."""
+
+
+def disk_error(error: OSError, message: str) -> DiskUnwritable:
+    """DiskFull if that is why, else DiskUnwritable."""
+    return DiskFull(message) if error.errno in NO_ROOM else DiskUnwritable(message)
 
 
 def signal_name(number: int) -> str:

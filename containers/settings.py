@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from containers.scratch import scratch_directory
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
+from sluice.disks import Thresholds
 
 
 class ContainerSettings(BaseSettings):
@@ -74,6 +75,7 @@ class ContainerSettings(BaseSettings):
     log_file: str = Field(
         "", max_length=1000, description="where this container's log can be read, as shown with its failures; default: its standard error"
     )
+    disk_low_bytes: int = Field(1 << 30, ge=0, description="a disk with less free space is named with failures and in metrics; 0: none")
     metrics_host: str = Field("127.0.0.1", max_length=255, description="address on which this container serves its metrics")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
@@ -108,6 +110,16 @@ class ContainerSettings(BaseSettings):
     def scratch_directory(self) -> Path:
         """Spark's temporary files of this incarnation: see `containers.scratch`."""
         return scratch_directory(self.home, self.id)
+
+    @property
+    def disks(self) -> dict[str, Path]:
+        """Paths on the disks that this container writes to, by names."""
+        found = {"state": self.state_directory, "temporary": self.scratch_directory}
+        return {**found, "log": Path(self.log_place).parent} if self.log_place else found
+
+    @property
+    def disk_thresholds(self) -> Thresholds:
+        return Thresholds(self.disk_low_bytes, 0)
 
     @property
     def trigger(self) -> timedelta:

@@ -20,6 +20,7 @@ from coordinator.api.middleware import App, Traffic
 from coordinator.blobpool import Backup, BlobStores, Greet, OpenBlobStores
 from coordinator.chores import ChoreScheduler, KeepClaim
 from coordinator.connections import Connections, connection_limit, file_limit
+from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.drains.drains import Drains
 from coordinator.fleet.expiry import ExpireLeases, FlushLastSeen, LowerLeaseBounds
@@ -68,6 +69,7 @@ from sluice.core.failover import CrashLoopPolicy
 from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobStoreName
+from sluice.disks import Thresholds
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import LogSystem
@@ -155,6 +157,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
+    disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))
     hold = DeletionHold(clock, settings.gc_grace)
     collection = Collection(
         store,
@@ -181,6 +184,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
             FlushLastSeen(store, leases, clock),
             LowerLeaseBounds(store, leases),
             KeepClaim(store, usurped),
+            disks,
             drain_watch,
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
             lag,
@@ -215,7 +219,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         stage_metrics=stage_metrics,
         lag=lag,
         notices=notices,
-        health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences),
+        health=Health(store, systems, leases, maintenance, blob_stores, backup_monitor.sentences, disks),
         exposition=partial(
             metrics.exposition,
             new_registry(
@@ -234,6 +238,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
                     partial(metrics.of_snapshots, snapshots, lag),
                     partial(metrics.of_degraded_backups, backup_monitor),
                     partial(metrics.of_clock, hold),
+                    partial(metrics.of_disks, disks),
                     partial(metrics.of_clean_up, clean_up, clock),
                     partial(metrics.of_collection, collection),
                     partial(metrics.of_requests, requests),

@@ -9,10 +9,12 @@ from datetime import timedelta
 
 from coordinator.blobpool import BlobStores
 from coordinator.chores import ChoreScheduler
+from coordinator.disks import MeasureDisks
 from coordinator.fleet.leases import Leases
 from coordinator.store.sql import Store
 from sluice.core.errors import SluiceError, UnknownStream
 from sluice.core.snapshot import BlobStoreName
+from sluice.disks import Room
 from sluice.streams.port import StreamSystem
 
 TIMEOUT = timedelta(seconds=4)
@@ -37,15 +39,18 @@ class Health:
     maintenance: ChoreScheduler
     blob_stores: BlobStores
     degraded_backups: Callable[[], Sequence[str]]
+    disks: MeasureDisks
     timeout: timedelta = TIMEOUT
 
     async def check(self) -> Sequence[Check]:
         """Check all parts concurrently, each with a cheap request. Blob stores are not contacted: their check is the outcome of the last
         attempt to open them."""
         checks = {"database": self._database()} | {f"system {name}": self._system(name) for name in sorted(self.systems)}
-        answers = await asyncio.gather(*(self._in_time(name, check) for name, check in checks.items()))
+        *answers, measured = await asyncio.gather(
+            *(self._in_time(name, check) for name, check in checks.items()), self._in_time("disks", self._measure_disks())
+        )
         blobs = [self._blob_store(name) for name in self.blob_stores.names]
-        return [*answers, *blobs, self._backups(), self._chores(), self._lease_window()]
+        return [*answers, *(self._disks() if measured.ok else [measured]), *blobs, self._backups(), self._chores(), self._lease_window()]
 
     async def _database(self) -> Check:
         try:
@@ -65,6 +70,18 @@ class Health:
         except SluiceError as error:
             return Check(f"system {name}", False, str(error))
         return Check(f"system {name}", True, "answers")
+
+    async def _measure_disks(self) -> Check:
+        await self.disks.measure()
+        return Check("disks", True, "measured")
+
+    def _disks(self) -> Sequence[Check]:
+        """A disk that is low is only shown: everything still works."""
+        found = {name: (space, self.disks.thresholds.judge(space)) for name, space in self.disks.found.items()}
+        return [
+            Check(f"disk {name}", room is Room.ENOUGH, self.disks.text(name, space), vital=room is Room.FULL)
+            for name, (space, room) in found.items()
+        ]
 
     def _blob_store(self, name: BlobStoreName) -> Check:
         trouble = self.blob_stores.trouble(name)

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from coordinator.api.middleware import Traffic
 from coordinator.chores import ChoreScheduler
 from coordinator.connections import Connections
+from coordinator.disks import MeasureDisks
 from coordinator.drains.deadlines import DrainDeadlines
 from coordinator.fleet.leases import Leases
 from coordinator.fleet.notices import Notices
@@ -285,6 +286,15 @@ def of_clock(hold: DeletionHold) -> Iterable[Metric]:
         "By how much the clock has jumped ahead, while nothing is deleted because of that; otherwise 0.",
         hold.jump.total_seconds(),
     )
+
+
+def of_disks(disks: MeasureDisks) -> Iterable[Metric]:
+    free = GaugeMetricFamily("sluice_disk_free_bytes", "Free space of a disk that the coordinator writes to.", labels=["disk"])
+    low = GaugeMetricFamily("sluice_disk_low_bytes", "The setting disk_low_bytes, for each disk.", labels=["disk"])
+    for name, space in disks.found.items():
+        free.add_metric([name], space.free)
+        low.add_metric([name], disks.thresholds.low)
+    return free, low
 
 
 def of_snapshots(snapshots: Snapshots, lag: LagMonitor) -> Iterable[Metric]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -87,6 +88,10 @@ class Settings(BaseSettings):
         None, ge=10, description="maximum number of connections from one address. Default: none, since fleets share addresses"
     )
     notices_wait_seconds: float = Field(30, gt=0, le=300, description="maximum duration of a long poll")
+    disk_low_bytes: int = Field(
+        1 << 30, ge=0, description="a disk of the database, the embedded log or a blob store with less free space is reported; 0: never"
+    )
+    disk_full_bytes: int = Field(32 << 20, ge=0, description="with less free space on one of these disks the coordinator is not ready")
     log_retention_seconds: float = Field(3600, ge=0, description="records of intermediate streams are kept at least this long")
     watermark_unread_seconds: float = Field(
         10,
@@ -226,6 +231,17 @@ class Settings(BaseSettings):
     def blob_places(self) -> dict[str, str]:
         """Name -> URL."""
         return self.blob_stores or {"local": (self.home / "blobs").absolute().as_uri()}
+
+    @property
+    def disks(self) -> dict[str, Path]:
+        """Paths on the disks of this machine that the coordinator writes to, by names. A database server and a bucket have their own."""
+        found = {"log": self.log_directory}
+        if self.database.startswith("sqlite") and (file := self.database.partition("///")[2]):
+            found["database"] = Path(file).parent
+        for name, url in self.blob_places.items():
+            if url.startswith("file:"):
+                found[f"blob store {name}"] = Path(unquote(urlsplit(url).path))
+        return found
 
     @property
     def fail_over(self) -> FailOver:

@@ -20,7 +20,7 @@ from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
 from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason, exit_code_of
-from containers.agent.metrics import ContainerCollector, Meter, MetricsServer, backup_metrics, serve_metrics
+from containers.agent.metrics import ContainerCollector, Meter, MetricsServer, backup_metrics, disk_metrics, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot
@@ -29,11 +29,12 @@ from containers.agent.task import TaskContext
 from containers.agent.watermarks import INTERVAL as WATERMARKS_INTERVAL
 from containers.agent.watermarks import StageWatermarks, WatermarkReporter
 from containers.engine import Engine, StageStart
-from containers.errors import EXIT_REPEATED_FAILURE
+from containers.errors import EXIT_REPEATED_FAILURE, DiskFull
 from containers.settings import ContainerSettings
 from containers.state.backup import Backup
 from containers.state.context import StateContext
 from containers.state.standby import Standby
+from sluice import disks
 from sluice.blobs.port import BlobStore
 from sluice.client import CoordinatorClient, Refused
 from sluice.clock import Clock
@@ -43,6 +44,7 @@ from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
 from sluice.deploy import check_job
+from sluice.disks import shortages
 from sluice.job import Job
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -144,7 +146,7 @@ class Agent:
         """A container whose metrics cannot be served runs without them."""
         host, port, name = self._settings.metrics_host, self._settings.metrics_port, self._settings.host
         collector = ContainerCollector(
-            self._meters, self._settings.trigger, self._lease_left, lambda: len(self._owned), self._clock, self._backup_metrics
+            self._meters, self._settings.trigger, self._lease_left, lambda: len(self._owned), self._clock, self._more_metrics
         )
         try:
             async with asyncio.timeout(SERVE_METRICS_WITHIN.total_seconds()):
@@ -159,8 +161,9 @@ class Agent:
     def _meters(self) -> Sequence[Meter]:
         return self._queries.meters() if self._queries is not None else ()
 
-    def _backup_metrics(self) -> Iterable[Metric]:
-        return backup_metrics(self._backups.meters, self._backups.requests, self._standby.meters)
+    def _more_metrics(self) -> Iterable[Metric]:
+        yield from backup_metrics(self._backups.meters, self._backups.requests, self._standby.meters)
+        yield from disk_metrics(disks.measure(self._settings.disks), self._settings.disk_thresholds)
 
     def _lease_left(self) -> timedelta | None:
         return self._lease.left if self._lease else None
@@ -285,6 +288,7 @@ class Agent:
             new_backup=lambda start: Backup(self._backups, start),
             new_watermarks=self._new_watermarks(run),
             log_place=self._settings.log_place,
+            shortages=lambda: shortages(disks.measure(self._settings.disks), self._settings.disk_thresholds),
         )
         queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
         self._watermarks = WatermarkReporter(
@@ -295,7 +299,7 @@ class Agent:
             queries.engine.limit_watermark,
             min(WATERMARKS_INTERVAL, timedelta(seconds=self._settings.report_seconds)),
         )
-        await self._lifecycle.unless_exiting(queries.open())
+        await self._lifecycle.unless_exiting(self._open(queries))
         if self._lifecycle.exiting:
             return
         self._lifecycle.in_background(self._watermarks.run(), "watermarks")
@@ -316,6 +320,16 @@ class Agent:
         self._lifecycle.in_background(self._slot.follow(), "job model")
         if replicas_of(run.config):
             self._lifecycle.in_background(self._standby.run(), "standby")
+
+    async def _open(self, queries: Queries) -> None:
+        """Start Spark, as soon as the disks have room for its files."""
+        while not self._lifecycle.exiting:
+            try:
+                await queries.open()
+                return
+            except DiskFull as error:
+                log.warning("waiting for room on a disk: %s", error)
+                await self._lifecycle.pause(RETRY)
 
     async def _open_blob_stores(self, run: wire_runs.BasicRun) -> None:
         """Wait for a blob store that does not answer, as long as for the coordinator."""

@@ -20,6 +20,9 @@ WINDOW = timedelta(minutes=10)
 
 LONGEST_PAUSE = timedelta(minutes=1)
 
+LONGEST_WAIT_FOR_ROOM = timedelta(seconds=15)
+"""The longest pause before a batch that failed on a full disk is tried again."""
+
 SAME = 2
 """After so many failures in a row with the same error, a batch is tried once more."""
 
@@ -70,6 +73,7 @@ class Failures:
         self._times: list[float] = []
         self._same = 0
         self._last = ""
+        self._without_room = 0
 
     @property
     def recent(self) -> int:
@@ -78,7 +82,14 @@ class Failures:
 
     def committed(self) -> None:
         """A batch has succeeded: the next failure is one of another batch."""
-        self._same, self._last = 0, ""
+        self._same, self._last, self._without_room = 0, "", 0
+
+    def without_room(self, error: str) -> StageFailure:
+        """The query failed because a disk is full. It is tried again until there is room. This is no failure of the user's code, and does
+        not count as one."""
+        self._without_room += 1
+        doublings = min(self._without_room - 1, 10)
+        return StageFailure(error[:LONGEST_LINE], self._without_room, min(LONGEST_WAIT_FOR_ROOM, self._policy.pause * float(2**doublings)))
 
     def failed(self, query: str, error: str, now: float) -> StageFailure:
         """Count a failure; `error` is a headline. Raises StageFailed if the query is not to be restarted."""

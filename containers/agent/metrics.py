@@ -22,6 +22,7 @@ from containers.state.meters import BackupMeter, CopyMeter, Histogram, Transfers
 from sluice.blobs.counted import Requests
 from sluice.clock import Clock
 from sluice.core.ids import StageName, TaskName
+from sluice.disks import DiskSpace, Thresholds
 from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -257,6 +258,15 @@ def backup_metrics(meters: BackupMeters, requests: Requests, copies: Copies) -> 
     yield from _of_copies(copies)
     yield from _durability(meters)
     yield from _requests(requests)
+
+
+def disk_metrics(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> Iterable[Metric]:
+    free = GaugeMetricFamily("sluice_container_disk_free_bytes", "Free space of a disk that this container writes to.", labels=["disk"])
+    low = GaugeMetricFamily("sluice_container_disk_low_bytes", "SLUICE_DISK_LOW_BYTES, for each disk.", labels=["disk"])
+    for name, space in found.items():
+        free.add_metric([name], space.free)
+        low.add_metric([name], thresholds.low)
+    return free, low
 
 
 def _of_transfers(what: str, done: str, found: Mapping[tuple[str, str], Transfers]) -> Iterable[Metric]:

@@ -19,11 +19,12 @@ from containers.agent.metrics import Meter
 from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, StageStart
-from containers.errors import OperatorsDiffer, StateElsewhere, StateIncompatible
+from containers.errors import DiskFull, OperatorsDiffer, StateElsewhere, StateIncompatible
 from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
 from sluice.core.ids import Ssp
+from sluice.disks import says_no_room
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 
@@ -40,7 +41,8 @@ class StageRunner:
     """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit. A
     batch that fails again with the same error is tried once more, and not up to the limit.
 
-    `on_started` is called each time the query has started, `on_failure` each time it has failed."""
+    `on_started` is called each time the query has started, `on_failure` each time it has failed. `shortages`: the
+    disks of this machine that have too little room, for messages."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class StageRunner:
         clock: Clock,
         on_started: Callable[[], None] = lambda: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
+        shortages: Callable[[], str] = lambda: "",
     ) -> None:
         self.start = start
         self.restarts = 0
@@ -59,6 +62,7 @@ class StageRunner:
         self._clock = clock
         self._on_started = on_started
         self._on_failure = on_failure
+        self._shortages = shortages
         self._query: Any = None
         self._token = ""
         self._changing = asyncio.Lock()
@@ -131,6 +135,8 @@ class StageRunner:
     def _after_failure(self, error: str) -> timedelta:
         """The pause before the next attempt. Raises StageFailed and StateIncompatible."""
         line = headline(error, job_directory())
+        if says_no_room(error):
+            return self._after_full_disk(line, error)
         try:
             check_state_fits(error)
             failure = self._failures.failed(self.start.query, line, self._clock.elapsed())
@@ -143,6 +149,16 @@ class StageRunner:
         log.warning(
             "%s failed (%d of %d), restarting in %s: %s", self.start.query, failure.failures, self._policy.limit, pause, error[:LOGGED]
         )
+        self._on_failure(failure)
+        return pause
+
+    def _after_full_disk(self, line: str, error: str) -> timedelta:
+        """The pause before the next attempt after a disk was full. The disks are measured, since the error does not always name one."""
+        full = self._shortages()
+        failure = self._failures.without_room(f"waiting for room on a disk{f' ({full})' if full else ''}: {line}")
+        pause = failure.retry_in or timedelta(0)
+        self.restarts += 1
+        log.warning("%s: %s; trying again in %s: %s", self.start.query, failure.error, pause, error[:LOGGED])
         self._on_failure(failure)
         return pause
 
@@ -178,7 +194,7 @@ class StageRunner:
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
     backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next; `log_place`: where the container's log is, "" if that is not known."""
+    batch to the next; `log_place`: where the container's log is, "" if that is not known; `shortages`: see `StageRunner`."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -188,6 +204,7 @@ class StageContext:
     new_backup: Callable[[StageStart], Backup | None]
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
     log_place: str = ""
+    shortages: Callable[[], str] = lambda: ""
 
 
 class Stage:
@@ -232,7 +249,7 @@ class Stage:
         """Make the checkpoint ready on this disk, which is done once; False if `cancel_preparing` came first."""
         if self.backup is not None or (backup := self._context.new_backup(self.start)) is None:
             return True
-        preparing = self._preparing = asyncio.ensure_future(backup.prepare())
+        preparing = self._preparing = asyncio.ensure_future(self._prepare_when_there_is_room(backup))
         try:
             await asyncio.wait({preparing})
             if preparing.cancelled():
@@ -244,6 +261,22 @@ class Stage:
             self._preparing = None
         self.backup = backup
         return True
+
+    async def _prepare_when_there_is_room(self, backup: Backup) -> StageStart:
+        """`Backup.prepare`, repeated until the disk has room for the checkpoint."""
+        failures = Failures(self._context.policy)
+        while True:
+            try:
+                prepared = await backup.prepare()
+            except DiskFull as error:
+                failure = failures.without_room(f"waiting for room on a disk: {error}")
+                log.warning("%s: %s", self.name, failure.error)
+                self.failed(failure)
+                await asyncio.sleep((failure.retry_in or timedelta(0)).total_seconds())
+            else:
+                if self._failing:
+                    self.recovered()
+                return prepared
 
     async def cancel_preparing(self) -> None:
         if self._preparing is not None:
@@ -258,7 +291,9 @@ class Stage:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
             start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
-            self.runner = StageRunner(self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed)
+            self.runner = StageRunner(
+                self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed, self._context.shortages
+            )
         if self.aligner is not None:
             self.aligner.close()
         self.running = True

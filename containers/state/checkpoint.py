@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere
+from containers.errors import CheckpointUnreadable, DiskUnwritable, StateElsewhere, disk_error
 from containers.state.recovery import LocalCheckpoint
 from sluice.core.ids import Lineage, directory_name
 
@@ -220,8 +220,9 @@ def check_writable(directory: Path) -> None:
 
 def _unwritable(directory: Path, error: OSError) -> DiskUnwritable:
     where = f" ({error.filename})" if error.filename and str(error.filename) != str(directory) else ""
-    return DiskUnwritable(
-        f"{directory}{where}: {error.strerror}: correct this, or set SLUICE_STATE_DIR or SLUICE_HOME to another directory, and start again"
+    return disk_error(
+        error,
+        f"{directory}{where}: {error.strerror}: correct this, or set SLUICE_STATE_DIR or SLUICE_HOME to another directory, and start again",
     )
 
 

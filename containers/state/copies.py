@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import CheckpointInfo, Checkpoints, inspect
 from containers.state.files import LocalFiles
 from containers.state.restore import finish_swap, swap
@@ -55,7 +55,7 @@ class Copies:
             self._root.mkdir(parents=True, exist_ok=True)
             file = (self._root / "lock").open("w")
         except OSError as error:
-            raise DiskUnwritable(f"{error.filename}: {error.strerror}: no standby copies are kept") from error
+            raise disk_error(error, f"{error.filename}: {error.strerror}: no standby copies are kept") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

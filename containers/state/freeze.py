@@ -21,7 +21,7 @@ from errno import EXDEV
 from pathlib import Path
 from typing import NamedTuple
 
-from containers.errors import CheckpointUnreadable, DiskUnwritable
+from containers.errors import CheckpointUnreadable, disk_error
 from containers.state.checkpoint import inspect
 from sluice.core.errors import BadSettings, Unavailable
 from sluice.core.ids import Lineage
@@ -77,8 +77,8 @@ def freeze(checkpoint: Path, into: Path) -> FrozenCheckpoint:
             shutil.rmtree(into, ignore_errors=True)
             if error.errno == EXDEV:
                 raise BadSettings(f"{into} is on another file system than {checkpoint}: frozen copies are made of hard links") from error
-            raise DiskUnwritable(
-                f"{error.filename or into}: {error.strerror}: correct this; the state is not backed up until then"
+            raise disk_error(
+                error, f"{error.filename or into}: {error.strerror}: correct this; the state is not backed up until then"
             ) from error
         except BaseException:
             shutil.rmtree(into, ignore_errors=True)

@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TypeVar, assert_never
 
-from containers.errors import DiskUnwritable
+from containers.errors import disk_error
 from containers.state.diff import Identity, LocalDir, LocalFile
 from containers.state.files import LocalFiles
 from containers.state.restore_plan import (
@@ -112,9 +112,10 @@ class Restorer:
         except OSError as error:
             if error.errno is None:  # a TimeoutError of the caller
                 raise
-            raise DiskUnwritable(
+            raise disk_error(
+                error,
                 f"{error.filename or target}: {error.strerror}: {self._key} cannot be restored into {target}, which is unchanged; what was "
-                f"fetched is kept in {run.staging}: make room, or repair the disk, and start again"
+                f"fetched is kept in {run.staging}: make room, or repair the disk, and start again",
             ) from error
 
     async def _read_index(self, index: BlobId) -> SnapshotIndex:

@@ -24,6 +24,7 @@ from coordinator.store.promises import PromiseReads, PromiseWrites
 from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
 from coordinator.store.sqlite import connect
+from sluice import disks
 from sluice.core.errors import StoreUnavailable
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,13 @@ class Store:
         except (DBAPIError, OSError) as error:
             self.failures += 1
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise StoreUnavailable(f"the coordinator's database: {str(cause) or f'no answer within {within} s'}") from error
+            raise StoreUnavailable(
+                f"the coordinator's database: {str(cause) or f'no answer within {within} s'}{self._disk_note()}"
+            ) from error
+
+    def _disk_note(self) -> str:
+        """Says that the disk of the database is full, if it is an SQLite file and the disk is."""
+        return "" if self._wal is None else disks.note(self._wal.parent)
 
 
 def _wal_of(engine: AsyncEngine) -> Path | None:

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from sluice import disks
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import ClientError, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage, checked_name
@@ -140,7 +141,7 @@ class Log:
                 if write and self._wal_size(file) // self._wal_bytes > before // self._wal_bytes:
                     self._truncate_wal(connection)
         except (OSError, sqlite3.Error) as error:
-            raise StreamUnavailable(f"log stream {stream}: {error} (file {file})") from error
+            raise StreamUnavailable(f"log stream {stream}: {error} (file {file}){disks.note(file.parent)}") from error
 
     def _wal_size(self, file: Path) -> int:
         try:
@@ -189,9 +190,10 @@ class Log:
                 file.hardlink_to(draft)
             draft.unlink()
         except (OSError, sqlite3.Error) as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise StreamUnavailable(f"cannot create the log stream {file.stem}: {error}") from error
+            for each in (draft, *(draft.with_name(f"{draft.name}{suffix}") for suffix in ("-wal", "-shm"))):
+                with suppress(OSError):
+                    each.unlink(missing_ok=True)
+            raise StreamUnavailable(f"cannot create the log stream {file.stem}: {error}{disks.note(self.directory)}") from error
 
     def grow(self, stream: str, partitions: int) -> None:
         """Add partitions up to that number. Raises StreamConflict for a number below the present one."""

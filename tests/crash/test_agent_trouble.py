@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from errno import ENOSPC
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK
 from containers.engine import StageStart
-from containers.errors import EXIT_REPEATED_FAILURE, JavaMissing, SparkGone, StateElsewhere
+from containers.errors import EXIT_REPEATED_FAILURE, DiskFull, JavaMissing, SparkGone, StateElsewhere
 from sluice.cli.console.overview import overview
 from sluice.core.errors import BadJobFile, SluiceError
 from tests.support.agents import Place, place
@@ -157,6 +158,43 @@ async def test_a_coordinator_that_does_not_know_reports_of_failures_does_not_dis
     await (await container.engine.started()).commits(0)
     await container.wire.after("progress")
     assert container.wire.answered["foreign"] == 1
+    assert not container.life.done()
+
+
+async def test_a_stage_without_room_on_a_disk_is_tried_until_there_is_room_and_ends_no_container(there: Place) -> None:
+    failures = 8
+
+    def fails(start: StageStart) -> None:
+        nonlocal failures
+        if start.query == "Partition 0/first" and failures:
+            failures -= 1
+            raise OSError(ENOSPC, "No space left on device", "/state/offsets/3")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_start=fails), restart_delay_seconds=0.001, disk_low_bytes=1 << 60)
+    queries = await container.engine.all_started(4)
+    await container.wire.after("failure")
+    (failing,) = overview(await there.run(run_id), there.clock.now()).failing
+    assert failing.error.startswith("waiting for room on a disk (state: ")
+    assert failing.error.endswith("OSError: [Errno 28] No space left on device: '/state/offsets/3'")
+    await queries["Partition 0/first"].commits(0)
+    await container.wire.after("progress")
+    assert overview(await there.run(run_id), there.clock.now()).problems == ()
+    assert not container.life.done()
+
+
+async def test_a_container_without_room_for_spark_waits_for_it(there: Place) -> None:
+    failures = 2
+
+    def fails() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise DiskFull("/state: No space left on device")
+
+    run_id = await there.deploy()
+    container = there.start(run_id, "c1", engine=FakeEngine(on_open=fails))
+    await container.engine.all_started(4)
     assert not container.life.done()
 
 

@@ -100,10 +100,11 @@ async def test_live_and_ready_say_so(caller: Caller) -> None:
     assert (await caller.http.get("/livez")).text == "ok"
     assert (await caller.http.get("/readyz")).text == "ready\n"
     verbose = (await caller.http.get("/readyz?verbose")).text.splitlines()
-    of_blobs = [line for line in verbose if " blob store " in line]  # opened by a chore, a moment later
+    of_blobs = [line for line in verbose if line[3:].startswith(" blob store ")]  # opened by a chore, a moment later
     assert [line.split(":")[0][4:] for line in of_blobs] == ["blob store local"]
     vital = [line.split(":")[0] for line in verbose if line not in of_blobs]
-    assert vital == ["[+] database", "[+] system log", "[+] chores", "[+] leases", "ready"]
+    disks = ["[+] disk log", "[+] disk database", "[+] disk blob store local"]
+    assert vital == ["[+] database", "[+] system log", *disks, "[+] backups", "[+] chores", "[+] leases", "ready"]
 
 
 async def test_without_its_log_the_coordinator_lives_and_is_not_ready(caller: Caller) -> None:

@@ -98,6 +98,7 @@ CONTAINER = {
     ("operators-differ", 422, "The version has other stateful operators than the state that a drain has kept."),
     ("broker-unavailable", 503, "The development Kafka broker on this machine cannot be used."),
     ("disk-unwritable", 503, "A directory of this machine cannot be written."),
+    ("disk-full", 503, "A disk of this machine is full. The container waits for room."),
     ("spark-not-started", 503, "Spark cannot be started in the container."),
     ("executors-missing", 503, "The Spark cluster provides no executors."),
     ("spark-gone", 503, "Spark has ended in the container."),

@@ -1,0 +1,103 @@
+"""Room on disks: what there is, when it is too little, and whether an error says that there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from errno import EDQUOT, ENOSPC
+from pathlib import Path
+
+
+class Room(StrEnum):
+    ENOUGH = "enough"
+    LOW = "low"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """In bytes. `free`: what this user may still write."""
+
+    free: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{readable(self.free)} free of {readable(self.size)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Below `low` bytes an operator should make room; below `full`, writes fail or soon will."""
+
+    low: int
+    full: int
+
+    def judge(self, space: DiskSpace) -> Room:
+        if space.free < self.full:
+            return Room.FULL
+        return Room.LOW if space.free < self.low else Room.ENOUGH
+
+
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|database or disk is full|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE)
+"""What Python, Java, RocksDB, SQLite and PostgreSQL say."""
+
+
+def says_no_room(error: str) -> bool:
+    """Whether the text of an error says that a disk is full, or a quota used up. It may be a disk of a system that a batch writes to."""
+    return _NO_ROOM.search(error) is not None
+
+
+def shortages(found: Mapping[str, DiskSpace], thresholds: Thresholds) -> str:
+    """The disks with too little room, such as "state: 12.0 KiB free of 1.0 GiB"; "" if there are none."""
+    return "; ".join(f"{name}: {space}" for name, space in found.items() if thresholds.judge(space) is not Room.ENOUGH)
+
+
+def readable(count: int) -> str:
+    """Such as "1.5 GiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+NO_ROOM = frozenset({ENOSPC, EDQUOT})
+"""Errors of system calls on a disk that is full, or beyond a quota."""
+
+_NEXT_TO_NOTHING = 1 << 20
+
+
+def space(path: Path) -> DiskSpace:
+    """The disk of a path, or of its nearest directory that exists. Blocks while a network file system does not answer. Raises OSError."""
+    while True:
+        try:
+            found = os.statvfs(path)
+        except FileNotFoundError:
+            if path.parent == path:
+                raise
+            path = path.parent
+        else:
+            return DiskSpace(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+def measure(places: Mapping[str, Path]) -> Mapping[str, DiskSpace]:
+    """The disk of each place; those that cannot be read are left out. Blocks."""
+    found = {}
+    for name, path in places.items():
+        with suppress(OSError):
+            found[name] = space(path)
+    return found
+
+
+def note(path: Path) -> str:
+    """For the text of an error of a write: says that the disk is full, if it is. SQLite calls a full disk an I/O error at times."""
+    with suppress(OSError):
+        free = space(path).free
+        if free < _NEXT_TO_NOTHING:
+            return f"; the disk of {path} is full ({readable(free)} free): make room"
+    return ""
