@@ -20,7 +20,8 @@ from containers.agent.drain import DrainParticipant
 from containers.agent.failures import RestartPolicy
 from containers.agent.heartbeat import LeaseExpired, LeaseKeeper, Replaced, RunEnded
 from containers.agent.lifecycle import EXIT_FAILED, EXIT_LEASE_LOST, EXIT_OK, RETRY, ContainerLifecycle, ExitReason, exit_code_of
-from containers.agent.metrics import ContainerCollector, Meter, MetricsServer, backup_metrics, disk_metrics, serve_metrics
+from containers.agent.metrics import ContainerCollector, Meter, backup_metrics, disk_metrics
+from containers.agent.metrics_server import MetricsServer, serve_metrics
 from containers.agent.progress import ProgressReporter
 from containers.agent.queries import Queries
 from containers.agent.slot import Slot

@@ -1,18 +1,11 @@
-"""The container's metrics: what its stages and their backups do, and the HTTP server that shows them to Prometheus. docs/operating.md lists
-them.
-"""
+"""The container's metrics: what its stages and their backups do. docs/operating.md lists them, and `metrics_server` shows them."""
 
 from __future__ import annotations
 
-import re
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -25,7 +18,6 @@ from sluice.core.ids import StageName, TaskName
 from sluice.disks import DiskSpace, Thresholds
 from sluice.metrics import with_old_names
 from sluice.wire import agents as wire_agents
-from sluice.wire import body as wire_body
 
 RATE_OVER = timedelta(seconds=10)
 
@@ -114,9 +106,6 @@ def _operators(last: Batch | None) -> tuple[wire_agents.StatefulOperator, ...] |
 
 
 LABELS = ["task", "stage"]
-
-WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
-"""Hosts that stand for every address of the machine: other machines need its name instead."""
 
 
 class ContainerCollector(Collector):
@@ -212,37 +201,6 @@ def _standing(stages: Iterable[Meter], now: datetime) -> Iterable[Metric]:
             if each.event_time_max is not None:
                 delay.add_metric(labels, (each.event_time_max - last.watermark).total_seconds())
     return behind, rows, memory, disk, lag, delay, progress
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsServer:
-    """The HTTP server of the metrics. `address`: its "host:port" for other machines; None if the host name is not a valid one."""
-
-    server: WSGIServer
-    address: str | None
-
-    @property
-    def port(self) -> int:
-        return int(self.server.server_port)
-
-    def close(self) -> None:
-        """Stop the server, within half a second, without waiting for that."""
-        threading.Thread(target=self._end, name="sluice-metrics-end", daemon=True).start()
-
-    def _end(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-def serve_metrics(collector: Collector, host: str, port: int, known_as: str) -> MetricsServer:
-    """Serve on the address; port 0 takes a free one. If the host stands for every address of the machine, the server's address has the name
-    `known_as`. Blocks while the machine's name is looked up. Raises OSError when the address cannot be used."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    server, _ = start_http_server(port, host, registry)
-    name = known_as if host in WILDCARDS else host
-    address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
-    return MetricsServer(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)
 
 
 BackupMeters = Mapping[tuple[TaskName, StageName], BackupMeter]

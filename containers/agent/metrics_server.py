@@ -1,0 +1,136 @@
+"""The HTTP server that shows a container's metrics to Prometheus. It is in the driver's process, so clients get few threads and little
+memory."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from sluice.clock import SystemClock
+from sluice.core.ids import Instant
+from sluice.wire import body as wire_body
+
+log = logging.getLogger(__name__)
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104
+"""Hosts that stand for every address of the machine: other machines need its name instead."""
+
+MAX_CONNECTIONS = 8
+"""Each has a thread. A new connection beyond takes the place of the oldest."""
+
+MAX_HEAD_BYTES = 16 * 1024
+
+TIMEOUT = timedelta(seconds=10)
+"""For a whole scrape: request and answer."""
+
+
+class _Request(WSGIRequestHandler):
+    """Reads at most MAX_HEAD_BYTES, and answers one request."""
+
+    def handle(self) -> None:
+        head = b""
+        while b"\n\r\n" not in head and b"\n\n" not in head:
+            part = self.request.recv(MAX_HEAD_BYTES)
+            if not part:
+                return
+            head += part
+            if len(head) > MAX_HEAD_BYTES:
+                self.requestline = self.request_version = self.command = ""
+                self.close_connection = True
+                self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, explain=f"send at most {MAX_HEAD_BYTES} bytes")
+                return
+        self.rfile = io.BufferedReader(io.BytesIO(head))
+        super().handle()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, of which there are at most MAX_CONNECTIONS."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, timeout: timedelta) -> None:
+        self.address_family, _, _, _, _ = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self._clock = SystemClock()
+        self._timeout = timeout
+        self._open: dict[socket.socket, Instant] = {}
+        """Since when, the oldest first."""
+        self._lock = threading.Lock()
+        super().__init__((host, port), _Request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                self._end(next(iter(self._open)))
+            self._open[request] = self._clock.elapsed()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """The server calls this after each connection, and twice a second."""
+        late = self._clock.elapsed() - self._timeout.total_seconds()
+        with self._lock:
+            for request in [each for each, since in self._open.items() if since <= late]:
+                self._end(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a scrape failed", exc_info=True)
+
+    def _end(self, request: socket.socket) -> None:
+        """Wake the thread that reads or writes there; it closes the socket."""
+        del self._open[request]
+        with suppress(OSError):  # the client has closed it
+            request.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """The HTTP server of the metrics. `address`: its "host:port" for other machines; None if the host name is not a valid one."""
+
+    server: WSGIServer
+    address: str | None
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_port)
+
+    def close(self) -> None:
+        """Stop the server, within half a second, without waiting for that."""
+        threading.Thread(target=self._end, name="sluice-metrics-end", daemon=True).start()
+
+    def _end(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def serve_metrics(collector: Collector, host: str, port: int, known_as: str, timeout: timedelta = TIMEOUT) -> MetricsServer:
+    """Serve on the address; port 0 takes a free one. If the host stands for every address of the machine, the server's address has the name
+    `known_as`. Blocks while the machine's name is looked up. Raises OSError when the address cannot be used."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server = _Server(host, port, timeout)
+    server.set_app(make_wsgi_app(registry))
+    threading.Thread(target=server.serve_forever, name="sluice-metrics", daemon=True).start()
+    name = known_as if host in WILDCARDS else host
+    address = f"[{name}]:{server.server_port}" if ":" in name else f"{name}:{server.server_port}"
+    return MetricsServer(server, address if re.match(wire_body.HOST_AND_PORT, address) else None)
