@@ -1,4 +1,4 @@
-"""Real agents against the real coordinator in one process: only Spark, the sockets and, where a test says so, the clocks are not real."""
+"""Real agents and a real coordinator in one process. Spark and the sockets are replaced by fakes, and in some tests the clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.fakes import FakeClock
 
 
 def two_stages(name: str = "delays", *, last: str = "second", streams: tuple[str, str, str] = ("in", "mid", "out")) -> Job:
-    """in -> first -> mid -> second -> out, declared against the order of the chain."""
+    """in -> first -> mid -> second -> out, declared in reverse order."""
     job = Job(name)
     read, mid, out = job.input(streams[0]), job.intermediate(streams[1], partitions=2), job.output(streams[2])
     job.stage(reads=mid, writes=out, name=last)(lambda task: None)  # type: ignore[arg-type, return-value]
@@ -41,18 +41,18 @@ def two_stages(name: str = "delays", *, last: str = "second", streams: tuple[str
 
 @dataclass
 class Wire(httpx.AsyncBaseTransport):
-    """The way to the coordinator. It can be cut, can hold back an answer, lose it or give one of its own, and tells what was answered."""
+    """The transport to the coordinator. It can be cut, delay an answer, lose it or replace it, and counts answers."""
 
     to: httpx.AsyncBaseTransport
     cut: bool = False
     on_cut: Callable[[], None] = lambda: None
-    """Called for each request that is cut off, except reports of watermarks, which come in no order with heartbeats."""
+    """Called for each request that is cut off, except reports of watermarks, whose order relative to heartbeats varies."""
     holding: dict[str, asyncio.Event] = field(default_factory=dict)
     losing: set[str] = field(default_factory=set)
     held: asyncio.Event = field(default_factory=asyncio.Event)
     answered: Counter[str] = field(default_factory=Counter)
     foreign: dict[str, list[httpx.Response]] = field(default_factory=dict)
-    """Answers that stand in for the coordinator's, one each, by the end of the path."""
+    """Answers returned instead of the coordinator's, one per request, by the end of the path."""
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -83,16 +83,16 @@ class Wire(httpx.AsyncBaseTransport):
             self._news.notify_all()
 
     def hold(self, end: str) -> asyncio.Event:
-        """Hold back answers of paths that end so, until the event is set; the coordinator has done what they tell of."""
+        """Delay answers to paths with this end until the event is set. The coordinator has already processed the requests."""
         self.holding[end] = asyncio.Event()
         return self.holding[end]
 
     def lose(self, end: str) -> None:
-        """The next answer of a path that ends so never comes; the coordinator has done what it tells of."""
+        """Lose the next answer to a path with this end. The coordinator has already processed the request."""
         self.losing.add(end)
 
     async def after(self, what: str, times: int = 1) -> None:
-        """Wait until so many were answered, from the start."""
+        """Wait until that many were answered, counted from the start."""
 
         async def there() -> None:
             async with self._news:
@@ -116,7 +116,7 @@ class Incarnation:
 
 @dataclass
 class Place:
-    """A coordinator, its log, and what was started against it."""
+    """A coordinator, its log, and the agents that were started against it."""
 
     home: Path
     app: httpx.ASGITransport
@@ -125,11 +125,11 @@ class Place:
     log: Log
     parts: Parts
     system: str = "log"
-    """Of the streams of the jobs that are deployed."""
+    """The system of the streams of deployed jobs."""
     incarnations: list[Incarnation] = field(default_factory=list)
 
     async def snapshots(self, job: str = "delays") -> list[dict[str, Any]]:
-        """Those that are retained, newest first."""
+        """The retained snapshots, newest first."""
         async with httpx.AsyncClient(transport=self.app, base_url="http://c") as http:
             answer = await http.get(f"/jobs/{job}/snapshots")
             assert answer.status_code == 200, answer.text
@@ -167,7 +167,7 @@ class Place:
         open_blobs: Callable[[str], BlobStore] | None = None,
         **settings: Any,
     ) -> Incarnation:
-        """Start a container's agent."""
+        """Start the agent of a container."""
         there = wire or self.new_wire()
         given = {
             "run_id": run_id,
@@ -197,8 +197,9 @@ class Place:
 
 @asynccontextmanager
 async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
-    """A coordinator whose clock stands still: no lease (30 s, grace 5 s) ends unless the test says so, and no slot that fails often is held
-    back. Containers beat all the time."""
+    """A coordinator with a clock that does not move: no lease (30 s, grace period 5 s) ends unless a test advances it. Crash-loop
+    back-off is off, and containers send heartbeats all the time.
+    """
     clock = FakeClock()
     terms = {"lease_seconds": 30, "margin_seconds": 3, "grace_seconds": 5, "heartbeat_seconds": 0.02, "crash_loop_backoff_seconds": 0}
     no_backups: dict[str, Any] = {"backup_stores": (), "restore_from": ()}  # a `FakeEngine` has no directories
@@ -218,7 +219,7 @@ async def place(home: Path, **settings: Any) -> AsyncIterator[Place]:
 
 
 def counting(inputs: int = 1) -> Job:
-    """One stage for each input, each with state: in -> hourly, and with a second input other -> daily."""
+    """One stage per input, each with state: in -> hourly, and with a second input other -> daily."""
     job = Job("delays")
     for name, stage in (("in", "hourly"), ("other", "daily"))[:inputs]:
         job.stage(reads=job.input(name), writes=job.output(f"{stage}-out"), name=stage)(lambda task: None)  # type: ignore[arg-type, return-value]
@@ -226,7 +227,7 @@ def counting(inputs: int = 1) -> Job:
 
 
 async def acting(engine: FakeEngine, number: int) -> Mapping[str, FakeQuery]:
-    """The next queries that start, and which nobody has stopped since."""
+    """The next `number` queries that start and have not been stopped since."""
     found = await engine.all_started(number)
     assert not any(query.stopped for query in found.values())
     return found

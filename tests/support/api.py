@@ -1,4 +1,4 @@
-"""Calls a coordinator as containers and operators do, without a socket between them."""
+"""Calls a coordinator as containers and operators do, without a socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTPUT = {"name": "delays", "system": "log"}
 
 
 def run_body(**changes: Any) -> Json:
-    """A job of one stage from `flights` to `delays`with these changes; a change to None leaves the field out."""
+    """A job of one stage from `flights` to `delays`, with these changes; None removes a field."""
     body: Json = {
         "job": "flight-delays",
         "containers": 1,
@@ -40,7 +40,7 @@ def run_body(**changes: Any) -> Json:
 
 
 def chained_body(partitions: int = 4, **changes: Any) -> Json:
-    """The same with an intermediate stream between two stages."""
+    """The same job with two stages and an intermediate stream."""
     stages = [
         {"name": "route", "reads": ["flights"], "writes": ["by-carrier"]},
         {"name": "hourly", "reads": ["by-carrier"], "writes": ["delays"]},
@@ -115,7 +115,7 @@ class Caller:
 
 @asynccontextmanager
 async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Caller]:
-    """A coordinator on that home from its start to its end. What the chores do is left to them and to `Caller` calls."""
+    """A coordinator with this home, from its start to its end. Its chores run only when a test calls them."""
     coordinator = build(read_settings(home=home, **{"lease_seconds": 30, **settings}), clock=clock)
     transport = httpx.ASGITransport(coordinator.asgi, raise_app_exceptions=False)
     async with (
@@ -126,7 +126,7 @@ async def calling(home: Path, clock: FakeClock, **settings: object) -> AsyncIter
 
 
 def problem_slug(answer: httpx.Response) -> tuple[int, str]:
-    """Status and kind of a refusal, which must have the form of RFC 9457."""
+    """Status and problem type of an error response, which must have the form of RFC 9457."""
     assert answer.headers["content-type"] == "application/problem+json"
     body = answer.json()
     assert body["status"] == answer.status_code
@@ -135,7 +135,7 @@ def problem_slug(answer: httpx.Response) -> tuple[int, str]:
 
 
 UNSAVED = {"config": {"backup.stores": ""}}
-"""Of a run whose state goes nowhere."""
+"""Configuration of a run without backups."""
 
 
 def offsets_json(offsets: Mapping[tuple[str, int], int]) -> list[Json]:
@@ -148,7 +148,7 @@ def offsets_of(listed: Sequence[Json]) -> dict[tuple[str, int], int]:
 
 @dataclass(slots=True)
 class Drained:
-    """A run of one or two stages over two tasks, in one container or two, and the drain that it is under."""
+    """A run of one or two stages over two tasks, in one or two containers, and its drain."""
 
     caller: Caller
     run_id: str
@@ -188,7 +188,7 @@ class Drained:
         return str(answer.json()["phase"])
 
     async def all_take(self, step: str, stages: Sequence[str] = ("hourly",), **changes: Any) -> str:
-        """The phase after the last."""
+        """Report the step for all tasks. Returns the phase after the last report."""
         for stage in stages:
             for task in (0, 1):
                 phase = await self.phase_after(step, task, stage, **changes)
@@ -203,12 +203,12 @@ class Drained:
         assert await self.all_take("committed") == "DRAINED"
 
     async def kinds(self) -> list[tuple[str, str]]:
-        """The run's notices: kind, and the phase or state that they tell."""
+        """The notices of the run: kind, and phase or state."""
         return [(n["kind"], n["detail"].get("phase") or n["detail"].get("state", "")) for n in await self.caller.notices(self.run_id)]
 
 
 def appended(caller: Caller, stream: str, *, partition: int, records: int) -> None:
-    """Records that somebody writes to the log."""
+    """Append records to the log."""
     writer = Writer(Lineage(uuid4().hex), "somebody", Generation(1))
     caller.log.append(stream, [Record(b"x", partition=partition)] * records, writer=writer, batch=0, now_micros=0)
 
@@ -219,7 +219,7 @@ async def deployed(caller: Caller, *, chained: bool = False, **changes: Any) -> 
 
 
 async def running(caller: Caller, *, chained: bool = False, **changes: Any) -> Drained:
-    """Slot 0 is c1, which holds both tasks under generation 1."""
+    """Slot 0 is c1, which owns both tasks under generation 1."""
     made = await deployed(caller, chained=chained, **changes)
     await caller.registered(made.run_id, "c1")
     for task in (0, 1):
@@ -228,7 +228,7 @@ async def running(caller: Caller, *, chained: bool = False, **changes: Any) -> D
 
 
 async def snapshot(caller: Caller, run_id: str, number: int, lineage: str, task: int = 0, previous: int | None = None) -> str:
-    """Report a snapshot of the stage "hourly" of a task with batch 7: its checkpoint."""
+    """Report a snapshot of the stage "hourly" of a task, with batch 7. Returns its checkpoint id."""
     prefix = PREFIX.replace("Partition_0", f"Partition_{task}")
 
     def index(which: int) -> str:
@@ -265,7 +265,7 @@ def marker(number: int, previous: int | None = None) -> Json:
 
 
 def report_body(number: int, lineage: str, previous: int | None = None, **changes: Any) -> Json:
-    """The commit of that number, of batch 10 times it; `previous` is the number of the commit that it follows."""
+    """The commit with this number, of batch 10 * number; `previous` is the number of the commit before it."""
     return {
         "generation": 1,
         "lineage": lineage,
@@ -282,7 +282,7 @@ async def report(caller: Caller, run_id: str, body: Json, task: str = "Partition
 
 
 async def held(caller: Caller) -> tuple[str, str]:
-    """A run whose slot 0 is c1, which holds "Partition 0" under generation 1: its id, and the lineage of the stage."""
+    """A run whose slot 0 is c1, which owns "Partition 0" under generation 1. Returns the id of the run and the lineage of the stage."""
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
     return run_id, str((await caller.acquired(run_id, "c1"))["stages"][0]["lineage"])
@@ -336,20 +336,20 @@ async def roll_back(caller: Caller, version: int, job: str = "flight-delays", **
 
 
 async def slots_of(caller: Caller, job: str = "flight-delays") -> dict[str, list[str]]:
-    """Slot -> its tasks, by the job model that is served."""
+    """Slot -> its tasks, in the job model that is served."""
     served = (await caller.http.get("/jobModel", params={"job": job})).json()
     return {slot: sorted(each["tasks"]) for slot, each in served["containers"].items()}
 
 
 async def partitions_of(caller: Caller, job: str = "flight-delays") -> dict[str, list[int]]:
-    """Task -> the partitions that it reads, by the job model that is served."""
+    """Task -> the partitions that it reads, in the job model that is served."""
     served = (await caller.http.get("/jobModel", params={"job": job})).json()
     tasks = {name: task for each in served["containers"].values() for name, task in each["tasks"].items()}
     return {name: [ssp["partition"] for ssp in task["system-stream-partitions"]] for name, task in sorted(tasks.items())}
 
 
 def watched(run: Json, name: str = "flights") -> Json:
-    """What the partition monitor found of an input, in the detail of its run."""
+    """The result of the partition monitor for an input, from the details of its run."""
     return next(each for each in run["watched"] if each["name"] == name)
 
 

@@ -1,4 +1,4 @@
-"""A job of one task whose container commits, loses its disk and restores, beside the coordinator's own chores, all in one process."""
+"""A job of one task whose container commits, loses its disk and restores, with the coordinator's chores, all in one process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CHECKS = ReportChecks(_model, lambda _: {})
 
 @dataclass(slots=True)
 class Agent:
-    """Holds the task under a generation, with a directory on its disk. Its clock may be hours off."""
+    """Owns the task under a generation, with a directory on its disk. Its clock may be wrong by hours."""
 
     generation: Generation
     lineage: Lineage
@@ -89,7 +89,7 @@ class Agent:
 
 @dataclass(slots=True)
 class World:
-    """`kept` are the contents of what was reported, by checkpoint."""
+    """`kept`: the contents of reported checkpoints."""
 
     blobs: BlobStore
     clock: FakeClock
@@ -110,7 +110,7 @@ class World:
         self.wire(self.blobs)
 
     def wire(self, blobs: BlobStore) -> None:
-        """Start the coordinator anew, with this blob store: what was in memory is gone."""
+        """Restart the coordinator with this blob store: everything in memory is lost."""
 
         async def greet(name: BlobStoreName, opened: BlobStore) -> object:
             return await owns_blob_store(self.store, name, opened)
@@ -137,7 +137,7 @@ class World:
     # --- the agent ---
 
     async def acquired(self, skew_hours: float = 0.0) -> Agent:
-        """A new holder of the task: it restores the head of the store, as a container without a local directory does."""
+        """A new owner of the task. It restores the newest snapshot, as a container without a local directory does."""
         async with self.store.begin() as tx:
             held = await tx.fleet.owner(JOB, TASK)
             generation = Generation(1 if held is None else held.owner.generation + 1)
@@ -168,7 +168,7 @@ class World:
         return fresh_blob_id(KEY, kind, millis, f"{next(self.number):016x}")
 
     async def run_batch(self, agent: Agent, changes: Files) -> None:
-        """A batch with its plan, durable before."""
+        """Run a batch. Its offset-log entry is durable first."""
         agent.batch += 1
         await self.blobs.put_if_absent(offsets_blob_id(KEY, agent.lineage, agent.batch), b"plan", ABOUT)
         agent.files |= changes
@@ -176,7 +176,7 @@ class World:
             agent.files.pop(name, None)
 
     async def upload(self, agent: Agent) -> tuple[BlobId, SnapshotIndex]:
-        """New files, then the index: what a commit does before its report."""
+        """Upload new files, then the index, as a commit does before its report."""
         known = {}
         for name, body in sorted(agent.files.items()):
             former = agent.known.get(name)
@@ -209,7 +209,7 @@ class World:
         await self.report(agent, blob, index)
         return index.metadata.checkpoint
 
-    # --- looking ---
+    # --- checks ---
 
     async def index_of(self, blob: BlobId) -> SnapshotIndex:
         body = BytesIO()
@@ -230,7 +230,7 @@ class World:
             return {row.checkpoint: row.markers[LOCAL].index for row in await tx.snapshots.of_stage(KEY)}
 
     async def check_retained(self) -> None:
-        """Every retained snapshot restores byte for byte."""
+        """Every retained snapshot can be restored byte for byte."""
         for checkpoint, blob in (await self.retained()).items():
             assert await self.contents(await self.index_of(blob)) == self.kept[checkpoint]
 
@@ -238,7 +238,7 @@ class World:
         return {each.blob async for page in self.blobs.list("jobs/", ABOUT) for each in page}
 
     async def needed(self) -> set[BlobId]:
-        """What the retained snapshots refer to, and the plans that may have to run again."""
+        """The blobs to which retained snapshots refer, and the offset-log entries that may have to run again."""
         found: set[BlobId] = set()
         for blob in (await self.retained()).values():
             found |= {blob, *(await self.index_of(blob)).blobs}
@@ -247,7 +247,7 @@ class World:
     # --- the coordinator ---
 
     async def tidy(self) -> None:
-        """The chores until there is nothing left to do, and hours going by."""
+        """Run the chores, advancing the clock by hours, until they have nothing left to do."""
         for _ in range(4):
             self.clock.advance(601)
             await self.clean_up.run_once()
@@ -258,7 +258,7 @@ class World:
 
 
 async def _no_pause(seconds: float) -> None:
-    """Nobody waits."""
+    """Return at once."""
 
 
 def new_world(retention: Retention | None = None) -> World:
@@ -279,7 +279,7 @@ def one_stage() -> Job:
 
 
 def start(there: Place, run_id: RunId, name: str, disk: str, **settings: Any) -> Incarnation:
-    """A container with a disk of its own."""
+    """Start a container with a disk of its own."""
     root = there.home.parent / disk
     return there.start(run_id, name, engine=DiskEngine(root=root), job=one_stage(), state_dir=root, **settings)
 

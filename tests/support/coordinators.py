@@ -1,4 +1,4 @@
-"""Coordinators as processes, alone and with the containers of a job."""
+"""Coordinators as processes, alone or with the containers of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GENEROUS = 30.0
 
 
 def refused(*flags: str, **environment: str) -> str:
-    """The one line with which a coordinator does not start."""
+    """The single line of output of a coordinator that refuses to start."""
     command = [*SLUICE, "coordinator", *flags]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=GENEROUS, check=False, env={**os.environ, **environment}, stdin=subprocess.DEVNULL
@@ -45,7 +45,7 @@ class Running:
 
 @contextmanager
 def running(home: Path, *flags: str, limits: str = "") -> Iterator[Running]:
-    """A coordinator with that home, whose log is beside it. It is killed in the end. `limits`: options of `ulimit`."""
+    """A running coordinator with this home and its log in it. It is killed at the end. `limits`: options of `ulimit`."""
     log = home.with_name(f"{home.name}-coordinator.log")
     limited = ["bash", "-c", f'ulimit {limits} && exec "$@"', "bash"] if limits else []
     process = start([*limited, *SLUICE, "coordinator", "--home", str(home), "--port", "0", *flags], log)
@@ -66,15 +66,16 @@ def _good(answer: httpx.Response) -> httpx.Response:
 
 
 class Container(NamedTuple):
-    """A container's execution id and its watchdog."""
+    """The execution id of a container, and its watchdog process."""
 
     execution_id: str
     process: subprocess.Popen[bytes]
 
 
 class Cluster:
-    """A coordinator and the containers of one job, all under one directory. `environment` is for the coordinator and the containers alike;
-    `system` is the one of the streams."""
+    """A coordinator and the containers of one job, all under one directory. `environment` is set for all of them; `system` is the system
+    of the streams.
+    """
 
     def __init__(self, root: Path, job_file: Path, environment: Mapping[str, str] | None = None) -> None:
         self.root = root
@@ -93,7 +94,7 @@ class Cluster:
         return self.root / f"{name}.log"
 
     def launch(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-        """A process that is ended with the cluster. One of the same name continues its log."""
+        """Start a process that is ended with the cluster. A process with the same name continues the log file."""
         return self.launch_in(ROOT, name, command, environment)
 
     def launch_in(self, cwd: Path, name: str, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -135,8 +136,10 @@ class Cluster:
         return wire_runs.RunDetail.model_validate_json(_good(self.http.get(f"/runs/{self.run_id}")).content)
 
     def close(self) -> None:
-        """Containers before the coordinator, which hears their last words, and by their watchdogs, which a killed driver session needs. The
-        second SIGTERM, once the first was heard, is an impatient stop."""
+        """Ends the containers before the coordinator, which receives their exit reports, and ends them through their watchdogs, because
+        a killed driver leaves a session behind. A second SIGTERM, after the first was processed, makes a container stop without
+        waiting.
+        """
         self.http.close()
         try:
             end(*(process for process in reversed(self._started) if process is not self.coordinator), waits=(1, GENEROUS))

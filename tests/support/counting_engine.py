@@ -1,9 +1,11 @@
-"""An engine without Spark that reads and writes the embedded log, or Kafka, for real. Two stages: one sums up the records of each batch by
-key, keeps the sums until its next batch, and writes them then into a stream between the two, where equal keys meet; one counts, and writes
-its counts out when a flush empties its store. So both have state, and both write under a drain.
+"""An engine without Spark that really reads and writes the embedded log, or Kafka.
 
-A batch's plan says where it ends; it begins where the one before ended. A store's state is what each batch added, a file a batch, beside
-the plans. Records are written as `containers/spark/systems/log.py` does, and read as `containers/spark/task.py` does.
+It runs two stages. The first sums the records of each batch by key, keeps the sums until its next batch, and then writes them to the
+intermediate stream. The second counts, and writes its counts when a flush empties its state. So both stages have state, and both write in a
+drain.
+
+The plan of a batch says where the batch ends; it begins where the one before ended. The state of a stage is what each batch added, one file
+per batch, next to the plans. Records are written as `containers/spark/systems/log.py` does, and read as `containers/spark/task.py` does.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ COUNTS = "second"
 """The stage that counts."""
 
 AT_ONCE = 10
-"""Records of a batch that a drain plans."""
+"""Records per batch that a drain plans."""
 
 Ends = dict[int, int]
 
 
 class Killed(Exception):
-    """The process is no more: what its threads were about to do does not happen."""
+    """Simulates the death of the process: raised in its threads, so that they do nothing more."""
 
 
 class Trap:
-    """Whoever takes the `after`-th step from now on waits in it until `release`. Made on the event loop of the test."""
+    """Stops the thread that takes the `after`-th step from now on until `release`. Create it on the event loop of the test."""
 
     def __init__(self, after: int) -> None:
         self.sprung = asyncio.Event()
@@ -62,10 +64,10 @@ class Trap:
             if self._left != 0:
                 return
         self._loop.call_soon_threadsafe(self.sprung.set)
-        assert self._go.wait(DEADLINE), "nobody opened the trap"
+        assert self._go.wait(DEADLINE), "the trap was not released"
 
     def release(self) -> None:
-        """It never springs again."""
+        """Release the thread, and never stop one again."""
         with self._lock:
             self._left = 0
         self._go.set()
@@ -73,7 +75,7 @@ class Trap:
 
 @dataclass
 class TrappedWire(Wire):
-    """Answers to steps of drains and to reports of snapshots are steps: what they tell of is done."""
+    """Answers to steps of drains and to reports of snapshots count as steps: the coordinator has processed the requests."""
 
     trap: Trap | None = None
 
@@ -86,8 +88,9 @@ class TrappedWire(Wire):
 
 @dataclass
 class Ledger:
-    """What all engines of a history have seen. `mid` is the stream between the two stages; `read`: what each batch of a lineage has read;
-    `faults`: what must never be."""
+    """The observations of all engines of a history. `mid` is the intermediate stream. `read`: the range that each batch of a lineage
+    read. `faults`: violated invariants.
+    """
 
     log: Log | TopicLog
     mid: str = "mid"
@@ -95,12 +98,14 @@ class Ledger:
     faults: list[str] = field(default_factory=list)
 
     def fault(self, what: str) -> AssertionError:
-        """To be raised; where it is raised, it may be taken for a failure that a restart mends."""
+        """Record a violated invariant, and return it as an exception to raise. An agent may treat the exception as an ordinary failure
+        and restart.
+        """
         self.faults.append(what)
         return AssertionError(what)
 
     def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
-        """No batch reads what another one of its lineage has read, or leaves something out, and the same batch again reads the same."""
+        """Check that batches of a lineage neither overlap nor leave gaps, and that a repeated batch reads the same records."""
         if self.read.setdefault((lineage, batch), (begin, end)) != (begin, end):
             raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(begin, end)}")
         if (lineage, batch - 1) in self.read and self.read[lineage, batch - 1][1] != begin:
@@ -110,7 +115,7 @@ class Ledger:
 def summed(
     log: Log | TopicLog, stream: str, begin: Mapping[int, int], end: Mapping[int, int], has: Callable[[Headers], bool]
 ) -> Counter[str]:
-    """The values of records from `begin` to `end`, by key, of those with such headers."""
+    """The values by key of the records from `begin` to `end` whose headers satisfy `has`."""
     rows = [row for each, upto in end.items() for chunk in log.read(stream, each, begin.get(each, 0), upto) for row in chunk]
     headers = {number: has(found) for number, found in log.headers(stream).items()}
     found: Counter[str] = Counter()
@@ -123,7 +128,7 @@ def summed(
 
 
 def of_history(origin: str, failed: Collection[str]) -> Callable[[Headers], bool]:
-    """Whether a reader of a stream between stages takes such records."""
+    """Whether a reader of an intermediate stream accepts records of this origin."""
     return lambda headers: (
         headers.get(RUN_RECORD_HEADER) == origin and CONTROL_RECORD_HEADER not in headers and headers.get(DRAIN_RECORD_HEADER) not in failed
     )
@@ -131,7 +136,9 @@ def of_history(origin: str, failed: Collection[str]) -> Callable[[Headers], bool
 
 @dataclass(kw_only=True)
 class CountingEngine(DiskEngine):
-    """`version` is that of the job, which spells its state in its own way. `holds`: whether queries can be held, or are stopped."""
+    """`version` is the version of the job, which encodes its state in its own way. `holds`: whether queries can be paused; otherwise
+    they are stopped.
+    """
 
     ledger: Ledger
     version: str
@@ -152,14 +159,14 @@ class CountingEngine(DiskEngine):
     # --- what a test does with it ----------------------------------------------------------------------------------
 
     async def dies(self) -> None:
-        """Once its agent is gone: nothing more is done, and what was being done has ended."""
+        """Called after the end of its agent: stop all threads, and wait until none of them works."""
         self.dead = True
         if self.trap is not None:
             self.trap.release()
-        assert await asyncio.to_thread(self._quiet.wait, DEADLINE), "a dead engine is at work"
+        assert await asyncio.to_thread(self._quiet.wait, DEADLINE), "a dead engine still works"
 
     async def all_acting(self, number: int) -> None:
-        """Wait until so many queries run, none held."""
+        """Wait until that many queries run and none is paused."""
         while len(self.running) != number:
             self._news.clear()
             await self._news.wait()
@@ -272,7 +279,7 @@ class CountingEngine(DiskEngine):
             return True
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
-        """As Spark does: plan, compute, write, keep the state, commit. May be interrupted anywhere and run again."""
+        """Like Spark: plan, compute, write, store the state, commit. May be interrupted anywhere and run again."""
         directory = self.directory(start)
         for part in ("offsets", "state", "commits"):
             (directory / part).mkdir(exist_ok=True)
@@ -346,7 +353,7 @@ class CountingEngine(DiskEngine):
             self._run(start, found.planned, None)
 
     def _last(self, start: StageStart) -> tuple[int, tuple[Ends, Ends]]:
-        """The last batch, -1 for none, and what it has read."""
+        """The last batch (-1 for none) and the offset up to which it read."""
         found = inspect(self.directory(start))
         assert found is not None
         assert found.planned == found.committed
@@ -366,7 +373,7 @@ class CountingEngine(DiskEngine):
         return str(json.loads(read_offset_log(directory, batch).splitlines()[1])["note"])
 
     def _counts(self, start: StageStart, before: int) -> Counter[str]:
-        """The state before that batch. Raises for that of another version of the job, and for state with holes."""
+        """The state before that batch. Raises if it is state of another version of the job, or has gaps."""
         found: Counter[str] = Counter()
         for batch in range(before):
             file = self.directory(start) / "state" / f"{batch}.changelog"
@@ -381,7 +388,7 @@ class CountingEngine(DiskEngine):
     # --- threads ---------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        """Between any two things that last: here a process may be killed."""
+        """Called between any two durable writes: a crash may happen here."""
         if self.trap is not None and not self.dead:
             self.trap.step()
         if self.dead:
@@ -423,7 +430,7 @@ class CountingEngine(DiskEngine):
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all, as Spark does."""
+    """Write the whole file or nothing, as Spark does."""
     draft = file.with_name(f".{file.name}.tmp")
     draft.write_text(text)
     draft.replace(file)

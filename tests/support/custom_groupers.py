@@ -1,4 +1,4 @@
-"""Groupers as users write them, good ones and bad ones, for `tests.support.custom_groupers:NAME`."""
+"""User-defined groupers, correct and incorrect ones, for `tests.support.custom_groupers:NAME`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.core.ids import Ssp, TaskName
 
 
 class ByParity:
-    """Even partitions to one task, odd ones to another."""
+    """Even partitions in one task, odd ones in another."""
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Mapping[TaskName, frozenset[Ssp]]:
         even = frozenset(ssp for ssp in ssps if ssp.partition % 2 == 0)
@@ -22,7 +22,7 @@ class ByParity:
 
 
 class InBlocks:
-    """At most `max_tasks` tasks, as other code may spell them: strings and lists."""
+    """At most `max_tasks` tasks, returned as plain strings and lists."""
 
     def __init__(self, max_tasks: int = 4) -> None:
         self.max_tasks = max_tasks
@@ -35,7 +35,7 @@ class InBlocks:
 
 
 class Sticky:
-    """Leaves what was stored where it is, and gives what is new to one task of its own."""
+    """Keeps the stored assignment, and assigns all new partitions to one further task."""
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> dict[str, set[Ssp]]:
         groups: defaultdict[str, set[Ssp]] = defaultdict(set)
@@ -45,7 +45,7 @@ class Sticky:
 
 
 class Answers:
-    """Answers what `answer` says."""
+    """Returns what `answer` returns."""
 
     def answer(self, ssps: list[Ssp]) -> Any:
         raise NotImplementedError
@@ -115,7 +115,7 @@ class ByChance(Answers):
 
 
 class Remembers:
-    """Knows how often it was asked, over all its objects."""
+    """Its result depends on how often it was called, over all objects."""
 
     asked = 0
 
@@ -125,14 +125,14 @@ class Remembers:
 
 
 class ByOrder:
-    """Depends on the order in which a set happens to come."""
+    """Depends on the iteration order of a set."""
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Any:
         return {str(place): [ssp] for place, ssp in enumerate(ssps)}
 
 
 class Meddles:
-    """Writes into what was stored."""
+    """Modifies the stored assignment."""
 
     def group(self, previous: Any, ssps: frozenset[Ssp]) -> Any:
         previous.tasks[next(iter(ssps))] = "mine"
@@ -150,7 +150,7 @@ class CannotBeMade(ByParity):
 
 
 class Endless(ByParity):
-    """Does not answer before it is `released`."""
+    """Does not return until it is `released`."""
 
     released = threading.Event()
 

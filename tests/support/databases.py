@@ -1,5 +1,6 @@
-"""Empty databases for tests that are not about the database, and another client of a coordinator's PostgreSQL, which can end its sessions
-and take the claim from it."""
+"""Empty databases for tests that do not test the database, and a second client of a coordinator's PostgreSQL, which can terminate its
+sessions and take over its claim.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ AnyStore = TypeVar("AnyStore", bound=Store)
 
 
 class _Inline:
-    """In place of the queue of a connection's thread: runs the work right away."""
+    """Replaces the queue of a connection's thread: runs the work immediately."""
 
     def put_nowait(self, item: tuple[asyncio.Future[Any] | None, Callable[[], object]]) -> None:
         future, work = item
@@ -41,7 +42,7 @@ class _Inline:
 
 
 class _InlineConnection(Connection):
-    """Runs statements on the event loop's own thread: against a file in the page cache this is several times faster."""
+    """Runs statements in the event loop's own thread. For a file in the page cache this is several times faster."""
 
     def __await__(self) -> Generator[Any, None, aiosqlite.Connection]:
         self._tx = _Inline()  # type: ignore[assignment]
@@ -57,14 +58,15 @@ def _do_not_sync(connection: Any, _record: object) -> None:
 
 
 _unused: list[AsyncEngine] = []
-"""SQLAlchemy compiles each statement once for an engine, which takes longer than to run it: so engines are used again."""
+"""SQLAlchemy compiles each statement once per engine, which takes longer than running it. Engines are therefore reused."""
 
 
 def temporary_store(kind: type[AnyStore]) -> AnyStore:
     """An empty store of that class in an SQLite file.
 
-    It need not be closed: its file is used again when nothing refers to the store. It may be used by one event loop after another. It does
-    not wait for the disk, because no test cuts the power."""
+    It need not be closed: its file is reused when nothing refers to the store. Several event loops may use it one after the other. It does
+    not sync the file to disk, because no test cuts the power.
+    """
     engine = _unused.pop() if _unused else _new_database()
     with closing(sqlite3.connect(str(engine.url.database))) as connection:
         for table in metadata.tables:
@@ -89,7 +91,7 @@ def _new_database() -> AsyncEngine:
 
 
 class Other:
-    """Another client of the database, which can take the lock and end sessions."""
+    """A second client of the database, which can take the lock and terminate sessions."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -98,16 +100,18 @@ class Other:
         return await self._connection.scalar(text(statement), values)
 
     async def holder(self) -> int | None:
-        """The server's process whose session has the claim."""
+        """The PID of the server process whose session has the claim."""
         found = await self.ask("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = 7355609")
         return None if found is None else int(found)
 
     async def end(self, pid: int | None) -> None:
-        """End a session, and see it gone."""
+        """Terminate a session, and wait until it is gone."""
         await self.ask("SELECT pg_terminate_backend(:pid, 20000)", pid=pid)
 
     async def take_over(self) -> None:
-        """End the session that has the claim, and have it: we wait in line for it, so that nobody can come between."""
+        """Terminate the session that has the claim, and take the claim. This client is already waiting for the lock, so that no other
+        client gets it.
+        """
         async with self._new() as ender:
             waiting = asyncio.create_task(self.ask("SELECT pg_advisory_lock(7355609)"))
             while not await ender.ask("SELECT count(*) FROM pg_locks WHERE objid = 7355609 AND NOT granted"):

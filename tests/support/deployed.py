@@ -1,4 +1,4 @@
-"""The files that deploy Sluice, read for tests: what each launches, with which environment, and where its files come from."""
+"""Reads the files that deploy Sluice: which processes each launches, with which environment, and where its files come from."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _DEFAULT = re.compile(r"\$\{\w+:-(\w[\w-]*)\}")
 
 @dataclass(frozen=True)
 class Launch:
-    """A process of ours that a file starts. `stops_within`: seconds between SIGTERM and SIGKILL. Values that only the place where it runs
-    knows are "1"."""
+    """A process of Sluice that a file starts. `stops_within`: seconds between SIGTERM and SIGKILL. Values that are known only on the
+    target machine are "1".
+    """
 
     file: str
     name: str
@@ -55,7 +56,7 @@ def manifests() -> Sequence[tuple[Path, dict[str, Any]]]:
 
 
 def dockerfile() -> Sequence[tuple[str, str]]:
-    """Its instructions, in order."""
+    """The instructions of the Dockerfile, in order."""
     text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines)]
@@ -66,7 +67,7 @@ def image_environment() -> dict[str, str]:
 
 
 def health_command() -> list[str]:
-    """What the image's HEALTHCHECK runs."""
+    """The command of the image's HEALTHCHECK."""
     said = next(rest for word, rest in dockerfile() if word == "HEALTHCHECK")
     return list(json.loads(said[said.index("[") :]))
 
@@ -77,7 +78,7 @@ def entrypoint() -> list[str]:
 
 def _of_compose() -> Iterator[Launch]:
     for name, each in compose()["services"].items():
-        if each["image"] == "sluice" and each.get("entrypoint", [""])[0] != "python":  # else it only borrows the image's Python
+        if each["image"] == "sluice" and each.get("entrypoint", [""])[0] != "python":  # otherwise it only uses the image's Python
             words = [*each.get("entrypoint", entrypoint()), *each["command"]]
             yield _launch("docker-compose.yml", name, words, each["environment"], _seconds(each.get("stop_grace_period", "10s")))
 

@@ -1,4 +1,4 @@
-"""An engine without Spark: it keeps the promises of `containers/engine.py`, and its queries do what a test says."""
+"""An engine without Spark. It fulfils the contract of `containers/engine.py`, and tests control its queries."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from sluice.core.watermarks import FeederProgress, WatermarkStep
 T = TypeVar("T")
 
 DEADLINE = 20
-"""Seconds that a test waits for what must happen; it happens within milliseconds."""
+"""Time limit in seconds for what normally happens within milliseconds."""
 
 _tokens = count(1)
 
 
 async def soon(what: Awaitable[T]) -> T:
-    """The result of what must happen, or a TimeoutError that fails the test."""
+    """Await a result, with a time limit: TimeoutError fails the test."""
     return await asyncio.wait_for(what, DEADLINE)
 
 
 @dataclass
 class FakeQuery:
-    """A query that has started. It tells of itself on threads of its own, as Spark does."""
+    """A started query. It reports in threads of its own, like Spark."""
 
     start: StageStart
     token: str
@@ -56,8 +56,9 @@ class FakeQuery:
 
 @dataclass
 class FakeEngine:
-    """Made on the event loop of the test. `on_open`, `on_start`, `on_hold` and `on_stop` run on the engine's threads, and may block or
-    raise."""
+    """Create it on the event loop of the test. `on_open`, `on_start`, `on_hold` and `on_stop` run in the engine's threads, and may block
+    or raise.
+    """
 
     on_open: Callable[[], None] = lambda: None
     on_start: Callable[[StageStart], None] = lambda start: None
@@ -90,7 +91,7 @@ class FakeEngine:
         query = FakeQuery(start, f"token-{next(_tokens)}", self._callbacks)
         self.queries.append(query)
         if self.ends_told_early:
-            self._callbacks.on_end(query.token, "it ended before anybody knew its token")
+            self._callbacks.on_end(query.token, "it ended before its token was known")
         self._loop.call_soon_threadsafe(self._started.put_nowait, query)
         return query.token, query
 
@@ -137,7 +138,7 @@ class FakeEngine:
         return await soon(self._started.get())
 
     async def released(self) -> FakeQuery:
-        """The next query that goes on after it was held."""
+        """The next query that continues after a pause."""
         return await soon(self._released.get())
 
     async def all_started(self, number: int) -> dict[str, FakeQuery]:
@@ -146,20 +147,22 @@ class FakeEngine:
 
     @property
     def acting(self) -> list[str]:
-        """Queries that started and were not stopped."""
+        """Queries that were started and not stopped."""
         return sorted(query.start.query for query in self.queries if not query.stopped)
 
 
 def plan(ends: Mapping[int, int], stream: str = "in", note: str = "") -> str:
-    """A batch's plan that ends at these offsets, as Spark spells it; plans with different notes differ."""
+    """The plan of a batch that ends at these offsets, in Spark's format. Plans with different notes differ."""
     return f"v1\n{json.dumps({'batchWatermarkMs': 0, 'note': note})}\n{json.dumps({stream: {str(p): end for p, end in ends.items()}})}"
 
 
 @dataclass
 class DiskEngine(FakeEngine):
-    """`outputs` are what batches wrote, by query, in order: (batch, plan). `on_empty` runs on the engine's threads before a store is
-    emptied or kept, `on_emptying` after each batch of that. A directory's state is the plans of all its batches. `operators`: the stateful
-    ones of each of its queries, as text."""
+    """`outputs`: what the batches of each query wrote, in order: (batch, plan).
+
+    `on_empty` runs in the engine's threads before state is emptied or kept, `on_emptying` after each batch of that. The state in a
+    directory is the plans of all its batches. `operators`: the stateful operators of each query, as text.
+    """
 
     root: Path = Path()
     job: str = "delays"
@@ -188,7 +191,7 @@ class DiskEngine(FakeEngine):
         return Checkpoints(self.root, self.job).directory(start.task, start.declared.stage.name)
 
     def state(self, start: StageStart) -> dict[int, str]:
-        """What the stage knows: batch -> plan."""
+        """The state of the stage: batch -> plan."""
         return {int(file.name.split(".")[0]): file.read_text() for file in (self.directory(start) / "state").glob("*.changelog")}
 
     def finish(self, start: StageStart) -> None:
@@ -197,7 +200,9 @@ class DiskEngine(FakeEngine):
             self._run(start, found.planned, None)
 
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
-        """A batch up to the ends, if they are further than the last, and one that flushes. Their plans say under which drain."""
+        """Run a batch up to the ends, if they are beyond the last batch, and a batch that flushes. Their plans contain the id of the
+        drain.
+        """
         self.on_empty(start)
         directory = self.directory(start)
         check_not_emptied(directory, start.drain)
@@ -220,7 +225,7 @@ class DiskEngine(FakeEngine):
         return Emptied(batch)
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
-        """A batch up to the ends, if they are further than the last."""
+        """Run a batch up to the ends, if they are beyond the last batch."""
         self.on_empty(start)
         directory = self.directory(start)
         self.finish(start)
@@ -241,14 +246,14 @@ class DiskEngine(FakeEngine):
         return Kept(batch, self.operators)
 
     async def runs(self, query: FakeQuery, batch: int, ends: Mapping[int, int], note: str = "") -> None:
-        """A batch of a query, from its plan to Spark's word of its commit; raises what its surroundings raise."""
+        """Run a batch of a query, from its plan to the report of its commit. Raises the errors of its callbacks."""
         text = plan(ends, query.start.declared.stage.reads[0], note)
         await asyncio.to_thread(self._run, query.start, batch, text)
         offsets = {ssp: ends[ssp.partition] for ssp in query.start.starts if ssp.partition in ends}
         await query.commits(batch, offsets)
 
     async def runs_unseen(self, query: FakeQuery, batch: int, ends: Mapping[int, int]) -> None:
-        """A batch of a sink that is not written through the task."""
+        """Run a batch of a sink that does not write through the task."""
         text = plan(ends, query.start.declared.stage.reads[0])
         await asyncio.to_thread(self._run, replace(query.start, around=()), batch, text)
         await query.commits(batch)

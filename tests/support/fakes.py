@@ -1,4 +1,4 @@
-"""Fakes: implementations for tests that keep the promises of the real thing."""
+"""Fakes: implementations for tests that fulfil the contracts of the real ones."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class FakeClock:
         self._elapsed += seconds
 
     def jump(self, by: timedelta) -> None:
-        """The time of day is set to another time; the clock of leases goes on as before."""
+        """Set the time of day. The clock of leases is not affected."""
         self._now += by
 
 
 def kept_somewhere() -> BlobStores:
-    """For verbs of runs that are backed up."""
+    """Blob stores of runs that are backed up."""
     local = (BlobStoreName("local"),)
     return BlobStores({"local": "memory"}, lambda name, url: MemoryBlobs(FakeClock()), Backup(local, local))
 
 
 def no_blob_stores() -> BlobStores:
-    """For verbs of runs that are backed up to nowhere."""
+    """Blob stores of runs that are not backed up."""
     return BlobStores({}, lambda name, url: MemoryBlobs(FakeClock()), Backup((), ()))

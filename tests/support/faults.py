@@ -1,9 +1,9 @@
-"""A blob store that goes wrong where a test says so: at the n-th operation, before or after its effect, or half way.
+"""A blob store with faults at chosen operations: before or after the effect, or half way.
 
     store = FaultyBlobs(MemoryBlobs(clock), at(3, Fault.LOST))
 
-Crash tests enumerate: run a plan once with `healthy` and count `operations`, then once for each number with `at(n, Fault.KILL)` and
-`at(n, Fault.KILL_AFTER)`, each time going on afterwards with the store inside.
+Crash tests enumerate: run a plan once with `healthy` and count `operations`. Then run it once per number with `at(n, Fault.KILL)` and
+`at(n, Fault.KILL_AFTER)`, and continue each time with the inner store.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ _T = TypeVar("_T")
 
 class Fault(Enum):
     FAIL = auto()
-    """BlobUnavailable; nothing was done."""
+    """BlobUnavailable, without effect."""
     LOST = auto()
-    """Done, and the answer is lost: BlobUnavailable."""
+    """BlobUnavailable, although the operation succeeded: its answer is lost."""
     PART = auto()
-    """Half of it is done, then BlobUnavailable: half of the bytes of a `get`, of the blobs of a `delete`, of a page of a `list`. A `put`
-    has no half: nothing is done."""
+    """BlobUnavailable half way: after half of the bytes of a `get`, of the blobs of a `delete`, of a page of a `list`. A `put` has no
+    effect.
+    """
     HANG = auto()
-    """Never answers; nothing was done. `release` lets it go on."""
+    """Hangs without effect until `release`."""
     REFUSED = auto()
-    """BlobStoreUnusable; nothing was done."""
+    """BlobStoreUnusable, without effect."""
     KILL = auto()
-    """The process dies before it: `Killed`, now and from every later operation."""
+    """The process dies before the operation: `Killed`, now and in every later operation."""
     KILL_AFTER = auto()
-    """The process dies when it is done."""
+    """The process dies after the operation."""
     KILL_PART = auto()
-    """The process dies when half of it is done."""
+    """The process dies half way."""
 
 
 class Killed(BaseException):
-    """What kill -9 would be: no `except Exception` sees it."""
+    """Simulates kill -9: `except Exception` does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The `number`-th operation, from 1, and what it is about: a blob's id, or the prefix of a list; "" where there is none."""
+    """The `number`-th operation, from 1, and its subject: the id of a blob, or the prefix of a list; "" for none."""
 
     number: int
     name: str
@@ -72,12 +73,12 @@ def healthy(operation: Operation) -> None:
 
 
 def at(number: int, fault: Fault) -> Plan:
-    """The fault at the operation of that number, and only there."""
+    """The fault at the operation with that number only."""
     return lambda operation: fault if operation.number == number else None
 
 
 def every(name: str, fault: Fault) -> Plan:
-    """The fault at every operation of that name."""
+    """The fault at every operation with that name."""
     return lambda operation: fault if operation.name == name else None
 
 
@@ -87,7 +88,7 @@ _HALF = {Fault.PART, Fault.KILL_PART}
 
 
 class FaultyBlobs:
-    """`inner` with the faults of `plan`. `late` hides what is put from every list until `catch_up`."""
+    """`inner` with the faults of `plan`. With `late`, new blobs are missing from lists until `catch_up`."""
 
     def __init__(self, inner: BlobStore, plan: Plan = healthy, *, late: bool = False) -> None:
         self.inner = inner
@@ -99,7 +100,7 @@ class FaultyBlobs:
         self._released = asyncio.Event()
 
     def release(self) -> None:
-        """Operations that hang go on, and no later one hangs."""
+        """Let hanging operations continue; no later one hangs."""
         self._released.set()
 
     def catch_up(self) -> None:
@@ -167,7 +168,7 @@ class FaultyBlobs:
         return done
 
     async def _begin(self, name: str, blob: str, about: About | None) -> Fault | None:
-        """Raise what comes before the effect; the fault that comes later, if one does."""
+        """Raise faults that happen before the effect. Returns a fault that happens later, if any."""
         if self.killed:
             raise Killed
         operation = Operation(len(self.operations) + 1, name, blob, about)
@@ -186,7 +187,7 @@ class FaultyBlobs:
         return fault
 
     def _end(self, fault: Fault | None) -> None:
-        """Raise what comes after the effect."""
+        """Raise faults that happen after the effect."""
         if fault in _KILLS:
             self._kill()
         if fault in _DONE or fault in _HALF:
@@ -198,7 +199,7 @@ class FaultyBlobs:
 
 
 class FaultyFiles(LocalFiles):
-    """`fault` happens at operation `number`, counted from 1; KILL_PART leaves half of what is written. The process is dead afterwards."""
+    """`fault` happens at operation `number`, counted from 1. KILL_PART leaves half of what is written. All later operations fail."""
 
     def __init__(self, number: int = 0, fault: Fault = Fault.KILL) -> None:
         self.number = number
@@ -207,7 +208,7 @@ class FaultyFiles(LocalFiles):
         self.killed = False
 
     def _begin(self, name: str) -> bool:
-        """Whether the fault is to happen now, after or in the middle."""
+        """Whether the fault happens now, after the operation or half way."""
         if self.killed:
             raise Killed
         self.operations.append(name)
@@ -279,7 +280,7 @@ class FaultyFiles(LocalFiles):
 
 
 class FullDisk(LocalFiles):
-    """Has room for `room` bytes."""
+    """A disk with `room` free bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room

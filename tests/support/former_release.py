@@ -1,4 +1,4 @@
-"""Release 0.1.0 as processes beside today's: its packages, unpacked from tests/data, run with today's Python and dependencies."""
+"""Release 0.1.0 as processes: its packages, unpacked from tests/data, with the Python and the dependencies of the present release."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ app.command("container")(cli.container)
 app.command("deploy")(cli.deploy)
 app()
 """
-"""The command line of release 0.1. Its own `main` would load the commands that the installed distribution declares: today's."""
+"""The command line of release 0.1. Its own `main` would load the commands that the installed distribution declares, which is the present
+release.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How to call the command `sluice` of a release: `command` with the subcommand behind it, in `directory` and with `environment`."""
+    """How to run the command `sluice` of a release: `command` followed by the subcommand, in `directory` and with `environment`."""
 
     command: tuple[str, ...]
     directory: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str, **environment: str) -> str:
-        """What a subcommand prints. Fails with its errors."""
+        """Returns the output of a subcommand. Fails with its errors."""
         done = subprocess.run(
             [*self.command, *arguments],
             cwd=self.directory,

@@ -30,7 +30,7 @@ class MemoryBlobs:
 
     async def open(self, *, create: bool) -> None:
         if not self._ours and not create:
-            raise BlobStoreUnusable("nothing was made here yet")
+            raise BlobStoreUnusable("the store was not created yet")
         self._ours = True
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
@@ -72,7 +72,7 @@ class MemoryBlobs:
         return len(expired)
 
     async def close(self) -> None:
-        """What is held stays: whoever opens it again finds it."""
+        """The contents are kept, as in a real store."""
 
     def _find(self, blob: BlobId) -> _Held:
         held = self._held.get(checked_blob_id(blob))

@@ -1,4 +1,4 @@
-"""A proxy in front of a PostgreSQL that cuts the connection between a COMMIT and its answer."""
+"""A proxy in front of PostgreSQL that cuts the connection between a COMMIT and its answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from sqlalchemy import make_url
 
 _READY = b"Z\x00\x00\x00\x05"
-"""The beginning of ReadyForQuery: the server has executed what it was asked."""
+"""The beginning of ReadyForQuery: the server has executed the statements."""
 
 
 class _Statements:
-    """What a client sends on one connection: whether its transaction writes a table, and when it commits."""
+    """The statements of a client on one connection: whether its transaction writes to a table, and when it commits."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -22,7 +22,7 @@ class _Statements:
         self._written = b""
 
     def commits(self, data: bytes) -> bytes | None:
-        """If these bytes have a COMMIT: the statements that its transaction has executed, which write."""
+        """If these bytes contain a COMMIT, returns the writing statements of its transaction."""
         self._rest += data
         found = None
         while len(self._rest) >= 5:
@@ -45,8 +45,9 @@ class _Statements:
 
 
 class PostgresProxy:
-    """`cut_commit_of`: a table's name; the next COMMIT of a transaction that writes to this table is executed, and its connection is closed
-    instead of answered. `cut` counts them."""
+    """`cut_commit_of`: the name of a table. The next COMMIT of a transaction that writes to it is executed, and the connection is closed
+    instead of answered. `cut` counts such commits.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -86,7 +87,7 @@ class PostgresProxy:
 
 @asynccontextmanager
 async def postgres_proxy(url: str) -> AsyncIterator[PostgresProxy]:
-    """In front of the database at that URL."""
+    """A proxy in front of the database at that URL."""
     target = make_url(url)
     assert target.port is not None
     proxy = PostgresProxy(target.port)

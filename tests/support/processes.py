@@ -1,6 +1,6 @@
-"""Processes for tests, benchmarks and demos: start one, wait until it answers, read the end of its log, end it with all that it started.
+"""Processes for tests, benchmarks and demos: start one, wait until it answers, read the end of its log, end it with all its children.
 
-`examples` and `bench` import this, so it needs nothing that only tests have.
+`examples` and `bench` import this module, so it needs no packages that only tests have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAIL_LINES = 40
 
 
 class ProcessFailed(Exception):
-    """A process did not start, or did not do what was waited for."""
+    """A process did not start, or did not do what was awaited."""
 
 
 class EndedEarly(ProcessFailed):
@@ -46,7 +46,7 @@ class TooSlow(ProcessFailed):
 
 
 def free_port() -> int:
-    """A loopback port on which nothing listened a moment ago."""
+    """A loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -58,7 +58,7 @@ def _trusted(authority: Path | None) -> ssl.SSLContext:
 
 
 def get(url: str, authority: Path | None = None) -> httpx.Response:
-    """One GET. The server may have a certificate of that authority. Raises httpx.HTTPError."""
+    """Send one GET request. `authority`: the CA certificate of the server. Raises httpx.HTTPError."""
     return httpx.get(url, verify=_trusted(authority), trust_env=False, timeout=10)
 
 
@@ -71,8 +71,9 @@ def start(
     append: bool = False,
     new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process with `environment` beside our own and both outputs in `log`. A Ctrl-C at the terminal does not reach one that has a
-    session of its own."""
+    """Start a process with `environment` added to the environment of this process, and both outputs in `log`. A Ctrl-C at the terminal
+    does not reach a process with `new_session`.
+    """
     with log.open("ab" if append else "wb") as out:
         return subprocess.Popen(
             command,
@@ -123,7 +124,7 @@ def await_answer(process: subprocess.Popen[Any], url: str, log: Path, authority:
 
 
 def await_line(process: subprocess.Popen[Any], log: Path, pattern: str, seconds: float = START_SECONDS) -> str:
-    """Wait for a line of the log that has the pattern; its first group. Raises EndedEarly, TooSlow."""
+    """Wait for a line of the log that matches the pattern. Returns its first group. Raises EndedEarly, TooSlow."""
 
     def found() -> re.Match[str] | None:
         ended = process.poll() is not None
@@ -136,7 +137,7 @@ def await_line(process: subprocess.Popen[Any], log: Path, pattern: str, seconds:
 
 
 def kill_whole(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL for a child of ours and all that it started, at once: as when the machine is gone."""
+    """Send SIGKILL to a child process and all its descendants at once, as if the machine were lost."""
     if process.poll() is not None:
         return
     with suppress(psutil.NoSuchProcess):
@@ -148,8 +149,10 @@ def kill_whole(process: subprocess.Popen[Any]) -> None:
 
 
 def end(*processes: subprocess.Popen[Any], by: signal.Signals = signal.SIGTERM, waits: Sequence[float] = (STOP_SECONDS,)) -> None:
-    """End them all at once: the signal is sent, and sent again, each time with a wait of so many seconds. What runs after that, or when
-    this is interrupted, is killed with all that it started."""
+    """End the processes together: send the signal, and send it again, each time followed by a wait of that many seconds.
+
+    Processes that still run after that, or after an interruption, are killed with all their descendants.
+    """
     try:
         for seconds in waits:
             running = [process for process in processes if process.poll() is None]
@@ -167,7 +170,7 @@ def end(*processes: subprocess.Popen[Any], by: signal.Signals = signal.SIGTERM, 
 
 @contextmanager
 def ending(process: subprocess.Popen[Any], *, waits: Sequence[float] = (STOP_SECONDS,)) -> Iterator[None]:
-    """The process is ended with the block."""
+    """Ends the process at the end of the block."""
     try:
         yield
     finally:
@@ -185,7 +188,7 @@ def serving(
     new_session: bool = False,
     authority: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process, from its first answer until the block is left. Raises EndedEarly, TooSlow."""
+    """A server process, from its first answer to the end of the block. Raises EndedEarly, TooSlow."""
     process = start(command, log, cwd=cwd, environment=environment, new_session=new_session)
     with ending(process):
         await_answer(process, url, log, authority)

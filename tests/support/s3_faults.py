@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that goes wrong, request by request, where a test says so. One connection is one request."""
+"""A proxy in front of an S3 server with faults for chosen requests. It serves one request per connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The `number`-th, from 1."""
+    """The `number`-th request, from 1."""
 
     number: int
     method: str
@@ -20,7 +20,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An error of S3 instead of an answer; the server never sees the request."""
+    """Answer with an S3 error; the server does not see the request."""
 
     status: int
     code: str
@@ -28,19 +28,19 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The server does it, and the connection breaks before its answer arrives."""
+    """The server executes the request, and the connection breaks before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The connection breaks after so many bytes of the answer, its head included."""
+    """The connection breaks after that many bytes of the answer, including its head."""
 
     after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Neither answer nor end."""
+    """Neither an answer nor the end of the connection."""
 
 
 Fault = Answer | Lost | Cut | Hang
@@ -51,7 +51,7 @@ INTERNAL = Answer(500, "InternalError")
 
 
 class FaultyS3:
-    """`endpoint` is the proxy's. `plan` may be changed at any time; `requests` are all that came."""
+    """`endpoint` is the address of the proxy. `plan` may be changed at any time; `requests` are all requests so far."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream)
@@ -59,10 +59,10 @@ class FaultyS3:
         self.plan: Plan = lambda request: None
         self.requests: list[Request] = []
         self.gone = asyncio.Event()
-        """The client of a request that hangs has gone away."""
+        """The client of a hanging request has closed the connection."""
 
     def first(self, *faults: Fault) -> None:
-        """The next requests have these faults, the later ones none."""
+        """The next requests have these faults, later ones none."""
         begun = len(self.requests)
         self.plan = lambda request: faults[request.number - begun - 1] if request.number - begun <= len(faults) else None
 

@@ -1,4 +1,4 @@
-"""Servers that speak S3, and a proxy that disturbs connections to them; see `servers`."""
+"""S3 servers, and a proxy that disturbs connections to them; see `servers`."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ S3_CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": "sluice", "AWS_SECRET_
 
 @dataclass(frozen=True, slots=True)
 class S3Server:
-    """A server that speaks S3 at `endpoint`, and where it keeps its objects, if on disk. Its credentials are `S3_CREDENTIALS`."""
+    """An S3 server at `endpoint`, and the directory of its objects, if it has one. Its credentials are `S3_CREDENTIALS`."""
 
     endpoint: str
     directory: Path | None = None
 
     def new_bucket(self) -> str:
-        """The name of an empty bucket."""
+        """Create an empty bucket. Returns its name."""
         name = f"test-{uuid4().hex[:20]}"
-        import boto3  # takes a while to import
+        import boto3  # slow import
 
         keys = [S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
         client = boto3.client(
@@ -41,7 +41,7 @@ class S3Server:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """For 127.0.0.1, signed by `authority`. All are files of PEM."""
+    """A certificate for 127.0.0.1, signed by `authority`. All files are in PEM format."""
 
     authority: Path
     certificate: Path
@@ -49,7 +49,7 @@ class Certificate:
 
 
 def certified(directory: Path) -> Certificate:
-    """A certificate of an authority that nobody knows."""
+    """A certificate of an authority that no client trusts by default."""
     if shutil.which("openssl") is None:
         raise NotInstalled("openssl")
     made = Certificate(directory / "authority.pem", directory / "certificate.pem", directory / "key.pem")
@@ -79,8 +79,7 @@ def certified(directory: Path) -> Certificate:
 def versitygw(
     directory: Path, *, readonly: bool = False, tls: Certificate | None = None, options: Sequence[str] = (), new_session: bool = False
 ) -> Iterator[S3Server]:
-    """An S3 server of its own that keeps its objects in `directory`. It has no lifecycle rules. One that is `readonly` may share the
-    directory of another."""
+    """A new S3 server with its objects in `directory`. It has no lifecycle rules. A `readonly` one may share the directory of another."""
     (directory / "s3").mkdir(exist_ok=True)
     address, scheme = f"127.0.0.1:{free_port()}", "http" if tls is None else "https"
     root = {"ROOT_ACCESS_KEY": S3_CREDENTIALS["AWS_ACCESS_KEY_ID"], "ROOT_SECRET_KEY": S3_CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
@@ -101,8 +100,8 @@ def versitygw(
 
 @contextmanager
 def moto() -> Iterator[S3Server]:
-    """A server with S3's lifecycle rules, in this process."""
-    from moto.server import ThreadedMotoServer  # takes a while to import
+    """An S3 server with lifecycle rules, in this process."""
+    from moto.server import ThreadedMotoServer  # slow import
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -115,17 +114,17 @@ def moto() -> Iterator[S3Server]:
 
 @dataclass(frozen=True, slots=True)
 class Toxiproxy:
-    """Proxies whose connections can be made slow, or to hang, or to break: `api` is its own."""
+    """Proxies whose connections can be slowed down, stalled or broken. `api` is the address of Toxiproxy's API."""
 
     api: str
 
     def proxy(self, upstream: str) -> str:
-        """The address of a new proxy, host and port, of the upstream one."""
+        """Create a proxy. Returns its host and port."""
         made = httpx.post(f"{self.api}/proxies", json={"name": upstream, "listen": "127.0.0.1:0", "upstream": upstream}).raise_for_status()
         return str(made.json()["listen"])
 
     def poison(self, upstream: str, kind: str, stream: str, **attributes: int) -> None:
-        """Toxiproxy's toxic of that kind, `upstream` or `downstream`."""
+        """Add a toxic of that kind (see Toxiproxy), in the direction `upstream` or `downstream`."""
         toxic = {"name": kind, "type": kind, "stream": stream, "attributes": attributes}
         httpx.post(f"{self.api}/proxies/{upstream}/toxics", json=toxic).raise_for_status()
 
@@ -133,7 +132,7 @@ class Toxiproxy:
         httpx.delete(f"{self.api}/proxies/{upstream}/toxics/{kind}").raise_for_status()
 
     def cut(self, upstream: str, *, on: bool) -> None:
-        """Cut off, or connect again."""
+        """Disable or enable the proxy."""
         httpx.post(f"{self.api}/proxies/{upstream}", json={"enabled": not on}).raise_for_status()
 
 

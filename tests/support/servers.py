@@ -1,6 +1,5 @@
-"""Real servers: started on loopback, ended by whoever started them.
-
-Where a server is not installed, NotInstalled is raised: its tests are skipped, and say so (see `tests/conftest.py`).
+"""Real servers on loopback; the caller ends them. NotInstalled is raised if a server is not installed: its tests are then skipped (see
+`tests/conftest.py`).
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _SOURCES: Mapping[str, str] = {
 
 
 class NotInstalled(ProcessFailed):
-    """What is to be started is not on this machine."""
+    """A program is not installed on this machine."""
 
     def __init__(self, what: str, source: str = "") -> None:
         super().__init__(f"{what} is not installed" + (f": {source}" if source else ""))
 
 
 def program(name: str) -> str:
-    """Where it is: on the path, or where `go install` puts programs. Raises NotInstalled, which says where to get it from."""
+    """The path of a program: from PATH, or from the directory of `go install`. Raises NotInstalled, which says how to install it."""
     go_programs = os.environ.get("GOBIN") or Path(os.environ.get("GOPATH") or Path.home() / "go") / "bin"
     found = shutil.which(name) or shutil.which(name, path=str(go_programs))
     if found is None:
@@ -47,7 +46,7 @@ def program(name: str) -> str:
 
 
 def _postgres_programs() -> Path:
-    """Debian keeps the server's programs out of the path."""
+    """Debian does not put the server's programs on PATH."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     found = debian[-1] if debian else shutil.which("initdb")
     if found is None:
@@ -57,7 +56,7 @@ def _postgres_programs() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A PostgreSQL of its own, which can be stopped and started again. `url` is its server's: a database's name is to be added."""
+    """A PostgreSQL server that can be stopped and started again. `url` is the server's; append the name of a database."""
 
     url: str
     programs: Path
@@ -73,7 +72,7 @@ class Postgres:
         return (self.directory / "data" / "postmaster.pid").exists()
 
     def stop(self) -> None:
-        """At once, as a crash does: sessions end without a word."""
+        """Stop immediately, as in a crash."""
         self._control("-m", "immediate", "stop")
 
     def new_database(self) -> str:
@@ -94,7 +93,7 @@ def _as_owner() -> list[str]:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A PostgreSQL, running, in a directory of its own: pytest closes its own to other users, and the server is one where we are root."""
+    """A running PostgreSQL. Its directory is not pytest's, which other users cannot read: as root, the server runs as another user."""
     programs = _postgres_programs()
     with TemporaryDirectory(prefix="sluice-postgres-") as made:
         directory, port = Path(made), free_port()
@@ -117,7 +116,7 @@ def _run(command: list[str], directory: Path) -> None:
 
 
 def kafka_jars() -> None:
-    """Fetch what a Kafka broker needs, where nobody has yet."""
+    """Download the jars of a Kafka broker if they are missing."""
     try:
         broker_jars()
     except JarsUnavailable as error:
@@ -126,7 +125,7 @@ def kafka_jars() -> None:
 
 @contextmanager
 def kafka(directory: Path) -> Iterator[str]:
-    """A Kafka broker of its own in `directory`; its bootstrap server. It makes no topic unasked."""
+    """A Kafka broker in `directory`. Yields its bootstrap server. It does not create topics automatically."""
     kafka_jars()
     broker = Broker(directory)
     process = asyncio.run(broker.up())
@@ -138,7 +137,7 @@ def kafka(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def prometheus(directory: Path, config: Path) -> Iterator[str]:
-    """A Prometheus of its own with that configuration, ready, its data in `directory`; the URL of its API."""
+    """A Prometheus server with this configuration and its data in `directory`. Yields the URL of its API when it is ready."""
     address = f"127.0.0.1:{free_port()}"
     command = [f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"]
     with serving([program("prometheus"), *command], f"http://{address}/-/ready", directory / "prometheus.log", cwd=directory):

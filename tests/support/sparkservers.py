@@ -16,7 +16,7 @@ from tests.support.processes import await_line, ending, start
 
 @contextmanager
 def spark_cluster(directory: Path) -> Iterator[str]:
-    """A standalone Spark master with one worker (2 cores, 2 GB); the master's URL."""
+    """A standalone Spark master with one worker (2 cores, 2 GB). Yields the URL of the master."""
     with spark_master(directory) as master, spark_worker(directory, master):
         yield master
 
@@ -30,7 +30,7 @@ def spark_master(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def spark_worker(directory: Path, master: str, hidden: Path | None = None) -> Iterator[None]:
-    """A worker for the master. Instead of the directory `hidden` it, and its executors, see an empty one: that takes root."""
+    """A worker of the master. It and its executors see an empty directory in place of `hidden`, which requires root."""
     name = "worker" if hidden is None else "blind-worker"
     size = ["--cores", "2", "--memory", "2g", "--work-dir", str(directory / name)]
     arguments = ["--host", "127.0.0.1", "--webui-port", "0", *size, master]
@@ -39,7 +39,7 @@ def spark_worker(directory: Path, master: str, hidden: Path | None = None) -> It
 
 
 def _without(hidden: Path | None) -> list[str]:
-    """What makes a command blind to a directory: a mount namespace of its own."""
+    """The command prefix that hides a directory, in a mount namespace of its own."""
     if hidden is None:
         return []
     blind = ["unshare", "--mount", "sh", "-ec", 'mount -t tmpfs none "$0"; exec "$@"', str(hidden)]

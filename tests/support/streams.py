@@ -1,4 +1,4 @@
-"""A system whose streams are all there, have two partitions, and are empty."""
+"""A stream system whose streams all exist, have two partitions, and are empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TwoPartitions:
         return None
 
     async def create(self, stream: str, partitions: int, *, kept: bool = False) -> None:
-        """It is there."""
+        """The stream exists already."""
 
     async def earliest(self, stream: str) -> Offsets:
         return {0: 0, 1: 0}
@@ -39,26 +39,26 @@ class TwoPartitions:
         return {}
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 BATCH, APPEND = "test-batch", "test-append"
-"""Headers: the batch that a record is of, by its lineage, and the append that it came with."""
+"""Headers: the lineage and batch of a record, and the id of its append."""
 
 
 class TopicLog(Topics):
     def append(
         self, stream: str, records: Sequence[Record], *, writer: Writer, batch: int, headers: Headers | None = None, now_micros: int
     ) -> bool:
-        """At the time of day: a broker drops what is a week old."""
+        """Appends with the present time, because a broker deletes records that are a week old."""
         marked = {**(headers or {}), BATCH: f"{stream} {writer.lineage} {batch}", APPEND: uuid4().hex}
         return super().append(stream, records, writer=writer, batch=batch, headers=marked, now_micros=time.time_ns() // 1000)
 
     def fence(self, stream: str, owner: str, generation: Generation) -> None:
-        """Kafka keeps nobody out."""
+        """Kafka does not fence writers."""
 
 
 def once(has: Callable[[Headers], bool]) -> Callable[[Headers], bool]:
-    """Of the records that `has` takes, those of one append for each batch. For one look at a stream."""
+    """Filters records that satisfy `has`: only those of one append for each batch. Use one filter per read of a stream."""
     taken: dict[str, str] = {}
     return lambda headers: has(headers) and taken.setdefault(headers[BATCH], headers[APPEND]) == headers[APPEND]

@@ -1,4 +1,4 @@
-"""A terminal with a process at it, and what the terminal gets."""
+"""A process in a pseudo-terminal, and its output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """The side of the terminal that people look at."""
+    """The user's side of the terminal."""
 
     def __init__(self, process: subprocess.Popen[bytes], screen: int) -> None:
         self.process = process
@@ -27,16 +27,16 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that came, without colours and movements of the cursor."""
+        """All output, without colours and cursor movements."""
         return _CONTROL.sub("", self.seen)
 
     def until(self, text: str) -> str:
-        """Read on until this comes, and return what came since the last call. Fails when the process ends before."""
+        """Read until this text arrives. Returns the output since the last call. Fails if the process ends first."""
         start = len(self.seen)
         while text not in self.seen[start:]:
             try:
                 self.seen += os.read(self._screen, 65536).decode(errors="replace")
-            except OSError as error:  # the last writer is gone
+            except OSError as error:  # the last writer has closed it
                 raise AssertionError(f"no {text!r} in {self.seen[start:]!r}") from error
         return self.seen[start:]
 
@@ -46,7 +46,7 @@ class Terminal:
 
 @contextmanager
 def at_terminal(command: Sequence[str], *, columns: int = 100, lines: int = 40, **environment: str) -> Iterator[Terminal]:
-    """Run a command with a terminal of its own, which is its session's, so that Ctrl-C is a signal to it. Kills it at the end."""
+    """Run a command in a new pseudo-terminal and session, so that Ctrl-C sends it a signal. Kills it at the end."""
     screen, ends = pty.openpty()
     fcntl.ioctl(ends, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}

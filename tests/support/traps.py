@@ -1,4 +1,4 @@
-"""Files that break whatever imports them, under names that something else has."""
+"""Modules that fail when they are imported, under names that other modules have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ MODULES = ("asyncio", "json", "logging", "pandas", "pathlib", "py4j", "pyspark",
 
 
 def set_traps(directory: Path, *further: str) -> None:
-    """Packages and modules under the names of Sluice's own, of what it needs, and of the standard library's, and `further` modules."""
+    """Create packages and modules with the names of Sluice's own modules, its dependencies and the standard library's, and `further`
+    modules.
+    """
     for name in PACKAGES:
         (directory / name).mkdir(parents=True)
         (directory / name / "__init__.py").write_text(f"raise RuntimeError('the trap {name}/')\n")

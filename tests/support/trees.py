@@ -1,4 +1,4 @@
-"""Directory trees for tests: made from a description, and read back into one."""
+"""Directory trees for tests: created from a description, and read back into one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from tests.support.fakes import FakeClock
 
 KEY = StageKey(JobName("delays"), TaskName("Partition 0"), StageName("hourly"))
 TINY = CommitSettings(chunk_bytes=64, pack_bytes=48, small_bytes=32, concurrency=3)
-"""Sizes at which a few dozen bytes are a large file."""
+"""Sizes at which a few dozen bytes count as a large file."""
 
 File = tuple[bytes, int]
 Tree = Mapping[str, File | None]
-"""Paths to contents and mode; None is a directory, and parents need not be named."""
+"""Path -> contents and mode, None for a directory. Parents may be omitted."""
 
 
 def make(root: Path, tree: Tree) -> Path:
-    """Make `root` hold exactly that."""
+    """Make `root` contain exactly these files."""
     if root.exists():
         shutil.rmtree(root)
     root.mkdir(parents=True)
@@ -55,7 +55,7 @@ def read(root: Path) -> dict[str, File | None]:
 
 
 def with_parents(tree: Tree) -> dict[str, File | None]:
-    """As `read` gives it: parents are named too."""
+    """Adds the parents, as in the result of `read`."""
     parents = {str(parent): None for path in tree for parent in Path(path).parents if str(parent) != "."}
     return {**parents, **tree}
 
@@ -71,7 +71,7 @@ modes = st.sampled_from([0o644, 0o600, 0o755, 0o444, 0o640])
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, File | None]:
-    """Up to three levels; a name is never a file and a directory."""
+    """Trees of up to three levels; no name is both a file and a directory."""
     tree: dict[str, File | None] = {}
     dirs = [""]
     for depth in range(2):
@@ -88,7 +88,7 @@ def trees(draw: st.DrawFn) -> dict[str, File | None]:
 
 @dataclass
 class Place:
-    """One store on this disk, with its backups in a blob store. Files are settled, as if they were written long before each commit."""
+    """One stage on this disk, with its backups in a blob store. Files are settled, as if they were written long before each commit."""
 
     root: Path
     blobs: BlobStore
@@ -113,12 +113,12 @@ class Place:
         self.settle()
 
     def settle(self) -> None:
-        """Time passes since the last change."""
+        """Make the last change look old."""
         latest = max((path.lstat().st_mtime for path in self.store.rglob("*")), default=0)
         self.clock.advance(max(0, latest + 60 - self.clock.now().timestamp()))
 
     def cut(self, batch: int = 1) -> FrozenCheckpoint:
-        """All of the store: what freeze leaves out is tested elsewhere."""
+        """Freeze everything: other tests cover what `freeze` leaves out."""
         return FrozenCheckpoint(self.store, Lineage("lineage"), batch)
 
     def checkpoint(self, batch: int) -> CommitId:
@@ -145,12 +145,12 @@ class Place:
 
 
 def disk_is_clean(root: Path) -> bool:
-    """Nothing of a restore is left beside the store."""
+    """A restore has left nothing beside the stage."""
     return all(not any((root / name).iterdir()) for name in (".staging", ".replaced") if (root / name).exists())
 
 
 def flip(path: Path, at: int = 0) -> None:
-    """One bit of a file, which keeps its size and its time of change."""
+    """Flip one bit of a file without changing its size and modification time."""
     found = path.stat()
     body = bytearray(path.read_bytes())
     body[at] ^= 1

@@ -1,4 +1,4 @@
-"""`sluice upgrade` as a process, and a job's containers as the coordinator sees them: what the test reports."""
+"""`sluice upgrade` as a process. The test acts as the containers of the job: it sends their reports to the coordinator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEW = JOB.replace("def copy(task): ...", "def copy(task):\n    return None")
 
 
 class Command:
-    """A started `sluice upgrade`, and what it says on both outputs."""
+    """A started `sluice upgrade` and its output."""
 
     def __init__(self, words: list[str], log: Path) -> None:
         self._log = log
@@ -40,11 +40,11 @@ class Command:
 
     @property
     def said(self) -> list[str]:
-        """Its lines so far."""
+        """Its lines of output so far."""
         return self._log.read_text().rpartition("\n")[0].splitlines()
 
     def until(self, text: str, within: float = 2 * GENEROUS) -> str:
-        """Read on until a line has this, and return that line."""
+        """Wait for a line with this text, and return it."""
 
         def found() -> str | None:
             ended = self._process.poll() is not None
@@ -58,7 +58,7 @@ class Command:
         return wait_for(text, found, within, details=lambda: tail(self._log))
 
     def ends(self, within: float = 2 * GENEROUS) -> tuple[int, str]:
-        """Its exit code, and its last line."""
+        """Its exit code, and its last line of output."""
         code = self._process.wait(within)
         return code, self.said[-1] if self.said else ""
 
@@ -70,7 +70,7 @@ class Command:
 
 
 class World:
-    """A job of two tasks in one container, its old version running, and files of new ones."""
+    """A job of two tasks in one container that runs its old version, and job files of new versions."""
 
     def __init__(self, coordinator: Running, root: Path) -> None:
         self.coordinator = coordinator
@@ -128,7 +128,7 @@ class World:
     # --- containers ------------------------------------------------------------------------------------------------
 
     def come(self, run_id: str, container: str, modes: Sequence[str] = ("DEFAULT",)) -> None:
-        """A container, which knows drains of these modes, takes slot 0 and both tasks."""
+        """A container that supports drains of these modes takes slot 0 and both tasks."""
         body = {"processorId": "0", "executionContainerId": container, "drainModes": modes}
         epoch = self.post(f"/runs/{run_id}/containers", body)["epoch"]
         for task in (0, 1):
@@ -145,7 +145,7 @@ class World:
         self.post(f"/runs/{run_id}/tasks/Partition {task}/progress", {**body, "metrics": measures})
 
     def works(self, run_id: str, container: str, batches: int = 2) -> None:
-        """A container comes, and commits batches that leave nothing unflushable."""
+        """A container registers, and commits batches that leave no unflushable state."""
         self.come(run_id, container)
         for batch in range(batches):
             for task in (0, 1):
@@ -161,7 +161,7 @@ class World:
             self.post(f"/runs/{run_id}/tasks/Partition {task}/stages/copy/drain", body)
 
     def drains(self, run_id: str, container: str, **left: Any) -> None:
-        """The container does what a drain asks for, and ends."""
+        """The container takes part in the drain, and exits."""
         self.step("stopped", run_id)
         self.step("flushed", run_id, **left)
         self.step("committed", run_id, **left)
