@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +43,23 @@ class Launch:
         return any(command[:2] == ["sluice", "coordinator"] for command in self.commands)
 
 
+@cache
 def launches() -> Sequence[Launch]:
     return [*_of_compose(), *_of_kubernetes(), *_of_systemd(), *_of_yarn()]
 
 
+@cache
 def compose() -> dict[str, Any]:
     """docker-compose.yml, with the defaults of its variables."""
     return dict(yaml.safe_load(_DEFAULT.sub(r"\1", (ROOT / "docker-compose.yml").read_text())))
 
 
+@cache
 def manifests() -> Sequence[tuple[Path, dict[str, Any]]]:
     return [(file, each) for file in sorted((ROOT / "deploy/kubernetes").glob("*.yaml")) for each in yaml.safe_load_all(file.read_text())]
 
 
+@cache
 def dockerfile() -> Sequence[tuple[str, str]]:
     """The instructions of the Dockerfile, in order."""
     text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())

@@ -213,7 +213,7 @@ async def test_what_no_restart_can_mend_is_raised_at_once(error: type[SluiceErro
 
 async def test_an_end_that_is_told_before_the_start_has_returned_is_not_lost() -> None:
     bench = Bench(RestartPolicy(0, TINY), FakeEngine(ends_told_early=True))
-    with pytest.raises(StageFailed, match="it ended before anybody knew its token"):
+    with pytest.raises(StageFailed, match="it ended before its token was known"):
         await soon(bench.runs())
 
 

@@ -66,7 +66,7 @@ def refusal(body: bytes) -> str:
 # --- what is written is read ------------------------------------------------------------------------------------------
 
 letters = st.one_of(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), st.just("\udcff"))  # a byte that is no UTF-8
-texts = st.text(letters, min_size=1, max_size=20).filter(lambda name: name not in (".", ".."))
+texts = st.text(letters, min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
 metadatas = st.builds(
     FileMetadata, st.integers(0, 2**45), st.integers(0, 2**45), st.just(0), st.just("app"), st.just("app"), st.integers(0, 0o777)
 )

@@ -119,7 +119,7 @@ def test_a_lost_containers_tasks_prefer_the_hosts_where_they_ran() -> None:
     assert (after[TaskName("Partition 1")], after[TaskName("Partition 4")]) == ("2", "0")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(st.data())
 def test_no_balanced_placement_moves_fewer_tasks(data: st.DataObject) -> None:
     processors = slots(data.draw(st.integers(1, 3)))

@@ -412,7 +412,7 @@ actions = st.tuples(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(st.tuples(minutes, minutes), st.tuples(st.integers(0, 5), st.integers(0, 5)), st.lists(actions, min_size=5, max_size=40))
 @example(([50], [1]), (0, 0), [("feed", 0, 1), ("say", 0, 1), ("look", 0, 1), ("publish", 0, 1), ("hear", 0, 1), ("read", 0, 9)])
 def test_no_row_is_late_that_was_in_a_feeders_input_and_not_older_than_its_progress(

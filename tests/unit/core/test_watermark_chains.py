@@ -198,7 +198,7 @@ class Chain:
         """`second`: the delay of a second stage that counts in windows, None for one that passes its rows on; `third`: of the third."""
         self.time = 0
         self.mid, self.far = Stream("mid"), Stream("far")
-        delays = max(second or 0, third)
+        delays = third if second is None else second  # of the stage that drops the rows of the first
         self.first = [
             Task(_feeder("first", n), [Row(minute, 0) for minute in rows], n, None, self.mid, None, delays)
             for n, rows in enumerate(backlog)
@@ -274,7 +274,7 @@ delays = st.integers(0, 5)
 stories = st.lists(actions, min_size=5, max_size=40)
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(st.tuples(minutes, minutes), st.none() | delays, delays, stories)
 def test_no_row_is_late_over_three_stages_that_was_in_the_input_and_not_older_than_the_progress_of_its_task(
     backlog: tuple[list[int], list[int]], second: int | None, third: int, story: list[tuple[str, int, int]]

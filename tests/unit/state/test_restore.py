@@ -342,7 +342,7 @@ def roots() -> Iterator[Path]:
         yield Path(directory)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(trees(), min_size=1, max_size=4), st.booleans(), st.data())
 async def test_every_snapshot_of_any_changes_comes_back_over_whatever_is_there(
     roots: Path, history: list[dict[str, File | None]], packing: bool, data: st.DataObject
