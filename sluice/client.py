@@ -35,6 +35,7 @@ from sluice.core.errors import ClientError, CoordinatorUnavailable, CoordinatorU
 from sluice.core.ids import Epoch, ExecutionContainerId, Generation, JobName, Lineage, ProcessorId, RunId, StageName, TaskName
 from sluice.core.lifecycle import RunState
 from sluice.core.model import JobModel
+from sluice.core.snapshot import CommitId
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -322,11 +323,24 @@ class CoordinatorClient:
     ) -> wire_snapshots.SnapshotAccepted:
         return await self._read(wire_snapshots.SnapshotAccepted, "POST", f"{_stage(run_id, task, stage)}/snapshots", body)
 
+    async def snapshots_of(self, job: JobName, task: TaskName, stage: StageName) -> wire_snapshots.SnapshotsReply:
+        """The newest 200 retained snapshots of a stage, newest first."""
+        query = {"task": task, "stage": stage, "limit": "200"}
+        return await self._read(wire_snapshots.SnapshotsReply, "GET", f"/jobs/{path_segment(job)}/snapshots", params=query)
+
     async def new_lineage(
-        self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
+        self,
+        run_id: RunId,
+        task: TaskName,
+        stage: StageName,
+        generation: Generation,
+        lineage: Lineage,
+        why: str,
+        checkpoint: CommitId | None = None,
     ) -> Lineage:
-        """The stage's next lineage. Repeated with the same `lineage`, it returns the same."""
-        body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why))
+        """The stage's next lineage, which begins at the snapshot `checkpoint`; None for the newest one. Repeated with the same `lineage`,
+        it returns the same."""
+        body = wire_snapshots.LineageRequest(generation=generation, lineage=lineage, why=_sent(why), checkpoint_id=checkpoint)
         answer = await self._read(wire_snapshots.LineageReply, "POST", f"{_stage(run_id, task, stage)}/lineage", body)
         return Lineage(answer.lineage)
 

@@ -60,9 +60,10 @@ class Backup:
     async def prepare(self) -> StageStart:
         """Make the checkpoint ready; how to start the stage. Raises what `prepare_checkpoint` raises."""
         state = self._state
-        start = self._start = await prepare_checkpoint(state, self._start, self._start.snapshot)
+        prepared = await prepare_checkpoint(state, self._start, self._start.snapshot)
+        start = self._start = prepared.start
         self._gate = OffsetLogGate(state, start, self._waits)
-        self._commits = await open_commits(start, self._start.snapshot, state)
+        self._commits = await open_commits(start, prepared.follows, state, prepared.damaged)
         self._last_batch = await self._last_on_disk()
         self._behind_since = state.clock.elapsed()
         return replace(start, around=(*start.around, self))
@@ -111,8 +112,8 @@ class Backup:
         if batch > self._newest_batch:
             if self._newest_batch <= self._commits.durable_batch:
                 self._behind_since = self._state.clock.elapsed()
-            self._last_batch = batch
             self._new_batch.set()
+        self._last_batch = max(self._last_batch, batch)
         if not self._gate.committed(batch) and not self._warned_of_sink:
             self._warned_of_sink = True
             if not self._state.policy.interval:

@@ -12,8 +12,9 @@ a report without an answer is repeated, unchanged, before anything else. The coo
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,14 +25,17 @@ from containers.state.checkpoint import read_offset_log
 from containers.state.context import StateContext
 from containers.state.freeze import FrozenCheckpoint, freeze
 from containers.state.offsetlog import positions_in
+from containers.state.restore import LOST
 from containers.state.transfer import in_parallel, log_progress, run_to_completion
 from containers.state.upload import Marker, Uploader
 from sluice.client import Refused, until_answered
-from sluice.core.errors import SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.errors import BlobUnavailable, SnapshotConflict, StaleRun, UnknownTask
 from sluice.core.ids import Instant, Ssp
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Snapshot, SnapshotIndex
 from sluice.wire import body as wire_body
 from sluice.wire import snapshots as wire_snapshots
+
+log = logging.getLogger(__name__)
 
 Uploads = Mapping[BlobStoreName, tuple[Marker, SnapshotIndex]]
 
@@ -59,14 +63,16 @@ class StageCommits:
     """The last commit of this container."""
     indexes: Mapping[BlobStoreName, BlobId] = field(default_factory=dict)
     """The newest snapshot, as the coordinator knows it: its index in each blob store."""
+    damaged: set[BlobStoreName] = field(default_factory=set)
+    """The blob stores in which the newest snapshot has lost something: the next commit uploads everything to them."""
     uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
     unanswered: Commit | None = None
     """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
     cleanup: asyncio.Task[None] | None = None
 
     def lacking(self, state: StateContext) -> bool:
-        """Whether a blob store that the run is backed up to does not have the newest snapshot."""
-        return not self.indexes.keys() >= state.destinations.to.keys()
+        """Whether a blob store that the run is backed up to does not have the newest snapshot, or not the whole of it."""
+        return not self.indexes.keys() - self.damaged >= state.destinations.to.keys()
 
     async def wait_for_cleanup(self) -> None:
         """Until the frozen copy of the last commit is removed."""
@@ -74,14 +80,18 @@ class StageCommits:
             await asyncio.wait({self.cleanup})
 
 
-async def open_commits(start: StageStart, snapshot: Snapshot | None, state: StateContext) -> StageCommits:
-    """Go on after `snapshot`, the newest one that the coordinator knows. Raises what `Uploader.begin` raises."""
-    stage = StageCommits(start)
+async def open_commits(
+    start: StageStart, snapshot: Snapshot | None, state: StateContext, damaged: Iterable[BlobStoreName] = ()
+) -> StageCommits:
+    """Go on after `snapshot`, the newest one that the coordinator knows. In the blob stores `damaged` it has lost something. Raises what
+    `Uploader.begin` raises, except for a blob store that does not answer: the first commit waits for that."""
+    stage = StageCommits(start, damaged=set(damaged))
     if snapshot is not None:
         stage.indexes = snapshot.markers
         if snapshot.lineage == start.lineage and not snapshot.restored_explicitly:
             stage.durable_batch, stage.durable_commit = snapshot.batch, snapshot.checkpoint
-    await _open_uploaders(stage, state)
+    with suppress(BlobUnavailable):
+        await _open_uploaders(stage, state)
     return stage
 
 
@@ -132,8 +142,15 @@ async def _open_uploaders(stage: StageCommits, state: StateContext) -> None:
     to = state.destinations.to
     for name, blobs in to.items():
         if name not in stage.uploaders:
-            uploader = state.uploader(blobs, stage.start)
-            await uploader.begin(stage.indexes.get(name))
+            uploader, index = state.uploader(blobs, stage.start), stage.indexes.get(name)
+            try:
+                if name not in stage.damaged:
+                    await uploader.begin(index)
+            except LOST as error:
+                log.warning("%s is uploaded whole to blob store %s, which has lost its newest snapshot: %s", stage.start.query, name, error)
+                stage.damaged.add(name)
+            if name in stage.damaged:
+                uploader.begin_whole(index)
             stage.uploaders[name] = uploader
     for name in stage.uploaders.keys() - to.keys():
         del stage.uploaders[name]
@@ -171,6 +188,7 @@ async def settle_report(stage: StageCommits, state: StateContext) -> Commit | No
     for name, (marker, index) in done.uploads.items():
         stage.uploaders[name].reported(marker, index)
     stage.indexes = {name: marker.index for name, (marker, _) in done.uploads.items()}
+    stage.damaged -= done.uploads.keys()
     stage.durable_batch, stage.durable_commit, stage.last, stage.unanswered = done.batch, done.id, done, None
     meter = state.meter(start)
     meter.snapshot_at, meter.snapshot_batch = state.clock.now(), done.batch

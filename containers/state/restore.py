@@ -5,6 +5,9 @@
     stage     in <parent>/.staging/<name>: link what is on disk, fetch the rest in parallel, verify CRC-32 and SHA-256 while writing
     swap      <name> -> .replaced/<name>, .staging/<name> -> <name>; then remove the former directory
 
+A snapshot may be in several blob stores. It is restored from the first one whose index can be read. A file of which a blob is missing or
+damaged there, or not to be had, is fetched from the next one that has it.
+
 Until the swap, the target does not change. After an error or a crash the next restore continues with what is staged. A crash within the
 swap is completed by the next restore: it puts the former directory back if the target is missing.
 """
@@ -12,6 +15,7 @@ swap is completed by the next restore: it puts the former directory back if the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,10 +43,13 @@ from containers.state.restore_plan import (
 from containers.state.transfer import READERS, InOrder, InThread, Progress, fingerprints, in_parallel, run_to_completion
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
-from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing
+from sluice.core.errors import BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, IndexUnreadable, SluiceError
 from sluice.core.fingerprint import Fingerprint, Hashes, fingerprint
 from sluice.core.ids import StageKey
+from sluice.core.indexjson import lengths
 from sluice.core.snapshot import BlobId, FileIndex, SnapshotIndex, walk
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -58,8 +65,21 @@ class RestoreSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A snapshot in one blob store."""
+
+    blobs: BlobStore
+    index: BlobId
+
+
+LOST = (BlobMissing, BlobCorrupted, IndexUnreadable)
+"""Errors of a blob store that does not have what was put into it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did: files and bytes of the snapshot, those reused from this disk, and those fetched, in `gets` requests."""
+    """What a restore did: files and bytes of the snapshot, those reused from this disk, and those fetched, in `gets` requests. `damaged`:
+    the sources, by their indexes, that were found to lack something of the snapshot."""
 
     index: SnapshotIndex
     files: int
@@ -69,6 +89,7 @@ class Restored:
     fetched_files: int
     fetched_bytes: int
     gets: int
+    damaged: frozenset[BlobId] = frozenset()
 
     def __str__(self) -> str:
         return (
@@ -78,7 +99,7 @@ class Restored:
 
 
 class Restorer:
-    """Restores snapshots of one store from one blob store."""
+    """Restores snapshots of one stage from `blobs`, and from others where that lacks something."""
 
     def __init__(
         self,
@@ -97,16 +118,15 @@ class Restorer:
         self._files = files or LocalFiles()
         self._in_thread = in_thread
 
-    async def restore(self, index: BlobId, target: Path, local: Path | None) -> Restored:
+    async def restore(self, index: BlobId, target: Path, local: Path | None, others: Sequence[Source] = ()) -> Restored:
         """Restore the snapshot into `target`, reusing files of `local`: the same directory, or another one on its file system. No query may
-        run on either.
+        run on either. `others`: the same snapshot in further blob stores, which are used in this order.
 
-        Raises IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and the file; BlobUnavailable; DiskUnwritable;
-        CheckpointUnreadable if a link is in the place of a directory. `target` is unchanged then, and what is staged is kept for the next
-        restore.
+        What no source has raises the error of the first: IndexUnreadable; BlobMissing, BlobDeleted, BlobCorrupted, which name the blob and
+        the file; BlobUnavailable. Also raises DiskUnwritable, and CheckpointUnreadable if a link is in the place of a directory. `target`
+        is unchanged then, and what is staged is kept for the next restore.
         """
-        snapshot = await self._read_index(index)
-        run = _Run(self, index, snapshot, target)
+        run = await self._begin([Source(self._blobs, index), *others], target)
         try:
             return await run.restore(local)
         except OSError as error:
@@ -118,9 +138,25 @@ class Restorer:
                 f"fetched is kept in {run.staging}: make room, or repair the disk, and start again",
             ) from error
 
-    async def _read_index(self, index: BlobId) -> SnapshotIndex:
+    async def _begin(self, sources: Sequence[Source], target: Path) -> _Run:
+        """From the first source whose index can be read."""
+        errors: list[SluiceError] = []
+        damaged: set[BlobId] = set()
+        for number, source in enumerate(sources):
+            try:
+                return _Run(self, source, await self._read_index(source), target, sources[number + 1 :], damaged)
+            except (*LOST, BlobUnavailable) as error:
+                errors.append(error)
+                if isinstance(error, LOST):
+                    damaged.add(source.index)
+                if number + 1 < len(sources):
+                    log.warning("the snapshot of %s is restored from another blob store: %s", self._key, error)
+        raise next((error for error in errors if isinstance(error, BlobUnavailable)), errors[0])
+
+    async def _read_index(self, source: Source) -> SnapshotIndex:
         try:
-            return await read_index(self._blobs, index, About.of_stage(Purpose.INDEX, self._key), self._in_thread, expected=self._key)
+            about = About.of_stage(Purpose.INDEX, self._key)
+            return await read_index(source.blobs, source.index, about, self._in_thread, expected=self._key)
         except BlobMissing as error:
             raise _gone(error, f"{error}; it is the index of a snapshot of {self._key}") from error
 
@@ -148,12 +184,19 @@ class _Parts(list[bytes | memoryview]):
 
 
 class _Run:
-    """One restore."""
+    """One restore. `damaged`: the sources that are known to lack something, by their indexes."""
 
-    def __init__(self, restorer: Restorer, index: BlobId, snapshot: SnapshotIndex, target: Path) -> None:
+    def __init__(
+        self, restorer: Restorer, source: Source, snapshot: SnapshotIndex, target: Path, others: Sequence[Source], damaged: set[BlobId]
+    ) -> None:
         self._of = restorer
         self._disk = restorer._files
-        self._index = index
+        self._source = source
+        self._index = source.index
+        self._others = others
+        self._damaged = damaged
+        self._failed: dict[str, SluiceError] = {}
+        self._files_of: dict[BlobId, Mapping[str, FileIndex]] = {}
         self._snapshot = snapshot
         self._files: Mapping[str, FileIndex] = dict(walk(snapshot.root))
         self._target = target
@@ -172,7 +215,8 @@ class _Run:
         self._of._progress.retained(len(self._files) - len(fetched), total - size)
         await self._run(plan)
         reused = len(self._files) - len(fetched)
-        return Restored(self._snapshot, len(self._files), total, reused, total - size, len(fetched), size, len(fetches))
+        damaged = frozenset(self._damaged)
+        return Restored(self._snapshot, len(self._files), total, reused, total - size, len(fetched), size, len(fetches), damaged)
 
     def _prepare(self) -> None:
         for beside in (self.staging.parent, _replaced(self._target).parent):
@@ -215,6 +259,8 @@ class _Run:
                     await self._sync(each.paths)
             fetches = [each for each in batch if isinstance(each, Fetch)]
             await in_parallel((partial(self._fetch, each) for each in fetches), self._of._settings.concurrency)
+            for path in sorted(self._failed):
+                await self._fetch_from_others(path, self._failed.pop(path))
 
     async def _sync(self, paths: Sequence[str]) -> None:
         def work(some: Sequence[str]) -> Callable[[], None]:
@@ -245,33 +291,60 @@ class _Run:
                     assert_never(each)
 
     async def _fetch(self, fetch: Fetch) -> None:
-        parts = _Parts()
+        parts: _Parts | None = None
         try:
-            purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
-            await self._of._blobs.get(fetch.blob, parts, About.of_stage(purpose, self._of._key), start=fetch.start, length=fetch.length)
-        except BlobMissing as error:
-            raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
-        if (got := sum(map(len, parts))) != fetch.length:
-            raise BlobCorrupted(self._corrupt(fetch, f"has {got} of {fetch.length} bytes"))
+            parts = await self._get(fetch)
+        except (*LOST, BlobUnavailable) as error:
+            self._note(error, *fetch.pieces)
         if fetch.pieces[0].whole:
-            await self._of._thread(lambda: self._write_whole(fetch, parts))
+            if parts is not None:
+                body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+                await self._of._thread(lambda: self._write_whole(fetch, body))
         else:
             await self._write_piece(fetch, fetch.pieces[0], parts)
         self._of._progress.done(sum(piece.last for piece in fetch.pieces), sum(piece.length for piece in fetch.pieces))
 
-    def _write_whole(self, fetch: Fetch, parts: _Parts) -> None:
+    async def _get(self, fetch: Fetch) -> _Parts:
+        parts = _Parts()
+        try:
+            purpose = Purpose.PACK if len(fetch.pieces) > 1 else Purpose.DATA
+            about = About.of_stage(purpose, self._of._key)
+            await self._source.blobs.get(fetch.blob, parts, about, start=fetch.start, length=fetch.length)
+        except BlobMissing as error:
+            raise _gone(error, f"{error}; {self._described(fetch.pieces)} needs it") from error
+        if (got := sum(map(len, parts))) != fetch.length:
+            raise BlobCorrupted(self._corrupt(fetch, f"has {got} of {fetch.length} bytes"))
+        return parts
+
+    def _note(self, error: SluiceError, *pieces: Piece) -> None:
+        """The files of these pieces are to be fetched from another source. Raises the error if there is none."""
+        if not self._others:
+            raise error
+        if isinstance(error, LOST):
+            self._damaged.add(self._index)
+        for piece in pieces:
+            self._failed.setdefault(piece.path, error)
+
+    def _write_whole(self, fetch: Fetch, body: memoryview) -> None:
         """The pieces of this fetch are whole files."""
-        body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
         for piece in fetch.pieces:
             part = body[piece.at : piece.at + piece.length]
-            self._verify(fetch, piece, fingerprint(part))
-            self._write(piece.path, 0, (part,), new=True, last=True)
+            try:
+                self._verify(fetch, piece, fingerprint(part))
+            except BlobCorrupted as error:
+                self._note(error, piece)
+            else:
+                self._write(piece.path, 0, (part,), new=True, last=True)
 
-    async def _write_piece(self, fetch: Fetch, piece: Piece, parts: _Parts) -> None:
-        """The pieces of a file are fetched concurrently, and hashed and written in order."""
+    async def _write_piece(self, fetch: Fetch, piece: Piece, parts: _Parts | None) -> None:
+        """The pieces of a file are fetched concurrently, and hashed and written in order. Once one has failed, the file is left alone."""
         file = self._fetching.setdefault(piece.path, _Fetching())
         await file.order.turn(piece.offset)
-        await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
+        if parts is not None and piece.path not in self._failed:
+            try:
+                await self._of._thread(lambda: self._hash_and_write(fetch, piece, parts, file.hashes))
+            except BlobCorrupted as error:
+                self._note(error, piece)
         file.order.passed(piece.offset + piece.length)
 
     def _hash_and_write(self, fetch: Fetch, piece: Piece, parts: _Parts, hashes: Hashes) -> None:
@@ -280,6 +353,41 @@ class _Run:
         if piece.last:
             self._verify(fetch, piece, hashes.fingerprint)
         self._write(piece.path, piece.offset, parts, new=piece.offset == 0, last=piece.last)
+
+    async def _fetch_from_others(self, path: str, error: SluiceError) -> None:
+        """Fetch a whole file from the first other source that has it. Raises `error` if none has."""
+        for source in self._others:
+            try:
+                file = (await self._files_in(source)).get(path)
+                if file is not None and file.digest == self._files[path].digest and file.metadata.size == self._files[path].metadata.size:
+                    await self._fetch_file(source, path, file)
+                    return
+            except (*LOST, BlobUnavailable) as another:
+                if isinstance(another, LOST):
+                    self._damaged.add(source.index)
+                log.warning("%s of %s is not in this blob store either: %s", path, self._of._key, another)
+        raise error
+
+    async def _files_in(self, source: Source) -> Mapping[str, FileIndex]:
+        if source.index not in self._files_of:
+            self._files_of[source.index] = dict(walk((await self._of._read_index(source)).root))
+        return self._files_of[source.index]
+
+    async def _fetch_file(self, source: Source, path: str, file: FileIndex) -> None:
+        """One part of the file after the other, each in ranges that fit into memory. Raises LOST, BlobUnavailable."""
+        hashes, size, about = Hashes(), file.metadata.size, About.of_stage(Purpose.DATA, self._of._key)
+        for part, length in lengths(file.blobs, size, path):
+            for begin in range(0, length, self._of._settings.chunk_bytes):
+                wanted = min(self._of._settings.chunk_bytes, length - begin)
+                found, offset = _Parts(), part.offset + begin
+                await source.blobs.get(part.blob, found, about, start=part.at + begin, length=wanted)
+                for each in found:
+                    hashes.write(each)
+                last = offset + wanted == size
+                if sum(map(len, found)) != wanted or (last and not self._files[path].matches(hashes.fingerprint)):
+                    raise BlobCorrupted(f"{part.blob} does not match {path} of snapshot {source.index}")
+                write = partial(self._write, path, offset, found, new=offset == 0, last=last)
+                await self._of._thread(write)
 
     def _write(self, path: str, offset: int, parts: Sequence[bytes | memoryview], *, new: bool, last: bool) -> None:
         mode = self._files[path].metadata.mode if last else None

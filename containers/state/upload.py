@@ -110,14 +110,19 @@ class Uploader:
         self._files = files or LocalFiles()
         self._in_thread = in_thread
         self._previous: tuple[BlobId, SnapshotIndex] | None = None
+        self._follows: BlobId | None = None
         self._known: dict[Identity, Fingerprint] = {}
 
     async def begin(self, previous: BlobId | None) -> None:
         """Continue after that snapshot; None for none. Raises what `read_index` raises."""
-        self._previous = None
+        self.begin_whole(previous)
         if previous is not None:
             about = About.of_stage(Purpose.INDEX, self._key)
             self._previous = (previous, await read_index(self._blobs, previous, about, self._in_thread, expected=self._key))
+
+    def begin_whole(self, previous: BlobId | None) -> None:
+        """Continue after that snapshot without its blobs: the next upload has everything. For a snapshot that has lost something."""
+        self._previous, self._follows = None, previous
 
     async def upload(
         self,
@@ -157,13 +162,12 @@ class Uploader:
         puts = plan_puts([(path, file.identity.size) for path, file in changed.items()], self._settings.sizes)
         sizes = [file.identity.size for _, file in walk(local)]
         size = sum(file.identity.size for file in changed.values())
-        previous = self._previous[0] if self._previous is not None else None
-        marker = Marker(BlobId(""), previous, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
+        marker = Marker(BlobId(""), self._follows, len(sizes), sum(sizes), len(changed), size, sum(sizes) - size, len(puts) + 1)
         return _Plan(found, changed, puts, marker)
 
     def reported(self, marker: Marker, index: SnapshotIndex) -> None:
         """The coordinator has recorded the snapshot: it is the previous one of the next upload."""
-        self._previous = (marker.index, index)
+        self._previous, self._follows = (marker.index, index), marker.index
 
     async def _put_index(self, index: SnapshotIndex, millis: int) -> BlobId:
         body = await self._thread(lambda: encoded(index))

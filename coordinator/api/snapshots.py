@@ -55,8 +55,9 @@ async def begin_lineage(
     run_id: RunIdPath, task: TaskPath, stage: StagePath, body: wire_snapshots.LineageRequest, ours: SnapshotsDep
 ) -> wire_snapshots.LineageReply:
     """Begin a new lineage, after a restore that cannot repeat every batch exactly. Repeating the request changes nothing."""
+    checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     begun = await ours.snapshots.new_lineage(
-        RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why
+        RunId(run_id), TaskName(task), StageName(stage), Generation(body.generation), Lineage(body.lineage), body.why, checkpoint
     )
     return wire_snapshots.LineageReply(lineage=begun)
 

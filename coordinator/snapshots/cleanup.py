@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -25,7 +26,7 @@ from coordinator.waits import DeletionHold
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, Purpose
 from sluice.clock import Clock
-from sluice.core.errors import BlobStoreUnusable, BlobUnavailable, SluiceError
+from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.ids import Lineage, StageKey
 from sluice.core.retention import Retention, Taken, retained
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, offsets_prefix
@@ -158,11 +159,17 @@ class CleanUp:
         if row is None:
             return  # retired since: what only it refers to may go
         blobs, about = await self.blob_stores.opened(where), About.of_stage(Purpose.CLEANUP, key)
-        index = await read_index(blobs, index_blob, about)
+        try:
+            index = await read_index(blobs, index_blob, about)
+        except BlobMissing:
+            if any(where in later.markers for later in rows if later.seq > row.seq):
+                return  # it is lost, and the stage has been backed up again since
+            raise
         wanted = index.blobs
         former = None if index.previous is None else _marked(rows, where, index.previous)
         if former is not None and former.markers[where].kept:
-            wanted -= (await read_index(blobs, former.markers[where].index, about)).blobs
+            with suppress(BlobMissing):
+                wanted -= (await read_index(blobs, former.markers[where].index, about)).blobs
         for blob in (*sorted(wanted), index_blob):
             await blobs.remove_ttl(blob, about)
         async with self.store.begin() as tx:

@@ -16,7 +16,7 @@ from coordinator.store.snapshots import MarkerRow, SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store, WriteTransaction
 from coordinator.transitions import check_owner, get_run, keeping, retirement
 from sluice.clock import Clock
-from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownTask
+from sluice.core.errors import BadName, SnapshotConflict, StaleRun, UnknownSnapshot, UnknownTask
 from sluice.core.ids import Generation, JobName, Lineage, RunId, Ssp, StageKey, StageName, TaskName
 from sluice.core.ownership import Committed
 from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, Kind, checked_blob_id, stage_prefix
@@ -123,12 +123,20 @@ class Snapshots:
         return made
 
     async def new_lineage(
-        self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, lineage: Lineage, why: str
+        self,
+        run_id: RunId,
+        task: TaskName,
+        stage: StageName,
+        generation: Generation,
+        lineage: Lineage,
+        why: str,
+        checkpoint: CommitId | None = None,
     ) -> Lineage:
-        """Begin a lineage at the stage's head snapshot, or empty without one, because the batches after it cannot be repeated exactly.
-        Idempotent: a repeated request with the former lineage returns the one that has begun.
+        """Begin a lineage at the stage's head snapshot, or empty without one, because the batches after it cannot be repeated exactly. With
+        `checkpoint`, an older snapshot becomes the head, because no blob store has the present one. Idempotent: a repeated request with the
+        former lineage returns the one that has begun.
 
-        Raises UnknownRun, UnknownTask, LeaseLost, SnapshotConflict.
+        Raises UnknownRun, UnknownTask, UnknownSnapshot, LeaseLost, SnapshotConflict.
         """
         async with self._store.begin() as tx:
             run = await get_run(tx, run_id)
@@ -139,7 +147,11 @@ class Snapshots:
                 return row.lineage
             if row.lineage != lineage:
                 raise SnapshotConflict(f"stage {stage} of task {task} has lineage {row.lineage}, not {lineage}")
+            if checkpoint is not None:
+                row = replace(row, head=checkpoint)
             head = None if row.head is None else await tx.snapshots.get(key, row.head)
+            if checkpoint is not None and head is None:
+                raise UnknownSnapshot(f"stage {stage} of task {task} has no snapshot {checkpoint}: it was deleted, restore another one")
             begun = replace(
                 row,
                 lineage=self._new_lineage(),

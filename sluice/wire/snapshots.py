@@ -52,11 +52,13 @@ class SnapshotAccepted(Reply):
 
 
 class LineageRequest(Body):
-    """The stage resumes from its snapshot, and the batches after it cannot be repeated exactly: `why`. `lineage`: the present one."""
+    """The stage resumes from its snapshot, and the batches after it cannot be repeated exactly: `why`. `lineage`: the present one.
+    `checkpointId`: an older snapshot that it resumes from, because the newest one cannot be restored."""
 
     generation: GenerationNumber
     lineage: LineageText
     why: Reason = ""
+    checkpoint_id: CheckpointText | None = None
 
 
 class LineageReply(Reply):

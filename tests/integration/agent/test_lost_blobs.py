@@ -1,0 +1,162 @@
+"""Blob stores that have lost what was put into them: the disk, the other blob store or an older snapshot takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from containers.agent.lifecycle import EXIT_FAILED
+from sluice.core.ids import RunId
+from tests.support.agents import Place, place
+from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
+from tests.support.engines import DiskEngine, FakeQuery
+
+OFTEN = {"commit_interval_seconds": 0.01}
+
+
+@pytest.fixture
+async def there(tmp_path: Path) -> AsyncIterator[Place]:
+    stores = {name: (tmp_path / name).as_uri() for name in ("one", "two")}
+    async with place(tmp_path / "home", **BACKED_UP, blob_stores=stores) as made:
+        yield made
+
+
+def in_store(there: Place, store: str) -> Path:
+    return there.home.parent / store
+
+
+def lose(there: Place, store: str, blob: str) -> None:
+    """Delete a blob behind Sluice's back."""
+    found = list(in_store(there, store).rglob(blob.rpartition("/")[2]))
+    assert found, blob
+    for each in found:
+        each.unlink()
+
+
+def data_in(there: Place, store: str) -> list[Path]:
+    """The data blobs, in the order of their upload."""
+    return sorted(file for file in in_store(there, store).rglob("*") if file.is_file() and "/only/data/" in str(file))
+
+
+async def batches(there: Place, run_id: RunId, number: int, **settings: Any) -> tuple[DiskEngine, FakeQuery]:
+    """A container runs batches on disk1, each with a commit, and stops."""
+    container = start(there, run_id, "c1", "disk1", **settings)
+    disk, query = await began(container)
+    for batch in range(number):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+    await stopped(container)
+    return disk, query
+
+
+async def restores_from(there: Place, run_id: RunId, store: str) -> None:
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        answer = await http.put(f"/runs/{run_id}/backup", json={"stores": ["one", "two"], "restoreFrom": [store]})
+        assert answer.status_code == 200, answer.text
+
+
+async def test_a_container_with_the_state_on_its_disk_starts_without_the_index_and_uploads_the_state_whole(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    for store, marker in (await there.snapshots())[0]["markers"].items():
+        lose(there, store, marker["index"])
+        for blob in data_in(there, store):
+            blob.unlink()
+    second = start(there, run_id, "c2", "disk1", **OFTEN)
+    disk2, query2 = await began(second)
+    await second.wire.after("snapshots")
+    assert (disk2.outputs, query2.start.lineage) == ({}, query.start.lineage)
+    await stopped(second)
+    disk3, query3 = await began(start(there, run_id, "c3", "disk3", **NEVER))
+    assert disk3.state(query3.start) == disk.state(query.start)
+
+
+async def test_without_the_newest_index_an_older_snapshot_is_restored_and_what_ran_since_runs_again_as_it_was(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    newest, older, *_ = await there.snapshots()
+    for store, marker in newest["markers"].items():
+        lose(there, store, marker["index"])
+    second = start(there, run_id, "c2", "disk2", **OFTEN)
+    disk2, query2 = await began(second)
+    assert query2.start.lineage == query.start.lineage
+    assert [batch for batch, _ in disk2.outputs[query2.start.query]] == list(range(older["batchId"] + 1, newest["batchId"] + 1))
+    assert disk2.state(query2.start) == disk.state(query.start)
+    await disk2.runs(query2, 3, {0: 4, 1: 0})
+    await second.wire.after("snapshots")
+    await stopped(second)
+    disk3, query3 = await began(start(there, run_id, "c3", "disk3", **NEVER))
+    assert disk3.state(query3.start) == disk2.state(query2.start)
+
+
+async def test_an_older_snapshot_whose_next_batches_cannot_run_again_begins_a_lineage_at_it(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    _, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    newest, older, *_ = await there.snapshots()
+    for store, marker in newest["markers"].items():
+        lose(there, store, marker["index"])
+        for entry in in_store(there, store).rglob(f"offsets/*/{newest['batchId']:012}*"):
+            entry.unlink()
+    second = start(there, run_id, "c2", "disk2", **OFTEN)
+    disk2, query2 = await began(second)
+    assert query2.start.lineage != query.start.lineage
+    assert len(disk2.state(query2.start)) == older["batchId"] + 1
+    await disk2.runs(query2, older["batchId"] + 1, {0: 9, 1: 0})
+    await second.wire.after("snapshots")
+    await stopped(second)
+    disk3, query3 = await began(start(there, run_id, "c3", "disk3", **NEVER))
+    assert disk3.state(query3.start) == disk2.state(query2.start)
+
+
+async def test_without_any_snapshot_that_can_be_read_the_container_ends_with_the_newest_one_s_index(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    await batches(there, run_id, 3, **EVERY_BATCH)
+    found = await there.snapshots()
+    for snapshot in found:
+        for store, marker in snapshot["markers"].items():
+            lose(there, store, marker["index"])
+    second = start(there, run_id, "c2", "disk2", **NEVER)
+    ending = await second.ending()
+    assert ending.exit_code == EXIT_FAILED
+    assert found[0]["markers"]["one"]["index"] in ending.reason
+
+
+async def test_a_snapshot_that_the_first_blob_store_has_lost_is_restored_from_the_second_and_the_first_is_repaired(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 2, **EVERY_BATCH)
+    lose(there, "one", (await there.snapshots())[0]["markers"]["one"]["index"])
+    for blob in data_in(there, "one"):
+        blob.unlink()
+    second = start(there, run_id, "c2", "disk2", **OFTEN)
+    disk2, query2 = await began(second)
+    assert disk2.state(query2.start) == disk.state(query.start)
+    assert disk2.outputs == {}
+    await second.wire.after("snapshots")
+    await stopped(second)
+    await restores_from(there, run_id, "one")
+    disk3, query3 = await began(start(there, run_id, "c3", "disk3", **NEVER))
+    assert disk3.state(query3.start) == disk.state(query.start)
+
+
+async def test_files_come_from_the_blob_store_that_has_them(there: Place) -> None:
+    """Each blob store has lost a part, and none has the whole snapshot."""
+    run_id = await there.deploy(job=one_stage())
+    disk, query = await batches(there, run_id, 3, **EVERY_BATCH)
+    one, two = data_in(there, "one"), data_in(there, "two")
+    assert len(one) == len(two) >= 2
+    one[0].unlink()
+    two[-1].unlink()
+    second = start(there, run_id, "c2", "disk2", **OFTEN)
+    disk2, query2 = await began(second)
+    assert disk2.state(query2.start) == disk.state(query.start)
+    await second.wire.after("snapshots")
+    await stopped(second)
+    for store in ("one", "two"):
+        await restores_from(there, run_id, store)
+        again = start(there, run_id, f"c3-{store}", f"disk-{store}", **NEVER)
+        disk3, query3 = await began(again)
+        assert disk3.state(query3.start) == disk.state(query.start)
+        await stopped(again)
