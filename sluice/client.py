@@ -195,6 +195,23 @@ class CoordinatorClient:
         query = {"view": wire_runs.RunView.BASIC.value}
         return await self._read(wire_runs.BasicRun, "GET", f"/runs/{path_segment(run_id)}", params=query)
 
+    async def containers(self, run: wire_runs.RunDetail) -> Sequence[wire_runs.ContainerReply]:
+        """All containers of the run that are recorded. A coordinator of release 0.1 has them in the details of the run."""
+        found: list[wire_runs.ContainerReply] = []
+        after: str | None = None
+        try:
+            while True:
+                query = {"limit": 200} | ({"after": after} if after else {})
+                page = await self._read(wire_runs.ContainersReply, "GET", f"/runs/{path_segment(run.run_id)}/containers", params=query)
+                found += page.containers
+                after = page.next
+                if after is None:
+                    return found
+        except Refused as refused:
+            if refused.refused_as not in ("http-404", "http-405"):
+                raise
+            return run.incarnations
+
     async def stop_run(self, run_id: RunId, reason: str, *, failed: bool = False) -> wire_runs.RunReply:
         return await self._read(
             wire_runs.RunReply, "POST", f"/runs/{path_segment(run_id)}/stop", wire_runs.StopRequest(reason=_sent(reason), failed=failed)

@@ -105,6 +105,20 @@ async def get_run(
     return run_detail(described, parts.connections, memory, parts.blob_stores)
 
 
+@router.get("/runs/{runId}/containers")
+async def get_containers(
+    run_id: RunIdPath,
+    parts: PartsDep,
+    after: Annotated[str | None, Query(max_length=300, pattern=wire_body.NO_NUL, description="only those that follow this one")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> wire_runs.ContainersReply:
+    """All containers of a run that are recorded, by slot and epoch. For the next page, set `after` to the answer's `next`."""
+    found = await parts.runs.containers(RunId(run_id), None if after is None else ExecutionContainerId(after), limit + 1)
+    now = parts.runs.now()
+    page = tuple(_incarnation(row, parts.leases.left, parts.leases.contact, now) for row in found[:limit])
+    return wire_runs.ContainersReply(containers=page, next=page[-1].execution_container_id if len(found) > limit else None)
+
+
 @router.get("/runs/{runId}/request")
 async def get_run_request(run_id: RunIdPath, parts: PartsDep) -> wire_runs.RunRequest:
     """The request that created a run. Sent again, it creates the same run."""
@@ -119,8 +133,15 @@ async def stop_run(run_id: RunIdPath, parts: PartsDep, body: wire_runs.StopReque
 
 
 @router.get("/jobs")
-async def get_jobs(parts: PartsDep) -> wire_runs.JobsReply:
-    return wire_runs.JobsReply(jobs=tuple(job_reply(row) for row in await parts.runs.jobs()))
+async def get_jobs(
+    parts: PartsDep,
+    after: Annotated[wire_body.Name | None, Query(description="only jobs that come after this one")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="default: all")] = None,
+) -> wire_runs.JobsReply:
+    """The jobs, by name. With a limit, set `after` to the answer's `next` for the next page."""
+    found = await parts.runs.jobs(JobName(after) if after else None, None if limit is None else limit + 1)
+    page = tuple(job_reply(row) for row in found[:limit])
+    return wire_runs.JobsReply(jobs=page, next=page[-1].job if limit is not None and len(found) > limit else None)
 
 
 def spec_of(request: wire_runs.RunRequest) -> RunSpec:
@@ -242,14 +263,18 @@ def _run_fields(run: RunRow, connections: Connections) -> dict[str, object]:
     }
 
 
+LeaseLeft = Callable[[ExecutionContainerId], timedelta | None]
+ContactOf = Callable[[ExecutionContainerId], Contact | None]
+
+
 @dataclass(frozen=True, slots=True)
 class InMemory:
     """What the coordinator knows about a run without its database: the remaining leases, when containers were heard of, the event times of
     aligned stages, the last reports and failures of stages, their lag, when the newest snapshot of each stage was reported, and how far
     watermarks may rise."""
 
-    lease_left: Callable[[ExecutionContainerId], timedelta | None]
-    contact: Callable[[ExecutionContainerId], Contact | None]
+    lease_left: LeaseLeft
+    contact: ContactOf
     event_times: Mapping[tuple[StageName, TaskName], EventTimeReport]
     reports: Stages
     failures: Failures
@@ -278,7 +303,7 @@ def run_detail(described: RunDetails, connections: Connections, memory: InMemory
             )
         )
     fields = _basic_fields(BasicRun(described.run, described.drain, described.failed_drains), connections, blob_stores)
-    incarnations = tuple(_incarnation(row, memory, described.at) for row in described.containers)
+    incarnations = tuple(_incarnation(row, memory.lease_left, memory.contact, described.at) for row in described.containers)
     fields |= {"server_time": described.at, "incarnations": incarnations, "tasks": tuple(tasks)}
     fields |= {"adoption": _adoption(described), "failed_over_slots": tuple(sorted(reassigned_slots(described.run, described.model)))}
     fields |= {"watched": tuple(_watched(row) for row in described.watched)}
@@ -415,9 +440,9 @@ def container_reply(row: ContainerRow, lease_left: timedelta | None = None) -> w
     return wire_runs.ContainerReply.model_validate(fields)
 
 
-def _incarnation(row: ContainerRow, memory: InMemory, now: datetime) -> wire_runs.ContainerReply:
+def _incarnation(row: ContainerRow, lease_left: LeaseLeft, contact_of: ContactOf, now: datetime) -> wire_runs.ContainerReply:
     """After a restart of the coordinator, the age of the last heartbeat is that of the database, which is up to half a minute older."""
-    reply, contact = container_reply(row, memory.lease_left(row.execution_id)), memory.contact(row.execution_id)
+    reply, contact = container_reply(row, lease_left(row.execution_id)), contact_of(row.execution_id)
     if contact is None:
         return reply
     age = contact.heartbeat_age if contact.heard else max(contact.heartbeat_age, now - row.last_seen_at)

@@ -14,20 +14,24 @@ from coordinator.store.fleet import ContainerRow, StageStateRow, TaskOwnershipRo
 from coordinator.store.groupcommit import GroupCommit
 from coordinator.store.jobmodels import ModelHead, MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
-from coordinator.store.sql import Store
+from coordinator.store.sql import ReadTransaction, Store
 from coordinator.transitions import abandon_drain, backoff_of, get_run, hosts_of, request_stop
 from sluice.clock import Clock
 from sluice.core.drain import DrainId
-from sluice.core.errors import SluiceError, UnknownJob, UnknownRun
+from sluice.core.errors import SluiceError, UnknownContainer, UnknownJob, UnknownRun
 from sluice.core.failover import DEFAULT, BackoffUntil, CrashLoopPolicy
-from sluice.core.ids import JobName, ProcessorId, RunId
+from sluice.core.ids import ExecutionContainerId, JobName, ProcessorId, RunId
 from sluice.core.model import JobModel
 from sluice.core.spec import RunSpec
+
+SHOWN_INCARNATIONS = 5
+"""How many containers of each slot the details of a run have, besides those that have not ended. `Runs.containers` lists all."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """A run with its containers, tasks, stages and drains, as read `at` that time."""
+    """A run with its containers, tasks, stages and drains, as read `at` that time. Of the containers that have ended, only the newest of
+    each slot."""
 
     at: datetime
     run: RunRow
@@ -82,7 +86,7 @@ class Runs:
         """Raises UnknownRun."""
         async with self._store.read() as tx:
             run = await get_run(tx, run_id)
-            containers = await tx.fleet.containers(run_id)
+            containers = await tx.fleet.containers(run_id, newest=SHOWN_INCARNATIONS)
             (version,) = await tx.jobmodels.page(run.job, run.model_version + 1, 1)
             return RunDetails(
                 at=self._clock.now(),
@@ -95,7 +99,7 @@ class Runs:
                 failed_drains=await tx.drains.failed_flushes(run.job),
                 version=version,
                 watched=[row for row in await tx.jobmodels.monitored(run.job) if row.run_id == run_id],
-                backoffs=self._backoffs(containers),
+                backoffs=await self._backoffs(tx, run_id, containers),
             )
 
     async def basic(self, run_id: RunId) -> BasicRun:
@@ -118,13 +122,15 @@ class Runs:
         async with self._store.read() as tx:
             return (await get_run(tx, run_id)).spec
 
-    def _backoffs(self, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
-        """The slots that are in crash-loop back-off now."""
+    async def _backoffs(self, tx: ReadTransaction, run_id: RunId, containers: Sequence[ContainerRow]) -> Mapping[ProcessorId, BackoffUntil]:
+        """The slots that are in crash-loop back-off now, with the number of all their failures."""
         by_slot: defaultdict[ProcessorId, list[ContainerRow]] = defaultdict(list)
         for each in containers:
             by_slot[each.processor_id].append(each)
         now = self._clock.now()
         found = {pid: backoff_of(rows, self._crash_loop, now) for pid, rows in by_slot.items()}
+        for pid in [pid for pid, held in found.items() if held is not None and held.failures >= SHOWN_INCARNATIONS]:
+            found[pid] = backoff_of(await tx.fleet.containers(run_id, pid), self._crash_loop, now)
         return {pid: held for pid, held in found.items() if held is not None}
 
     async def older(self, job: JobName | None, before: RunId | None, limit: int) -> Sequence[RunRow]:
@@ -137,6 +143,21 @@ class Runs:
                 raise UnknownJob(f"there is no job {job!r}")
             return await tx.runs.page(job, await get_run(tx, before) if before is not None else None, limit)
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def containers(self, run_id: RunId, after: ExecutionContainerId | None, limit: int) -> Sequence[ContainerRow]:
+        """Up to `limit` containers of the run, by slot and epoch; with `after`, only those that follow that one.
+
+        Raises UnknownRun, UnknownContainer.
+        """
+        async with self._store.read() as tx:
+            await get_run(tx, run_id)
+            last = None if after is None else await tx.fleet.container(after)
+            if after is not None and (last is None or last.run_id != run_id):
+                raise UnknownContainer(f"run {run_id} has no container {after!r}")
+            return await tx.history.containers(run_id, last, limit)
+
     async def current(self, job: JobName) -> RunRow:
         """The job's newest run, ended or not. Raises UnknownJob."""
         async with self._store.read() as tx:
@@ -145,9 +166,10 @@ class Runs:
                 raise UnknownJob(f"there is no job {job!r}")
             return run
 
-    async def jobs(self) -> Sequence[JobRow]:
+    async def jobs(self, after: JobName | None = None, limit: int | None = None) -> Sequence[JobRow]:
+        """All jobs, by name, or up to `limit` of those that come after that one."""
         async with self._store.read() as tx:
-            return await tx.runs.jobs()
+            return await tx.runs.jobs(after, limit)
 
     async def hosts(self, job: JobName) -> Mapping[ProcessorId, str]:
         """Processor id -> host of the newest incarnation, also one of a former run; "" where none ever registered. Raises UnknownJob."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
 from coordinator.store import tables
 from coordinator.store.columns import Columns, Reads, Writes, offset_list, offsets_of
@@ -130,12 +130,18 @@ class FleetReads(Reads):
         found = (await self._connection.execute(query)).first()
         return container_row(found) if found else None
 
-    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None) -> Sequence[ContainerRow]:
-        """The incarnations of a run's slots, or of one slot, by slot and epoch."""
+    async def containers(self, run_id: RunId, processor_id: ProcessorId | None = None, newest: int | None = None) -> Sequence[ContainerRow]:
+        """The incarnations of a run's slots, or of one slot, by slot and epoch. With `newest`, only so many of each slot, and those that
+        have not ended."""
         table = tables.containers
         query = select(table).where(table.c.run_id == run_id)
         if processor_id is not None:
             query = query.where(table.c.processor_id == processor_id)
+        if newest is not None:
+            last = select(table.c.processor_id, func.max(table.c.epoch).label("epoch")).where(table.c.run_id == run_id)
+            of_slot = last.group_by(table.c.processor_id).subquery()
+            query = query.join(of_slot, of_slot.c.processor_id == table.c.processor_id)
+            query = query.where(or_(table.c.epoch > of_slot.c.epoch - newest, table.c.ended_at.is_(None)))
         found = await self._connection.execute(query.order_by(table.c.processor_id, table.c.epoch))
         return [container_row(each) for each in found]
 

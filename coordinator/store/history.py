@@ -10,6 +10,7 @@ from sqlalchemy import and_, delete, exists, func, select, tuple_
 
 from coordinator.store import tables
 from coordinator.store.columns import Reads, Writes
+from coordinator.store.fleet import ContainerRow, container_row
 from sluice.core.drain import DrainId, Mode, Phase
 from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
@@ -43,6 +44,14 @@ class HistoryReads(Reads):
         return [
             PastDrain(DrainId(f[0]), RunId(f[1]), f[2], Phase(f[3]), f[4], f[5], bool(f[6])) for f in await self._connection.execute(query)
         ]
+
+    async def containers(self, run_id: RunId, after: ContainerRow | None, limit: int) -> Sequence[ContainerRow]:
+        """Up to `limit` containers of a run, by slot and epoch; only those that come after that one in this order."""
+        table = tables.containers
+        query = select(table).where(table.c.run_id == run_id).order_by(table.c.processor_id, table.c.epoch).limit(limit)
+        if after is not None:
+            query = query.where(tuple_(table.c.processor_id, table.c.epoch) > (after.processor_id, after.epoch))
+        return [container_row(each) for each in await self._connection.execute(query)]
 
     async def references(self, job: JobName, current: RunId) -> References:
         owners, containers, snapshots = tables.holds.c, tables.containers.c, tables.snapshots.c

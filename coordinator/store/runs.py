@@ -97,14 +97,18 @@ class RunReads(Reads):
         found = await self._connection.execute(query.order_by(table.c.created_at.desc(), table.c.run_id.desc()))
         return [run_row(each) for each in found]
 
-    async def jobs(self) -> Sequence[JobRow]:
+    async def jobs(self, after: JobName | None = None, limit: int | None = None) -> Sequence[JobRow]:
+        """By name; with `after`, only those that come after it."""
         counts = select(tables.runs.c.job, func.count().label("runs")).group_by(tables.runs.c.job).subquery()
         query = (
             select(tables.jobs.c.job, tables.jobs.c.current_run, tables.runs.c.state, counts.c.runs)
             .join(tables.runs, tables.jobs.c.current_run == tables.runs.c.run_id)
             .join(counts, counts.c.job == tables.jobs.c.job)
             .order_by(tables.jobs.c.job)
+            .limit(limit)
         )
+        if after is not None:
+            query = query.where(tables.jobs.c.job > after)
         return [JobRow(f.job, f.current_run, RunState(f.state), f.runs) for f in await self._connection.execute(query)]
 
     async def start_offsets(self, run_id: RunId) -> Mapping[Ssp, int]:
@@ -116,10 +120,10 @@ class RunReads(Reads):
         newest = select(func.max(tables.notices.c.seq)).where(tables.notices.c.run_id == run_id)
         return int(await self._connection.scalar(newest) or 0)
 
-    async def notices(self, run_id: RunId, after: int) -> Sequence[NoticeRow]:
-        """The run's notices with a greater `seq`, in order."""
+    async def notices(self, run_id: RunId, after: int, limit: int = 1_000) -> Sequence[NoticeRow]:
+        """Up to `limit` of the run's notices with a greater `seq`, in order."""
         table = tables.notices
-        query = select(table).where(table.c.run_id == run_id, table.c.seq > after).order_by(table.c.seq)
+        query = select(table).where(table.c.run_id == run_id, table.c.seq > after).order_by(table.c.seq).limit(limit)
         return [NoticeRow(**found._asdict()) for found in await self._connection.execute(query)]
 
 

@@ -107,7 +107,12 @@ def runs(
 
 def containers(run: OptionalRun = None, as_json: Json = False, coordinator: Url = LOCAL) -> None:
     """List the containers of a run, including those that have ended."""
-    found = call(coordinator, lambda client: find_run(client, run))
+
+    async def request(client: CoordinatorClient) -> wire_runs.RunDetail:
+        described = await find_run(client, run)
+        return described.model_copy(update={"incarnations": tuple(await client.containers(described))})
+
+    found = call(coordinator, request)
     reply = ContainersReply(job=found.job, run_id=found.run_id, containers=found.incarnations)
     print_reply(reply, lambda width: _with_run(found, containers_table(found, width)), as_json=as_json)
 

@@ -360,10 +360,10 @@ class BasicRun(RunReply):
 
 class RunDetail(BasicRun):
     """`serverTime`: the coordinator's time of this answer; compute ages from it, not from the reader's clock. `failedOverSlots`: slots
-    whose tasks a fail-over has reassigned. `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each
-    intermediate stream whose writers have reported since the coordinator started. `missingEventTimes`: a sentence for each stage whose
-    progress in event time is not known, and what to do. `backupProblems`: a sentence for each way in which the run is not backed up as it
-    asked.
+    whose tasks a fail-over has reassigned. `incarnations`: the containers that have not ended, and the newest five of each slot.
+    `crashLoopBackoff`: slots that may not register yet. `watermarks`: one entry for each intermediate stream whose writers have reported
+    since the coordinator started. `missingEventTimes`: a sentence for each stage whose progress in event time is not known, and what to do.
+    `backupProblems`: a sentence for each way in which the run is not backed up as it asked.
     """
 
     server_time: datetime | None = None
@@ -376,6 +376,13 @@ class RunDetail(BasicRun):
     backup_problems: tuple[str, ...] = ()
     incarnations: tuple[ContainerReply, ...]
     tasks: tuple[TaskReply, ...]
+
+
+class ContainersReply(Reply):
+    """By slot and epoch. `next` is the `after` of the following page, null on the last."""
+
+    containers: tuple[ContainerReply, ...]
+    next: str | None
 
 
 class RunsReply(Reply):
@@ -393,4 +400,7 @@ class JobReply(Reply):
 
 
 class JobsReply(Reply):
+    """By name. `next` is the `after` of the following page, null on the last."""
+
     jobs: tuple[JobReply, ...]
+    next: str | None = None

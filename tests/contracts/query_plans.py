@@ -217,7 +217,11 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "jobmodels.assignment": [lambda tx: tx.jobmodels.assignment(JOB)],
     "runs.start_offsets": [lambda tx: tx.runs.start_offsets(RUN)],
     "fleet.container": [lambda tx: tx.fleet.container(CONTAINER)],
-    "fleet.containers": [lambda tx: tx.fleet.containers(RUN), lambda tx: tx.fleet.containers(RUN, SLOT)],
+    "fleet.containers": [
+        lambda tx: tx.fleet.containers(RUN),
+        lambda tx: tx.fleet.containers(RUN, SLOT),
+        lambda tx: tx.fleet.containers(RUN, None, 5),
+    ],
     "fleet.has_active_containers": [lambda tx: tx.fleet.has_active_containers(RUN)],
     "fleet.active_containers": [lambda tx: tx.fleet.active_containers()],
     "fleet.owners": [lambda tx: tx.fleet.owners(JOB)],
@@ -256,6 +260,10 @@ READS: dict[str, Sequence[Callable[[ReadTransaction], Awaitable[object]]]] = {
     "drains.is_behind": [lambda tx: tx.drains.is_behind(DRAIN, STAGE, Step.FLUSHED)],
     "promises.lease_bounds": [lambda tx: tx.promises.lease_bounds()],
     "history.runs": [lambda tx: tx.history.runs(JOB)],
+    "history.containers": [
+        lambda tx: tx.history.containers(RUN, None, 50),
+        lambda tx: tx.history.containers(RUN, container_row(CONTAINER, SLOT, 1, RUN), 50),
+    ],
     "history.drains": [lambda tx: tx.history.drains(JOB)],
     "history.references": [lambda tx: tx.history.references(JOB, RUN)],
     "history.surplus_containers": [

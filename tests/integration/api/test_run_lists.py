@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.api import Caller, problem_slug, run_body
+from tests.support.api import Caller, Json, problem_slug, run_body
 from tests.support.fakes import FakeClock
 
 
@@ -90,3 +90,51 @@ async def test_a_lease_that_is_over_has_nothing_left_and_a_replaced_container_ha
     clock.advance(31)
     reply = {each["executionContainerId"]: each["leaseSecondsLeft"] for each in (await caller.run(run_id))["incarnations"]}
     assert reply == {"c1": None, "c2": 0.0}
+
+
+# --- containers ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_has_its_newest_containers_and_a_list_has_all_page_by_page(caller: Caller) -> None:
+    run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
+    await caller.registered(run_id, "other", "1")
+    for number in range(8):
+        await caller.registered(run_id, f"c{number}", "0")
+    for number in range(1, 8):
+        await caller.exited(f"c{number}")
+    shown = [each["executionContainerId"] for each in (await caller.run(run_id))["incarnations"]]
+    assert shown == ["c0", "c3", "c4", "c5", "c6", "c7", "other"]  # c0 may still act
+    found: list[Json] = []
+    after: dict[str, str] = {}
+    while True:
+        page = (await caller.http.get(f"/runs/{run_id}/containers", params={"limit": 4, **after})).json()
+        found += page["containers"]
+        if page["next"] is None:
+            break
+        after = {"after": page["next"]}
+    assert [each["executionContainerId"] for each in found] == [*(f"c{number}" for number in range(8)), "other"]
+    assert found[-1] == (await caller.run(run_id))["incarnations"][-1]
+
+
+async def test_a_page_after_a_container_that_the_run_does_not_have_is_refused(caller: Caller) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    answer = await caller.http.get(f"/runs/{run_id}/containers", params={"after": "stranger"})
+    assert problem_slug(answer) == (404, "unknown-container")
+
+
+async def test_all_failures_of_a_slot_are_counted_though_few_are_shown(caller: Caller, clock: FakeClock) -> None:
+    run_id = str((await caller.deploy())["runId"])
+    for number in range(12):
+        await caller.registered(run_id, f"c{number}")
+        await caller.exited(f"c{number}", 1)
+        clock.advance(301 if number < 11 else 0)
+    run = await caller.run(run_id)
+    assert (len(run["incarnations"]), run["crashLoopBackoff"][0]["failures"]) == (5, 12)
+
+
+async def test_jobs_come_page_by_page_where_a_limit_is_given(caller: Caller) -> None:
+    for job in ("b", "a", "c"):
+        await caller.deploy(run_body(job=job))
+    pages = [(await caller.http.get(f"/jobs{query}")).json() for query in ("", "?limit=2", "?limit=2&after=b")]
+    assert [[each["job"] for each in page["jobs"]] for page in pages] == [["a", "b", "c"], ["a", "b"], ["c"]]
+    assert [page["next"] for page in pages] == [None, "b", None]

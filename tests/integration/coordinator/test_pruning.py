@@ -36,7 +36,8 @@ async def replaced(caller: Caller, run_id: str, times: int, slot: str = "0") -> 
 
 
 async def incarnations(caller: Caller, run_id: str) -> list[int]:
-    return [each["epoch"] for each in (await caller.run(run_id))["incarnations"]]
+    answer = await caller.http.get(f"/runs/{run_id}/containers", params={"limit": 200})
+    return [each["epoch"] for each in answer.json()["containers"]]
 
 
 async def runs(caller: Caller) -> list[str]:
