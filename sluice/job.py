@@ -149,8 +149,8 @@ class Job:
         max_tasks: int | None = None,
         max_event_skew: timedelta | None = None,
     ) -> None:
-        """`max_event_skew`: tasks of a stage that feeds an intermediate stream, and has a watermark, pause between batches when they
-        lead the slowest by more than this in event time. (Watermark alignment.)"""
+        """`max_event_skew`: tasks of a stage that feeds an intermediate stream, and has a watermark or names an event time, pause between
+        batches when they lead the slowest by more than this in event time. (Watermark alignment.)"""
         self.name = JobName(checked_name("job", name))
         self.stateful = stateful
         self.grouper = grouper

@@ -343,7 +343,8 @@ class Stage:
         if self.runner is not None:
             self.runner.committed()
         if self.aligner is not None:
-            self.aligner.committed(batch.batch, batch.event_time_max)
+            written = batch.progress.event_time if batch.progress is not None else None
+            self.aligner.committed(batch.batch, batch.event_time_max or written)
         if self.watermarks is not None:
             self.watermarks.committed(batch)
         if self.backup is not None:
