@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query, Response
 from coordinator.api.deps import PROBLEMS, Actor, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
-from coordinator.fleet.stage_metrics import Failures, LateRows, StageFailure, StageReport, Stages
+from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
 from coordinator.jobmodels.rollout import version_of_all
 from coordinator.jobmodels.versions import reassigned_slots
 from coordinator.runs.alignment import EventTimeReport
@@ -22,7 +22,7 @@ from coordinator.runs.lag import Lag
 from coordinator.runs.runs import BasicRun, RunDetails
 from coordinator.runs.watermarks import StreamWatermark
 from coordinator.store.drains import DrainRow
-from coordinator.store.fleet import ContainerRow, ContainerState, StageStateRow
+from coordinator.store.fleet import ContainerRow, ContainerState, LateRows, StageStateRow
 from coordinator.store.jobmodels import MonitoredStreamRow
 from coordinator.store.runs import JobRow, RunRow
 from sluice.core.drain import Mode, Phase
@@ -379,7 +379,7 @@ def drain_of_run(row: DrainRow | None) -> wire_runs.DrainOfRun | None:
 def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemory) -> wire_runs.StageProgress:
     event_time = memory.event_times.get((row.stage, row.task))
     lag = memory.lag.get((row.task, row.stage))
-    late = memory.late_rows.get((row.task, row.stage), LateRows())
+    late = memory.late_rows.get((row.task, row.stage))
     return wire_runs.StageProgress(
         stage=row.stage,
         lineage=row.lineage,
@@ -390,9 +390,9 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         lag=lag,
         metrics=_metrics(memory.reports.get((row.task, row.stage)), owner, lag),
         snapshot_at=None if row.head is None else memory.backed_up.get(row.key),
-        late_rows=late.rows,
-        late_rows_given_up=late.given_up,
-        late_rows_at=late.last_at,
+        late_rows=late.rows if late is not None else 0,
+        late_rows_given_up=late.given_up if late is not None else 0,
+        late_rows_at=late.last_at if late is not None else None,
         failure=_failure(memory.failures.get((row.task, row.stage))),
     )
 

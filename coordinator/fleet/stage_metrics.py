@@ -1,7 +1,8 @@
 """The metrics that containers last reported for each stage of a task, and the last failure of each.
 
 Kept in memory, because no lease and no fencing decision depends on them. After a restart of the coordinator a stage is missing here until
-its container reports again: with its next batch, or within about ten seconds while it has nothing to read.
+its container reports again: with its next batch, or within about ten seconds while it has nothing to read. Only the counts of late rows are
+also in the database.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from coordinator.store.fleet import LateRows
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
 
@@ -49,33 +51,13 @@ Failures = Mapping[tuple[TaskName, StageName], StageFailure]
 Stages = Mapping[tuple[TaskName, StageName], StageReport]
 
 
-@dataclass(frozen=True, slots=True)
-class LateRows:
-    """Rows that a stage of a task has dropped as late, under all owners since the coordinator knows it, and those of them that it dropped
-    after a feeder was not waited for any more (`idle_feeder_seconds`). `last_at`: when it dropped some last."""
-
-    rows: int = 0
-    given_up: int = 0
-    last_at: datetime | None = None
-
-
-@dataclass(slots=True)
-class _LateRows:
-    """`reported`: what the owner of that generation has reported. `given_up`: whether a feeder is not waited for."""
-
-    total: LateRows = field(default_factory=LateRows)
-    generation: Generation | None = None
-    reported: int = 0
-    given_up: bool = False
-
-
 class StageMetrics:
     """The newest report of each stage, of runs that have not ended."""
 
     def __init__(self) -> None:
         self._reports: defaultdict[RunId, dict[tuple[TaskName, StageName], StageReport]] = defaultdict(dict)
         self._failures: defaultdict[RunId, dict[tuple[TaskName, StageName], StageFailure]] = defaultdict(dict)
-        self._late: defaultdict[RunId, defaultdict[tuple[TaskName, StageName], _LateRows]] = defaultdict(lambda: defaultdict(_LateRows))
+        self._late: defaultdict[RunId, dict[tuple[TaskName, StageName], LateRows]] = defaultdict(dict)
 
     def report(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> None:
         """Keep a report that was accepted from the task's owner. It replaces the one before, but not one of a later owner."""
@@ -84,27 +66,27 @@ class StageMetrics:
             self._reports[run_id][task, stage] = report
             self.recovered(run_id, task, stage, report.generation)
             if report.metrics is not None and report.metrics.late_rows:
-                self._count_late(run_id, task, stage, report.generation, report.metrics.late_rows, report.metrics.late_rows_at)
+                self._late[run_id][task, stage] = self.late_rows_after(run_id, task, stage, report)
 
-    def _count_late(self, run_id: RunId, task: TaskName, stage: StageName, generation: Generation, rows: int, at: datetime | None) -> None:
-        """The task's owner has dropped `rows` rows as late since it acquired the task, the last of them at that time."""
-        known = self._late[run_id][task, stage]
-        if known.generation is not None and generation < known.generation:
-            return
-        reported = known.reported if generation == known.generation else 0
-        known.generation, known.reported = generation, max(rows, reported)
-        more = rows - reported
-        if more > 0:
-            total = known.total
-            known.total = LateRows(total.rows + more, total.given_up + (more if known.given_up else 0), at or total.last_at)
+    def late_rows_after(self, run_id: RunId, task: TaskName, stage: StageName, report: StageReport) -> LateRows:
+        """What the stage has dropped as late, with this report of its owner."""
+        known = self._late[run_id].get((task, stage), LateRows(run_id))
+        metrics = report.metrics
+        return known if metrics is None else known.counted(report.generation, metrics.late_rows or 0, metrics.late_rows_at)
+
+    def restore(self, run_id: RunId, task: TaskName, stage: StageName, late_rows: LateRows | None) -> None:
+        """What the database has of the late rows of a stage. It counts if nothing was reported since the coordinator has started."""
+        if late_rows is not None and late_rows.run_id == run_id and (task, stage) not in self._late[run_id]:
+            self._late[run_id][task, stage] = late_rows
 
     def give_up(self, run_id: RunId, task: TaskName, stage: StageName) -> None:
         """What the stage drops from now on may come from a feeder that is not waited for any more."""
-        self._late[run_id][task, stage].given_up = True
+        known = self._late[run_id].get((task, stage), LateRows(run_id))
+        self._late[run_id][task, stage] = replace(known, gave_up=True)
 
     def late_rows_of(self, run_id: RunId) -> Mapping[tuple[TaskName, StageName], LateRows]:
         """Without stages that have dropped none."""
-        return {key: each.total for key, each in self._late.get(run_id, {}).items() if each.total.rows}
+        return {key: each for key, each in self._late.get(run_id, {}).items() if each.rows}
 
     def failed(self, run_id: RunId, task: TaskName, stage: StageName, failure: StageFailure) -> None:
         """Keep a failure that was accepted from the task's owner. It outlives its container, until the stage makes progress."""

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from coordinator.fleet.stage_metrics import LateRows, StageMetrics, Stages
-from coordinator.store.fleet import Tally
+from coordinator.fleet.stage_metrics import StageMetrics, Stages
+from coordinator.store.fleet import LateRows, StageStateRow, Tally
 from coordinator.store.runs import JobRow, RunRow
 from coordinator.store.sql import ReadTransaction, Store
 from sluice.clock import Clock
@@ -174,7 +174,10 @@ class LagMonitor:
         known = {run_id: found for run_id, found in self._positions.items() if run_id in runs}
         for run_id, run in runs.items():
             if run_id not in known or not known[run_id].alone or known[run_id].model is not models[run_id]:
-                known[run_id] = await _positions(tx, run, models[run_id], alone=of_job[run.job] == 1)
+                rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
+                for (task, stage), row in rows.items():
+                    self._stage_metrics.restore(run_id, task, stage, row.late_rows)
+                known[run_id] = await _positions(tx, run, models[run_id], rows, alone=of_job[run.job] == 1)
         self._positions = known
 
     async def _look_up_ends(self, streams: Iterable[StreamId]) -> Mapping[StreamId, Offsets]:
@@ -229,8 +232,9 @@ def _late_by_stage(stages: Iterable[StageName], late: Mapping[tuple[TaskName, St
     return {stage: (sum(each.rows for each in rows) - given_up[stage], given_up[stage]) for stage, rows in found.items()}
 
 
-async def _positions(tx: ReadTransaction, run: RunRow, model: JobModel, *, alone: bool) -> _Positions:
-    rows = {(row.task, row.stage): row for row in await tx.fleet.stage_states(run.job)}
+async def _positions(
+    tx: ReadTransaction, run: RunRow, model: JobModel, rows: Mapping[tuple[TaskName, StageName], StageStateRow], *, alone: bool
+) -> _Positions:
     starts = await tx.runs.start_offsets(run.run_id)
     readings = []
     for number, task in enumerate(model.tasks.values(), 1):

@@ -248,10 +248,12 @@ class Tasks:
             await self._reports.check(tx, run, task, stage, reported, row)
             if row is None or row.lineage != report.lineage or (row.batch_id is not None and row.batch_id > report.batch):
                 return None
+            self._stage_metrics.restore(run_id, task, stage, row.late_rows)
             if row.batch_id != report.batch:
                 offsets = updated_offsets(row.committed, reported)
                 row = replace(row, batch_id=report.batch, offsets=offsets, generation=report.generation, reported_at=self._clock.now())
-                await tx.fleet.put_stage_state(row)
+                late_rows = self._stage_metrics.late_rows_after(run_id, task, stage, report)
+                await tx.fleet.put_stage_state(replace(row, late_rows=late_rows) if late_rows.rows else row)
             return row
 
     async def failed(

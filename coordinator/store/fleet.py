@@ -74,12 +74,39 @@ class TaskOwnershipRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRows:
+    """Rows that a stage of a task has dropped as late in a run, under all owners of the task, and those of them that it dropped after a
+    feeder was not waited for any more (`idle_feeder_seconds`). `last_at`: when it dropped some last. `reported`: what the owner of that
+    `generation` has reported since it acquired the task. `gave_up`: whether a feeder is not waited for."""
+
+    run_id: RunId
+    rows: int = 0
+    given_up: int = 0
+    last_at: datetime | None = None
+    generation: Generation | None = None
+    reported: int = 0
+    gave_up: bool = False
+
+    def counted(self, generation: Generation, rows: int, at: datetime | None) -> LateRows:
+        """After the task's owner has reported so many rows, the last of them dropped at that time. A report of a former owner, or one that
+        is older, changes nothing."""
+        if self.generation is not None and generation < self.generation:
+            return self
+        more = rows - (self.reported if generation == self.generation else 0)
+        if more <= 0:
+            return self
+        given_up = self.given_up + (more if self.gave_up else 0)
+        return LateRows(self.run_id, self.rows + more, given_up, at or self.last_at, generation, rows, self.gave_up)
+
+
+@dataclass(frozen=True, slots=True)
 class StageStateRow:
     """The state of a stage of a task: the lineage of its checkpoint directory, and the last batch reported (None before the first).
 
     `head` is the snapshot that the next one follows and that a restore starts from: the newest reported, or one that an operator chose
     (`chosen`, until a new lineage begins with it). `former` is the lineage before this one. `starts`: where this lineage begins partitions,
-    if that is not where the run does: after what another task has read (`sluice.core.ownership.regrouped`)."""
+    if that is not where the run does: after what another task has read (`sluice.core.ownership.regrouped`). `late_rows`: of the last run in
+    which it dropped any."""
 
     job: JobName
     task: TaskName
@@ -93,6 +120,7 @@ class StageStateRow:
     chosen: bool = False
     former: Lineage | None = None
     starts: Mapping[Ssp, int] = field(default_factory=dict)
+    late_rows: LateRows | None = None
 
     @property
     def key(self) -> StageKey:
@@ -257,8 +285,35 @@ def ownership_row(found: Row[Any]) -> TaskOwnershipRow:
 
 def stage_state_columns(row: StageStateRow) -> Columns:
     columns = {name: getattr(row, name) for name in row.__slots__}
-    return columns | {"offsets": offset_list(row.offsets), "starts": offset_list(row.starts)}
+    late_rows = None if row.late_rows is None else _late_rows_json(row.late_rows)
+    return columns | {"offsets": offset_list(row.offsets), "starts": offset_list(row.starts), "late_rows": late_rows}
 
 
 def stage_state_row(found: Row[Any]) -> StageStateRow:
-    return StageStateRow(**{**found._asdict(), "offsets": offsets_of(found.offsets), "starts": offsets_of(found.starts)})
+    late_rows = None if found.late_rows is None else _late_rows(found.late_rows)
+    parsed = {"offsets": offsets_of(found.offsets), "starts": offsets_of(found.starts), "late_rows": late_rows}
+    return StageStateRow(**{**found._asdict(), **parsed})
+
+
+def _late_rows_json(late: LateRows) -> Columns:
+    return {
+        "runId": late.run_id,
+        "rows": late.rows,
+        "givenUp": late.given_up,
+        "lastAt": None if late.last_at is None else late.last_at.isoformat(),
+        "generation": late.generation,
+        "reported": late.reported,
+        "gaveUp": late.gave_up,
+    }
+
+
+def _late_rows(found: Mapping[str, Any]) -> LateRows:
+    return LateRows(
+        run_id=RunId(found["runId"]),
+        rows=found["rows"],
+        given_up=found["givenUp"],
+        last_at=None if found["lastAt"] is None else datetime.fromisoformat(found["lastAt"]),
+        generation=None if found["generation"] is None else Generation(found["generation"]),
+        reported=found["reported"],
+        gave_up=found["gaveUp"],
+    )

@@ -223,6 +223,7 @@ stores = Table(
     Column("chosen", Boolean, nullable=False, server_default=text("false")),
     Column("former", String(100)),
     Column("starts", JSON, nullable=False, server_default=text("'[]'")),
+    Column("late_rows", JSON(none_as_null=True)),
 )
 
 BYTEWISE = String(1000).with_variant(String(1000, collation="C"), "postgresql")

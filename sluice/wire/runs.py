@@ -174,8 +174,7 @@ class StageProgress(RenamedReply):
     streams that the stage reads, as the coordinator saw them a few seconds ago, whether or not a container owns the task; null if a
     stream's system does not answer. `snapshotAt`: when the snapshot that the stage would be restored from was reported; null if there is
     none. `lateRows`: rows that it has dropped as late; `lateRowsGivenUp`: those dropped after a writer of an intermediate stream was not
-    waited for (`idle_feeder_seconds`); `lateRowsAt`: when it dropped some last. After a restart of the coordinator they are those of the
-    task's present owner."""
+    waited for (`idle_feeder_seconds`); `lateRowsAt`: when it dropped some last."""
 
     stage: str
     lineage: str

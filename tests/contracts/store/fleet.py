@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from coordinator.store.fleet import ContainerState, Tally
+from coordinator.store.fleet import ContainerState, LateRows, Tally
 from coordinator.store.sql import Store
 from sluice.core.ids import ExecutionContainerId, Generation, Lineage, RunId, TaskName
 from tests.contracts.rows import (
@@ -139,7 +139,8 @@ class FleetContract:
             assert list(await tx.fleet.stage_states(OTHER)) == [stage_state_row(job=OTHER)]
 
     async def test_the_state_of_a_stage_keeps_its_head_and_can_be_dropped_alone(self, store: Store) -> None:
-        full = replace(stage_state_row(), head=checkpoint_of(3), chosen=True, former=Lineage("l0"))
+        late_rows = LateRows(RunId("r"), 5, 2, NOON, Generation(3), 4, gave_up=True)
+        full = replace(stage_state_row(), head=checkpoint_of(3), chosen=True, former=Lineage("l0"), late_rows=late_rows)
         async with store.begin() as tx:
             await tx.fleet.put_stage_state(full)
             await tx.fleet.put_stage_state(stage_state_row("other"))

@@ -304,17 +304,32 @@ async def test_a_task_whose_windows_stay_open_is_given_up_too(tmp_path: Path, cl
         assert await late_rows_of(fleet) == (5, 5)
 
 
-async def test_dropped_rows_are_known_again_after_a_restart_of_the_coordinator(tmp_path: Path, clock: FakeClock) -> None:
-    async with calling(tmp_path, clock) as caller:
+async def test_dropped_rows_are_known_after_a_restart_of_the_coordinator_also_those_of_former_owners(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    async with calling(tmp_path, clock, idle_feeder_seconds=60) as caller:
         fleet = await new_fleet(caller, clock)
+        await fleet.start(1)
+        await fleet.at(1, 10)
         await fleet.drops(3, number=0)
+        await fleet.caller.exited("c0")
+        await fleet.start(0, "c0-again", epoch=2)
+        clock.advance(61)
+        await fleet.at(0, 40)
+        await fleet.drops(2, number=1)
+        assert await late_rows_of(fleet) == (5, 2)
     async with calling(tmp_path, clock) as caller:
         fleet.caller = caller
-        assert await late_rows_of(fleet) == (0, 0)
-        await fleet.drops(3, number=0)
-        assert await late_rows_of(fleet) == (3, 0)
-        await fleet.drops(4, number=1)
-        assert await late_rows_of(fleet) == (4, 0)
+        await caller.coordinator.api.state.parts.lag.run_once()
+        assert await late_rows_of(fleet) == (5, 2)
+        await fleet.drops(2, number=1)
+        assert await late_rows_of(fleet) == (5, 2), "it was counted before"
+        await fleet.drops(4, number=2)
+        assert await late_rows_of(fleet) == (7, 4)
+    async with calling(tmp_path, clock) as caller:
+        fleet.caller = caller
+        await fleet.drops(5, number=3)
+        assert await late_rows_of(fleet) == (8, 5), "a report came first"
 
 
 async def late_rows_of(fleet: Fleet) -> tuple[int, int]:
