@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test unit check format bench constraints clean java
+.PHONY: demo test unit simulate check format bench constraints clean java
 
 demo: $(VENV)/demo.stamp java
 	$(BIN)/python -m examples.flights.demo
@@ -18,6 +18,12 @@ test: check
 # Fast tests only: no Spark, no processes.
 unit: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests/unit -q -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+
+# The whole system in virtual time, with faults: make simulate SEEDS=1000 FROM=0, or one seed with what happened: make simulate SEED=7 TRACE=1
+SEEDS ?= 100
+FROM ?= 0
+simulate: $(VENV)/test.stamp
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM)) $(if $(TRACE),--trace)
 
 check: $(VENV)/test.stamp java
 	$(BIN)/ruff format --check .

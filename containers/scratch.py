@@ -25,11 +25,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
 
 import psutil
 
 from sluice.core.ids import ExecutionContainerId, directory_name
+from sluice.randomness import token_hex
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from stat import S_ISREG
-from uuid import uuid4
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
@@ -17,6 +16,7 @@ from containers.scratch import scratch_directory
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
 from sluice.disks import Thresholds
+from sluice.randomness import new_uuid
 
 
 class ContainerSettings(BaseSettings):
@@ -26,7 +26,7 @@ class ContainerSettings(BaseSettings):
     run_id: str = Field(min_length=1, description="run that this container belongs to")
     processor_id: str = Field("0", min_length=1, max_length=100, description="slot in the job model")
     execution_container_id: str = Field(
-        default_factory=lambda: f"container-{uuid4().hex}",
+        default_factory=lambda: f"container-{new_uuid().hex}",
         validation_alias="EXECUTION_ENV_CONTAINER_ID",
         max_length=300,
         pattern=r"^[\x21-\x7e]+$",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from uuid import uuid4
 
 from fastapi import FastAPI
 
@@ -70,6 +68,7 @@ from sluice.core.ids import JobName, Lineage, RunId
 from sluice.core.retention import Retention
 from sluice.core.snapshot import BlobStoreName
 from sluice.disks import Thresholds
+from sluice.randomness import new_uuid, token_hex
 from sluice.streams.kafka import KafkaSystem
 from sluice.streams.kafka_properties import KafkaProperties
 from sluice.streams.log import LogSystem
@@ -77,15 +76,15 @@ from sluice.streams.port import StreamSystem
 
 
 def new_run_id(job: JobName, at: datetime) -> RunId:
-    return RunId(f"{job}-{at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
+    return RunId(f"{job}-{at:%Y%m%dT%H%M%S}-{token_hex(3)}")
 
 
 def new_lineage() -> Lineage:
-    return Lineage(str(uuid4()))
+    return Lineage(str(new_uuid()))
 
 
 def new_drain_id() -> DrainId:
-    return DrainId(str(uuid4()))
+    return DrainId(str(new_uuid()))
 
 
 def drain_times(settings: Settings) -> Times:
@@ -138,12 +137,18 @@ def _ignore(_: DatabaseInUse) -> None:
     """Without a server to stop, only `/readyz` shows it."""
 
 
-def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[DatabaseInUse], None] = _ignore) -> Coordinator:
+def build(
+    settings: Settings,
+    clock: Clock | None = None,
+    usurped: Callable[[DatabaseInUse], None] = _ignore,
+    store: Store | None = None,
+) -> Coordinator:
     """Create and connect all objects. Nothing is opened before the application's lifespan begins. `usurped` is called when another
-    coordinator has taken over the database: this one must stop, because its memory is out of date. Raises BadSettings."""
+    coordinator has taken over the database: this one must stop, because its memory is out of date. `store`: by default the one of the
+    settings. Raises BadSettings."""
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
-    store = open_store(settings.database)
+    store = store or open_store(settings.database)
     leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
@@ -168,7 +173,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
         every=timedelta(seconds=settings.gc_every_seconds),
         deletes_per_second=settings.gc_max_deletes_per_second,
     )
-    operations = Operations(clock, lambda: uuid4().hex)
+    operations = Operations(clock, lambda: new_uuid().hex)
     drains = Drains(store, systems, blob_stores, stage_metrics, notices, clock, models.decoded, new_drain_id, reports)
     drain_watch = DrainDeadlines(store, drains, clock)
     groupers, crash_loop = Groupers(settings.groupers), CrashLoopPolicy(timedelta(seconds=settings.crash_loop_backoff_seconds))
@@ -286,7 +291,7 @@ def build(settings: Settings, clock: Clock | None = None, usurped: Callable[[Dat
     api.state.backups = Backups(
         snapshots=snapshots,
         blob_stores=blob_stores,
-        registry=SnapshotCatalog(store, clock, retention, lambda: f"pin-{uuid4().hex[:12]}"),
+        registry=SnapshotCatalog(store, clock, retention, lambda: f"pin-{new_uuid().hex[:12]}"),
         audits=Audits(store, blob_stores),
         collection=collection,
         operations=operations,

@@ -19,7 +19,7 @@ settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-LONGEST_FIRST = ("processes", "spark", "crash", "histories", "integration", "unit")
+LONGEST_FIRST = ("processes", "spark", "crash", "histories", "simulation", "integration", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
@@ -47,6 +46,7 @@ from sluice.core.placement import replicas_of
 from sluice.deploy import check_job
 from sluice.disks import shortages
 from sluice.job import Job
+from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
 from sluice.wire import drains as wire_drains
@@ -199,7 +199,7 @@ class Agent:
             Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
             timedelta(seconds=reply.heartbeat_seconds),
             self._clock,
-            random.random,
+            fraction,
             self._on_renewed,
             on_version=self._on_version,
         )

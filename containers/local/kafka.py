@@ -17,7 +17,6 @@ import asyncio
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -27,7 +26,6 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import psutil
 from aiokafka.client import AIOKafkaClient
@@ -36,6 +34,7 @@ from aiokafka.errors import KafkaError
 from containers.errors import BrokerUnavailable
 from containers.jars import broker_jars, java
 from containers.local.kafka_config import LOG4J, LOOPBACK, KeyStore, Secured, server_properties
+from sluice.randomness import new_uuid, token_hex
 
 _POLL = timedelta(milliseconds=100)
 _ONE_ANSWER = timedelta(seconds=5)
@@ -193,14 +192,14 @@ class Broker:
         if self._data.exists():
             await asyncio.to_thread(shutil.rmtree, self._data)
         cluster = (
-            urlsafe_b64encode(uuid4().bytes)[:22].decode().replace("-", "A")
+            urlsafe_b64encode(new_uuid().bytes)[:22].decode().replace("-", "A")
         )  # an id that begins with "-" would be taken for an option
         await _finished([*java_command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)])
         done.write_text(f"{cluster}\n")
 
     async def _keys(self) -> KeyStore:
         """The existing key and certificate, or new ones."""
-        keys = KeyStore(self.certificate.with_name("keys.p12"), secrets.token_hex(16))
+        keys = KeyStore(self.certificate.with_name("keys.p12"), token_hex(16))
         password = keys.file.with_name("password")
         if self.certificate.exists():
             return KeyStore(keys.file, password.read_text())

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 from containers.errors import EXIT_REPEATED_FAILURE
 from containers.local import logs
@@ -26,6 +25,7 @@ from sluice.clock import Clock
 from sluice.core.errors import BadSettings, SluiceError
 from sluice.core.ids import ProcessorId, RunId
 from sluice.core.placement import slots
+from sluice.randomness import new_uuid
 
 ROTATE_EVERY = timedelta(seconds=1)
 """A log file may be larger than its limit by what is written in this time."""
@@ -218,7 +218,7 @@ class LocalContainers:
         self._slots = {name: slot for name, slot in self._slots.items() if slot.up or name in self._wanted}
         for slot in (self._slots.setdefault(name, self._slot(name)) for name in self._wanted):
             if not slot.up and self._processes.due(slot):
-                slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{uuid4().hex[:8]}"
+                slot.environment["EXECUTION_ENV_CONTAINER_ID"] = f"{self._run_id}-{slot.name}-{new_uuid().hex[:8]}"
                 await self._processes.start(slot)
 
     async def cause(self, often: EndedTooOften) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from pyspark.sql import functions as F
 
 from containers.errors import ExecutorsMissing, PathNotShared
 from sluice.clock import Clock
+from sluice.randomness import token_hex
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +73,7 @@ def this_machine() -> str | None:
 
 def look(probe: Probe) -> tuple[str, str]:
     """Read the nonce and write a file beside it; the file's name, and what is wrong ("" for nothing). Runs on an executor."""
-    directory, name = Path(probe.directory), f"seen-{secrets.token_hex(8)}"
+    directory, name = Path(probe.directory), f"seen-{token_hex(8)}"
     if probe.machine is not None and this_machine() not in (None, probe.machine):
         return "", "is on another machine, and the embedded log is for processes of one machine (SQLite's WAL); use Kafka"
     try:
@@ -176,7 +176,7 @@ class SharedPaths:
 
     def _lay(self, path: SharedPath, stack: ExitStack) -> Probe:
         """In a directory that is created like a checkpoint directory: an executor with another user has the same permissions in both."""
-        directory, nonce = path.directory / f".shared-{secrets.token_hex(8)}", secrets.token_hex(16)
+        directory, nonce = path.directory / f".shared-{token_hex(8)}", token_hex(16)
         try:
             directory.mkdir()
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -204,7 +204,7 @@ class SharedPaths:
         tasks = max(context.defaultParallelism, len(self._registered()))
         command = F.reflect(F.lit("java.lang.System"), F.lit("getProperty"), F.lit("sun.java.command")).alias("command")
         job = self._spark.range(0, tasks, 1, tasks).select(command).mapInArrow(partial(_look_from, probes=probes), _SCHEMA)
-        tag = f"sluice-shared-paths-{secrets.token_hex(4)}"
+        tag = f"sluice-shared-paths-{token_hex(4)}"
         limit = Timer(self._patience.total_seconds(), context.cancelJobsWithTag, [tag])
         context.addJobTag(tag)
         limit.start()

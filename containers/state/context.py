@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
-from uuid import uuid4
 
 from containers.engine import StageStart
 from containers.settings import CommitPolicy, ContainerSettings
@@ -29,6 +27,7 @@ from sluice.clock import Clock
 from sluice.core.ids import JobName, RunId, StageKey, StageName, StreamId, TaskName
 from sluice.core.snapshot import BlobStoreName, CommitId
 from sluice.job import Job
+from sluice.randomness import below, new_uuid
 from sluice.wire import runs as wire_runs
 
 log = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ class StateContext:
         return [self._streams[name] for name in start.declared.stage.reads]
 
     def new_commit_id(self) -> CommitId:
-        return commit_id(self.clock.now(), 100_000 + secrets.randbelow(900_000))
+        return commit_id(self.clock.now(), 100_000 + below(900_000))
 
     def uploader(self, blobs: BlobStore, start: StageStart) -> Uploader:
         settings = CommitSettings(
@@ -126,7 +125,7 @@ class StateContext:
             ttl=timedelta(days=self._settings.blob_ttl_days),
         )
         return Uploader(
-            blobs, self.key(start), settings, self.clock, lambda: uuid4().hex, self.meter(start).backup, in_thread=self.in_thread
+            blobs, self.key(start), settings, self.clock, lambda: new_uuid().hex, self.meter(start).backup, in_thread=self.in_thread
         )
 
     def restorer(self, blobs: BlobStore, start: StageStart) -> Restorer:

@@ -24,7 +24,8 @@ class Waiters(Generic[K]):
     """Requests that wait until something about a key changes. For one event loop; there are no locks."""
 
     def __init__(self) -> None:
-        self._events: defaultdict[K, set[asyncio.Event]] = defaultdict(set)
+        self._events: defaultdict[K, dict[asyncio.Event, None]] = defaultdict(dict)
+        """In the order of arrival, in which they are woken."""
         self.closed = False
 
     def notify(self, keys: Iterable[K]) -> None:
@@ -58,11 +59,11 @@ class Waiters(Generic[K]):
         event = asyncio.Event()
         if self.closed:
             event.set()
-        self._events[key].add(event)
+        self._events[key][event] = None
         try:
             yield event
         finally:
-            self._events[key].discard(event)
+            self._events[key].pop(event, None)
             if not self._events[key]:
                 del self._events[key]
 

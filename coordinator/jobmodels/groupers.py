@@ -12,10 +12,10 @@ import inspect
 import json
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from concurrent.futures import Executor, Future
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from sluice.core.errors import BadGrouping
 from sluice.core.grouping import CheckedGrouper, Grouper, GrouperName, grouper_named
@@ -90,30 +90,26 @@ def _at_least_one(max_tasks: int) -> int:
 
 
 async def run_in_thread(work: Callable[[], _Result], within: timedelta) -> _Result:
-    """Run `work` in a thread, so that the event loop stays free for heartbeats. Raises what it raises, and TimeoutError.
-
-    It has a thread of its own, not one of a pool, so that work that never returns does not prevent the coordinator from exiting.
-    """
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[_Result] = loop.create_future()
-
-    def settle(result: _Result | None, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="grouper", daemon=True).start()
+    """Run `work` in a thread, so that the event loop stays free for heartbeats. Raises what it raises, and TimeoutError."""
     async with asyncio.timeout(within.total_seconds()):
-        return await outcome
+        return await asyncio.get_running_loop().run_in_executor(_OwnThread(), work)
+
+
+class _OwnThread(Executor):
+    """Runs each function in a thread of its own, not in one of a pool, so that work that never returns does not prevent the coordinator
+    from exiting."""
+
+    def submit(self, work: Callable[..., _Result], /, *arguments: Any, **named: Any) -> Future[_Result]:
+        outcome: Future[_Result] = Future()
+        outcome.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                result = work(*arguments, **named)
+            except BaseException as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        threading.Thread(target=run, name="grouper", daemon=True).start()
+        return outcome

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from uuid import uuid4
 
 from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import ReadTransaction, Store
@@ -16,6 +15,7 @@ from sluice.blobs.port import About, BlobStore, Listed, Purpose
 from sluice.core.ids import JobName, Lineage, StageKey
 from sluice.core.retention import References, floors
 from sluice.core.snapshot import BlobId, BlobStoreName, checked_blob_id, stage_prefix
+from sluice.randomness import new_uuid
 
 
 async def is_known(tx: ReadTransaction, job: JobName) -> bool:
@@ -87,7 +87,7 @@ async def owns_blob_store(store: Store, name: BlobStoreName, blobs: BlobStore) -
     return True
 
 
-async def take_ownership(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: uuid4().hex) -> None:
+async def take_ownership(store: Store, name: BlobStoreName, blobs: BlobStore, new_id: Callable[[], str] = lambda: new_uuid().hex) -> None:
     """Make this database the owner of a blob store whose snapshots it lists. The database stores its id first, so this may run twice."""
     async with store.begin() as tx:
         ours = await tx.cleanup.owner_id(name)

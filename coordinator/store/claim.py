@@ -19,7 +19,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
-from uuid import uuid4
 
 from sqlalchemy import Row, select, text
 from sqlalchemy.dialects import postgresql
@@ -28,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from coordinator.store import tables
 from sluice.core.errors import DatabaseInUse, StoreUnavailable
+from sluice.randomness import new_uuid
 
 _NAME = "coordinator"
 _LOCK = 7355609
@@ -134,7 +134,7 @@ class SessionClaim:
     def __init__(self, engine: AsyncEngine, answer_within: float = 10.0) -> None:
         self._engine = engine
         self._answer_within = answer_within
-        self._holder = f"{socket.gethostname()} pid {os.getpid()} {uuid4().hex[:12]}"
+        self._holder = f"{socket.gethostname()} pid {os.getpid()} {new_uuid().hex[:12]}"
         self._wanted = False
         self._signed = False
         self._session: _Session | None = None

@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
+
+from sluice.randomness import token_hex
 
 _WINDOW = 50_000
 """Names of a directory kept in memory while it is listed."""

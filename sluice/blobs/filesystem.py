@@ -22,7 +22,6 @@ from datetime import UTC, datetime, timedelta
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from secrets import token_hex
 from typing import ParamSpec, TypeVar
 
 from sluice.blobs import durable_fs
@@ -32,6 +31,7 @@ from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.clock import Clock
 from sluice.core.errors import BadName, BlobCorrupted, BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable, SluiceError
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
+from sluice.randomness import token_hex
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from io import BytesIO
@@ -16,6 +15,7 @@ from sluice.clock import Clock
 from sluice.core.errors import BlobUnavailable
 from sluice.core.snapshot import BlobId
 from sluice.core.waits import Backoff
+from sluice.randomness import fraction
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class RetryingBlobs(WrappedBlobs):
         backoff: Backoff,
         clock: Clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = fraction,
     ) -> None:
         super().__init__(inner)
         self._backoff = backoff

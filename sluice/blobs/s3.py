@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import islice
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import obstore
@@ -30,6 +29,7 @@ from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
+from sluice.randomness import token_hex
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import sqlite3
 import stat
 import zlib
@@ -34,13 +33,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
-from uuid import uuid4
 
 from sluice import disks
 from sluice.clock import Clock, SystemClock
 from sluice.core.errors import ClientError, LeaseLost, StreamConflict, StreamUnavailable, UnknownStream
 from sluice.core.ids import Generation, Lineage, checked_name
 from sluice.core.waits import TOLERANCE
+from sluice.randomness import new_uuid, token_hex
 from sluice.streams.port import KeyValue, Offsets, StreamRecord
 
 _SPAN = 1 << 40
@@ -175,7 +174,7 @@ class Log:
 
     def _write_new(self, file: Path, partitions: int) -> None:
         """Create the file under a temporary name and link it into place, so that it is complete, and of two creators one wins."""
-        draft = self.directory / f".{secrets.token_hex(8)}.draft"
+        draft = self.directory / f".{token_hex(8)}.draft"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             if stat.S_ISREG(_mode(file)):
@@ -184,7 +183,7 @@ class Log:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.executescript(f"BEGIN; {_SCHEMA}")
                 connection.executemany("INSERT INTO partitions VALUES (?, 0, 0)", [(p,) for p in range(partitions)])
-                connection.execute("INSERT INTO identity VALUES (?)", (str(uuid4()),))
+                connection.execute("INSERT INTO identity VALUES (?)", (str(new_uuid()),))
                 connection.execute("COMMIT")
             with suppress(FileExistsError):
                 file.hardlink_to(draft)
@@ -434,7 +433,7 @@ class LogSystem:
     async def append(self, stream: str, batches: AsyncIterable[Sequence[KeyValue]]) -> int:
         """Each batch is one transaction."""
         await self.partitions(stream)
-        lineage = Lineage(f"terminal-{uuid4()}")
+        lineage = Lineage(f"terminal-{new_uuid()}")
         writer, count = Writer(lineage, lineage, Generation(1)), 0
         async for batch in batches:
             records = [Record(value, key) for key, value in batch]

@@ -1,0 +1,44 @@
+"""The only place that draws random numbers and makes random ids, like `sluice.clock` for time.
+
+The source is the operating system's. `drawn_from` replaces it, so that a simulation is repeated exactly from its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from random import Random, SystemRandom
+from uuid import UUID
+
+_source: ContextVar[Random] = ContextVar("randomness", default=SystemRandom())  # noqa: B039 - it has no state
+
+
+def new_uuid() -> UUID:
+    """A random UUID (RFC 9562, version 4)."""
+    return UUID(int=_source.get().getrandbits(128), version=4)
+
+
+def token_hex(size: int) -> str:
+    """`size` random bytes as hexadecimal digits, for names that must be unique."""
+    return _source.get().randbytes(size).hex()
+
+
+def fraction() -> float:
+    """At least 0 and below 1, uniformly distributed."""
+    return _source.get().random()
+
+
+def below(bound: int) -> int:
+    """At least 0 and below `bound`, uniformly distributed."""
+    return _source.get().randrange(bound)
+
+
+@contextmanager
+def drawn_from(source: Random) -> Iterator[None]:
+    """Use this source in the block, and in the tasks that are created in it."""
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)

@@ -1,0 +1,14 @@
+"""The whole system in one process and in virtual time, deterministic from a seed.
+
+    loop.py       an event loop whose time is virtual, whose threads are greenlets, and whose processes can be killed and frozen
+    database.py   SQLite without a thread
+    network.py    the way of requests: delays, cuts, lost requests and lost answers
+    engine.py     an engine that keeps state as Spark's does, with batches of its own accord
+    world.py      coordinator, containers and their supervisor, disks, streams, blob store, and what operators do
+    faults.py     what can go wrong, and which of it happens when
+    runs.py       a seed from its beginning to its end: faults, then rest, then the checks
+    __main__.py   `python -m tests.simulation`; see `make simulate`
+
+The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are
+outside: the tests in tests/spark and tests/processes have them.
+"""

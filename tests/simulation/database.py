@@ -1,0 +1,89 @@
+"""SQLite without a thread: statements run on the event loop, each in one moment, after a pause in which others run."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sqlalchemy import event
+
+from coordinator.store.claim import FileClaim
+from coordinator.store.sql import Store, new_engine
+from coordinator.store.sqlite import Connection
+from tests.simulation.loop import Process
+
+
+class _LoopQueue:
+    """In place of the queue of aiosqlite's thread: what is put into it is done by the loop."""
+
+    def put_nowait(self, work: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
+        future, function = work
+        if future is None:
+            function()
+            return
+
+        def run() -> None:
+            try:
+                result = function()
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+
+        future.get_loop().call_soon(run)
+
+
+class LoopConnection(Connection):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._tx = _LoopQueue()  # type: ignore[assignment]
+
+    def __await__(self) -> Any:
+        return self._connect().__await__()
+
+    def end(self) -> None:
+        """Close it at once, as the end of its process does; an open transaction is rolled back."""
+        self._running = False
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def simulated_store(url: str, process: Process) -> Store:
+    """A database whose connections end with the process."""
+    engine = new_engine(url)
+    opened: list[LoopConnection] = []
+
+    def connect(*arguments: Any, **named: Any) -> LoopConnection:
+        opened.append(LoopConnection(partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64))
+        return opened[-1]
+
+    def use(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+        parameters["async_creator_fn"] = connect
+
+    event.listen(engine.sync_engine, "do_connect", use)
+    store = Store(engine)
+
+    def end() -> None:
+        for each in opened:
+            each.end()
+        _unlock(store)
+
+    process.on_death.append(end)
+    return store
+
+
+def _unlock(store: Store) -> None:
+    """As the operating system does with the locks of a process that has ended."""
+    claim = store._claim
+    assert isinstance(claim, FileClaim)
+    if claim._lock is not None:
+        claim._lock.close()

@@ -1,0 +1,175 @@
+"""What can go wrong. Each fault begins at once, and what it disturbs for a time is put right by a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+
+from sluice.core.errors import SluiceError
+from tests.simulation.world import Container, World
+
+
+def _running(world: World) -> list[Container]:
+    return [slot.container for _, slot in sorted(world.slots.items()) if slot.container is not None and slot.container.running]
+
+
+async def kill_container(world: World) -> None:
+    if running := _running(world):
+        world.kill(world.chance.choice(running), "by a fault")
+
+
+async def kill_container_in_a_step(world: World) -> None:
+    """Between two steps of a batch, a commit, a drain or a restore."""
+    engines = [engine for container in _running(world) for engine in container.engines]
+    if engines:
+        world.chance.choice(engines).kill_after = world.chance.randrange(1, 30)
+
+
+async def freeze_container(world: World) -> None:
+    if running := _running(world):
+        container = world.chance.choice(running)
+        world.say(f"{container.name} is frozen")
+        world.loop.freeze(container.process)
+        world.later(world.chance.choice((1, 10, 50, 90)), lambda: world.loop.thaw(container.process))
+
+
+async def stop_container(world: World) -> None:
+    """SIGTERM, and after a while SIGKILL."""
+    if running := _running(world):
+        container = world.chance.choice(running)
+        world.say(f"{container.name} gets SIGTERM")
+        container.process.context().run(world.loop.call_soon, container.agent.stop_requested)
+        world.later(60, lambda: world.kill(container, "because it does not stop"))
+
+
+async def cut_container_off(world: World) -> None:
+    slot = world.chance.choice(sorted(world.slots))
+    seconds = world.chance.choice((2, 15, 60))
+    world.say(f"slot {slot} is cut off for {seconds} s")
+    world.network.cut.add(slot)
+    world.later(seconds, lambda: world.network.cut.discard(slot))
+
+
+async def lose_packets(world: World) -> None:
+    world.network.lossy = world.chance.choice((0.05, 0.3))
+    world.later(world.chance.choice((5, 20)), lambda: setattr(world.network, "lossy", 0.0))
+
+
+async def slow_network(world: World) -> None:
+    world.network.slow = world.chance.choice((0.5, 3))
+    world.later(world.chance.choice((10, 30)), lambda: setattr(world.network, "slow", 0.01))
+
+
+async def restart_coordinator(world: World) -> None:
+    """Killed, and started again after up to 20 s."""
+    await _restart(world, world.chance.choice((0.5, 5, 18)))
+
+
+async def long_coordinator_outage(world: World) -> None:
+    await _restart(world, world.chance.choice((35, 60, 120)))
+
+
+async def _restart(world: World, seconds: float) -> None:
+    world.kill_coordinator()
+    await asyncio.sleep(seconds)
+    await world.start_coordinator()
+
+
+async def freeze_coordinator(world: World) -> None:
+    process = world.coordinator
+    assert process is not None
+    seconds = world.chance.choice((1, 10, 19, 60))
+    world.say(f"{process.name} is frozen for {seconds} s")
+    world.loop.freeze(process)
+    await asyncio.sleep(seconds)
+    world.loop.thaw(process)
+
+
+async def jump_clock(world: World) -> None:
+    """The time of day of a machine steps; leases do not."""
+    name = world.chance.choice(["coordinator", *sorted(world.slots)])
+    clock = world.clock if name == "coordinator" else world.clocks[name]
+    clock.ahead = timedelta(seconds=world.chance.choice((-3600, -60, 0, 60, 3600)))
+    world.say(f"the clock of {name} is off by {clock.ahead}")
+
+
+async def deploy(world: World) -> None:
+    await world.deploy(world.chance.choice((1, 2)))
+
+
+async def drain(world: World) -> None:
+    await _drain(world, "DEFAULT")
+
+
+async def drain_and_keep_state(world: World) -> None:
+    await _drain(world, "KEEP_STATE")
+
+
+async def cancel_drain(world: World) -> None:
+    if world.drain_id:
+        try:
+            await world.operator().cancel_drain(world.drain_id)
+        except SluiceError as error:
+            world.say(f"not cancelled: {error}")
+
+
+async def stop_run(world: World) -> None:
+    """An operator stops the job, and deploys it again."""
+    try:
+        await world.operator().stop_run(world.run_id, "by hand")
+    except SluiceError as error:
+        world.say(f"not stopped: {error}")
+    await asyncio.sleep(world.chance.uniform(1, 30))
+    await world.deploy(world.chance.choice((1, 2)))
+
+
+async def _drain(world: World, mode: str) -> None:
+    """An upgrade: other faults come meanwhile."""
+    if world.draining is None or world.draining.done():
+        world.draining = asyncio.ensure_future(_drain_and_deploy(world, mode))
+
+
+async def _drain_and_deploy(world: World, mode: str) -> None:
+    run = world.run_id
+    phase = await world.drain(mode)
+    if phase == "DRAINED" and world.run_id == run:
+        await world.deploy(world.chance.choice((1, 2)))
+
+
+FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
+    each.__name__: each
+    for each in (
+        kill_container,
+        kill_container_in_a_step,
+        freeze_container,
+        stop_container,
+        cut_container_off,
+        lose_packets,
+        slow_network,
+        restart_coordinator,
+        long_coordinator_outage,
+        freeze_coordinator,
+        jump_clock,
+        deploy,
+        drain,
+        drain_and_keep_state,
+        cancel_drain,
+        stop_run,
+    )
+}
+
+
+async def heal(world: World) -> None:
+    """No fault goes on."""
+    for container in world.containers:
+        for engine in container.engines:
+            engine.kill_after = None
+        if container.process.frozen:
+            world.loop.thaw(container.process)
+    world.network.cut.clear()
+    world.network.lossy, world.network.slow = 0.0, 0.01
+    for clock in (world.clock, *world.clocks.values()):
+        clock.ahead = timedelta(0)
+    if world.draining is not None:
+        await world.draining

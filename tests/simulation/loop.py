@@ -1,0 +1,244 @@
+"""An event loop in virtual time, on which simulated processes run.
+
+Time advances only when nothing is ready to run, and then at once to the next timer. `run_in_executor` runs the function in a greenlet
+instead of a thread: it runs until it ends or waits for a `concurrent.futures.Future`, and the loop goes on meanwhile. So one thing
+happens at a time, in an order that follows from the seed alone.
+
+Every task, timer and callback belongs to the process in whose context it was made. What belongs to a dead process is never run again, not
+even its `finally` blocks, as after SIGKILL. What belongs to a frozen process is run when it is thawed.
+
+Prior art: the simulations of FoundationDB and TigerBeetle, and looptime for asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import selectors
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+from unittest import mock
+
+import greenlet
+
+_PROCESS: ContextVar[Process] = ContextVar("process")
+
+
+class Killed(BaseException):
+    """Raised in a thread of a process that has been killed, so that it does nothing more."""
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again, or a thread waits for something that the simulation does not know."""
+
+
+@dataclass(eq=False)
+class Process:
+    """`on_death`: what the operating system does then: close files, release locks."""
+
+    name: str
+    dead: bool = False
+    frozen: bool = False
+    on_death: list[Callable[[], None]] = field(default_factory=list)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    """What is due while it is frozen."""
+
+    def context(self) -> Context:
+        """For tasks and callbacks of this process."""
+        context = copy_context()
+        context.run(_PROCESS.set, self)
+        return context
+
+
+def current_process() -> Process:
+    return _PROCESS.get()
+
+
+class _Timers(selectors.BaseSelector):
+    """Selects nothing, and lets time pass instead."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise Stuck("no timer is set and nothing is ready")
+        self.now += max(timeout, 0.0)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
+        return None
+
+    def unregister(self, fileobj: Any) -> Any:
+        return None
+
+    def get_map(self) -> Any:
+        return {}
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """`thread_seconds`: how long work on a thread lasts; it is done in one moment after that."""
+
+    def __init__(self, chance: Random, thread_seconds: Callable[[Random], float] = lambda chance: chance.uniform(0, 0.002)) -> None:
+        self._discarded = False
+        self._timers = _Timers()
+        super().__init__(self._timers)
+        self._chance = chance
+        self._thread_seconds = thread_seconds
+        self._main = threading.get_ident()
+        self._kept: list[asyncio.Task[Any] | greenlet.greenlet] = []
+        """Tasks and greenlets that have not ended: a coroutine that is dropped would run its `finally` blocks."""
+        self._prune_at = 1000
+        self.set_task_factory(self._new_task)
+        self.errors: list[str] = []
+        self.set_exception_handler(lambda _, context: self.errors.append(f"{context.get('message')}: {context.get('exception')!r}"))
+
+    def time(self) -> float:
+        return self._timers.now
+
+    def discard(self) -> None:
+        """Drop everything that has not ended. Its `finally` blocks run now, and nothing listens to them any more."""
+        former, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        self._discarded = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._kept.clear()
+                gc.collect()
+        finally:
+            sys.unraisablehook = former
+
+    def _check_closed(self) -> None:
+        if not self._discarded:
+            super()._check_closed()  # type: ignore[misc]
+
+    # --- processes -------------------------------------------------------------------------------------------------
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=self, **options)
+        self._keep(task)
+        return task
+
+    def _keep(self, what: asyncio.Task[Any] | greenlet.greenlet) -> None:
+        self._kept.append(what)
+        if len(self._kept) > self._prune_at:
+            self._kept = [each for each in self._kept if not (each.done() if isinstance(each, asyncio.Task) else each.dead)]
+            self._prune_at = 2 * len(self._kept) + 1000
+
+    def call_soon(self, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        return super().call_soon(self._guarded(callback, arguments, context), context=context)
+
+    def call_at(self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return super().call_at(when, self._guarded(callback, arguments, context), context=context)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
+        if threading.get_ident() != self._main:
+            raise Stuck("a real thread is at work")
+        return self.call_soon(callback, *arguments, context=context)
+
+    def _guarded(self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> Callable[[], None]:
+        process = context.get(_PROCESS) if context is not None else _PROCESS.get(None)
+        if process is None:
+            return partial(callback, *arguments)  # type: ignore[return-value]
+
+        def run() -> None:
+            if process.dead:
+                return
+            if process.frozen:
+                process.waiting.append(partial((context or copy_context()).run, run))
+                return
+            callback(*arguments)
+
+        return run
+
+    def kill(self, process: Process) -> None:
+        """As SIGKILL. May be called by the process itself."""
+        if process.dead:
+            return
+        process.dead = True
+        for each in process.on_death:
+            each()
+
+    def freeze(self, process: Process) -> None:
+        """As SIGSTOP."""
+        process.frozen = True
+
+    def thaw(self, process: Process) -> None:
+        process.frozen = False
+        waiting, process.waiting = process.waiting, []
+        for each in waiting:
+            super().call_soon(each)
+
+    # --- threads ---------------------------------------------------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """The function runs in a greenlet, after a moment."""
+        outcome: asyncio.Future[Any] = self.create_future()
+        context = copy_context()
+        thread = greenlet.greenlet(partial(context.run, self._run_thread, outcome, partial(function, *arguments)))
+        self._keep(thread)
+        self.call_later(self._thread_seconds(self._chance), thread.switch)
+        return outcome
+
+    def _run_thread(self, outcome: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+        try:
+            result = work()
+        except Killed:
+            return
+        except BaseException as error:
+            if isinstance(error, greenlet.GreenletExit):
+                raise
+            if not current_process().dead and not outcome.done():
+                outcome.set_exception(error)
+        else:
+            if not current_process().dead and not outcome.done():
+                outcome.set_result(result)
+
+    def wait_in_thread(self, until: Callable[[Callable[[], None]], None]) -> None:
+        """Called in a greenlet: the loop goes on until somebody calls what `until` is given."""
+        thread = greenlet.getcurrent()
+        if thread.parent is None:
+            raise Stuck("the loop itself would wait for ever")
+
+        def wake() -> None:
+            self.call_soon(thread.switch)
+
+        until(wake)
+        thread.parent.switch()
+        if current_process().dead:
+            raise Killed
+
+
+@contextmanager
+def simulated(chance: Random) -> Iterator[SimulatedLoop]:
+    """A loop, and a standard library whose threads it knows."""
+    loop = SimulatedLoop(chance)
+    waits = concurrent.futures.Future.result
+
+    def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+        if not future.done() and greenlet.getcurrent().parent is not None:
+            loop.wait_in_thread(lambda wake: future.add_done_callback(lambda _: wake()))
+        return waits(future, 0)
+
+    with mock.patch.object(concurrent.futures.Future, "result", result):
+        asyncio.set_event_loop(loop)
+        try:
+            yield loop
+        finally:
+            loop.discard()
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def main_process() -> Context:
+    """For the test itself, which never dies."""
+    return Process("simulation").context()

@@ -1,0 +1,156 @@
+"""The simulated loop: time, threads, and processes that are killed and frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.simulation.loop import Process, SimulatedLoop, Stuck, main_process, simulated
+
+Test = Callable[[SimulatedLoop], Coroutine[Any, Any, None]]
+
+
+def run(test: Test) -> None:
+    with simulated(Random(1)) as loop:
+        loop.run_until_complete(loop.create_task(test(loop), context=main_process()))
+        assert not loop.errors
+
+
+def test_an_hour_passes_in_a_moment() -> None:
+    async def test(loop: SimulatedLoop) -> None:
+        began = time.monotonic()
+        await asyncio.sleep(3600)
+        assert loop.time() == pytest.approx(3600)
+        assert time.monotonic() - began < 60
+
+    run(test)
+
+
+def test_a_killed_process_does_nothing_more_not_even_its_finally_blocks() -> None:
+    did = []
+
+    async def work() -> None:
+        try:
+            for second in range(10):
+                did.append(second)
+                await asyncio.sleep(1)
+        finally:
+            did.append(-1)
+
+    async def test(loop: SimulatedLoop) -> None:
+        process = Process("a")
+        loop.create_task(work(), context=process.context())
+        await asyncio.sleep(2.5)
+        loop.kill(process)
+        await asyncio.sleep(20)
+        assert did == [0, 1, 2]
+
+    run(test)
+
+
+def test_a_frozen_process_goes_on_where_it_was_when_it_is_thawed() -> None:
+    did = []
+
+    async def test(loop: SimulatedLoop) -> None:
+        async def work() -> None:
+            for _ in range(3):
+                did.append(loop.time())
+                await asyncio.sleep(1)
+
+        process = Process("a")
+        task = loop.create_task(work(), context=process.context())
+        await asyncio.sleep(0.5)
+        loop.freeze(process)
+        await asyncio.sleep(10)
+        assert did == [0]
+        loop.thaw(process)
+        await task
+        assert did == pytest.approx([0, 10.5, 11.5])
+
+    run(test)
+
+
+def test_a_process_that_is_killed_while_it_is_frozen_does_not_go_on() -> None:
+    did = []
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        did.append(1)
+
+    async def test(loop: SimulatedLoop) -> None:
+        process = Process("a")
+        loop.create_task(work(), context=process.context())
+        await asyncio.sleep(0.5)
+        loop.freeze(process)
+        await asyncio.sleep(1)
+        loop.kill(process)
+        loop.thaw(process)
+        await asyncio.sleep(5)
+        assert did == []
+
+    run(test)
+
+
+def test_a_thread_waits_for_the_loop_which_goes_on_meanwhile() -> None:
+    async def answer() -> int:
+        await asyncio.sleep(5)
+        return 7
+
+    async def test(loop: SimulatedLoop) -> None:
+        def work() -> int:
+            return asyncio.run_coroutine_threadsafe(answer(), loop).result()
+
+        ticks = 0
+        thread = asyncio.ensure_future(asyncio.to_thread(work))
+        while not thread.done():
+            ticks += 1
+            await asyncio.sleep(1)
+        assert (await thread, ticks) == (7, 6)
+
+    run(test)
+
+
+def test_a_thread_of_a_killed_process_does_not_go_on() -> None:
+    did = []
+
+    async def test(loop: SimulatedLoop) -> None:
+        future: Future[int] = Future()
+
+        def work() -> None:
+            future.result()
+            did.append(1)
+
+        process = Process("a")
+        process.context().run(loop.run_in_executor, None, work)
+        await asyncio.sleep(1)
+        loop.kill(process)
+        future.set_result(1)
+        await asyncio.sleep(5)
+        assert did == []
+
+    run(test)
+
+
+def test_errors_of_threads_arrive_where_they_are_awaited() -> None:
+    def work() -> None:
+        raise ValueError("no")
+
+    async def test(loop: SimulatedLoop) -> None:
+        with pytest.raises(ValueError, match="no"):
+            await asyncio.to_thread(work)
+
+    run(test)
+
+
+def test_a_wait_that_can_never_end_is_an_error() -> None:
+    async def test(loop: SimulatedLoop) -> None:
+        await loop.create_future()
+
+    with pytest.raises(Stuck):
+        run(test)

@@ -1,0 +1,345 @@
+"""One job of two stages on the embedded log, its coordinator, its containers on machines of their own, and those who operate it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import httpx
+
+from containers.agent.agent import Agent
+from containers.agent.lifecycle import ExitReason
+from containers.errors import EXIT_REPEATED_FAILURE
+from containers.settings import ContainerSettings
+from coordinator.app import build
+from coordinator.settings import read_settings
+from sluice import Job
+from sluice.cli.client import OperatorClient
+from sluice.client import CoordinatorClient, Refused
+from sluice.core.errors import CoordinatorUnreachable, SluiceError
+from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
+from sluice.deploy import deploy_request
+from sluice.streams.log import Headers, Log, Record, Writer
+from sluice.wire import drains as wire_drains
+from sluice.wire.body import DRAIN_RECORD_HEADER
+from tests.simulation.database import simulated_store
+from tests.simulation.engine import SimulatedEngine
+from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.network import Network, Server, Way
+from tests.support.agents import two_stages
+from tests.support.counting_engine import Ledger, summed
+
+T = TypeVar("T")
+
+KEYS = "abcdefg"
+BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Clock:
+    """Of one machine: `ahead` is what its time of day is wrong by. Leases are measured on true time."""
+
+    loop: SimulatedLoop
+    ahead: timedelta = timedelta(0)
+
+    def now(self) -> datetime:
+        return BEGIN + timedelta(seconds=self.loop.time()) + self.ahead
+
+    def elapsed(self) -> Instant:
+        return Instant(1000 + self.loop.time())
+
+
+@dataclass
+class Container:
+    """An incarnation. `lease_ends`: until when its watchdog lets it live."""
+
+    name: str
+    run: RunId
+    slot: str
+    process: Process
+    agent: Agent
+    life: asyncio.Task[ExitReason]
+    engines: list[SimulatedEngine] = field(default_factory=list)
+    lease_ends: float = float("inf")
+    exit_code: int | None = None
+
+    @property
+    def running(self) -> bool:
+        return not self.process.dead and not self.life.done()
+
+
+@dataclass
+class Slot:
+    """What starts the containers of a slot again, as Kubernetes does, on a machine with a disk that may be lost."""
+
+    name: str
+    run: RunId
+    version: int
+    build: int
+    container: Container | None = None
+    supervisor: asyncio.Task[None] | None = None
+
+
+class World:
+    def __init__(self, loop: SimulatedLoop, chance: Random, directory: Path, settings: Mapping[str, Any]) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.directory = directory
+        self.container_settings = settings
+        self.trace: list[str] = []
+        self.network = Network(loop, chance, on_answer=self.say)
+        self.clock = Clock(loop)
+        self.clocks: dict[str, Clock] = {}
+        self.coordinator: Process | None = None
+        self.coordinators = 0
+        self.log = Log(directory / "home" / "log")
+        self.ledger = Ledger(self.log)
+        self.producer = Writer(Lineage("producer"), "producer", Generation(1))
+        self.produced = 0
+        self.containers: list[Container] = []
+        self.slots: dict[str, Slot] = {}
+        self.disks: Counter[str] = Counter()
+        self.failed_drains: set[str] = set()
+        self.version = 0
+        self.build = 0
+        self.run_id = RunId("")
+        self.broken: list[str] = []
+        self.checked_drains = 0
+        self.drained_of_input: Mapping[int, int] = {}
+        self.drain_id = ""
+        self.draining: asyncio.Future[None] | None = None
+
+    def say(self, what: str) -> None:
+        self.trace.append(f"{self.loop.time():10.3f} {what}")
+
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
+        self.loop.call_later(seconds, act)
+
+    # --- coordinator -----------------------------------------------------------------------------------------------
+
+    async def start_coordinator(self) -> None:
+        """Returns when it answers."""
+        self.coordinators += 1
+        process = Process(f"coordinator {self.coordinators}")
+        self.coordinator = process
+        ready = asyncio.Event()
+        settings = read_settings(home=self.directory / "home")
+        self.say(f"{process.name} starts")
+
+        async def run() -> None:
+            store = simulated_store(settings.database, process)
+            coordinator = build(settings, self.clock, store=store)
+            async with coordinator.api.router.lifespan_context(coordinator.api):
+                self.network.server = Server(process, httpx.ASGITransport(coordinator.asgi))
+                ready.set()
+                await asyncio.Event().wait()
+
+        task = self.loop.create_task(run(), context=process.context(), name=process.name)
+        waits = asyncio.ensure_future(ready.wait())
+        await asyncio.wait({waits, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+
+    def kill_coordinator(self) -> None:
+        assert self.coordinator is not None
+        self.say(f"{self.coordinator.name} is killed")
+        self.loop.kill(self.coordinator)
+
+    # --- containers ------------------------------------------------------------------------------------------------
+
+    def job(self, version: int, build: int) -> Job:
+        job = two_stages()
+        job.code = f"version {version}, build {build}"
+        return job
+
+    def disk(self, slot: str) -> Path:
+        return self.directory / f"disk {slot} {self.disks[slot]}"
+
+    def start_container(self, slot: Slot) -> Container:
+        name = f"c{len(self.containers)}"
+        process = Process(name)
+        clock = self.clocks.setdefault(slot.name, Clock(self.loop))
+        root = self.disk(slot.name)
+        version = f"version {slot.version}"
+        settings = ContainerSettings(
+            **{
+                "run_id": slot.run,
+                "processor_id": slot.name,
+                "EXECUTION_ENV_CONTAINER_ID": name,
+                "home": self.directory / "home",
+                "state_dir": root,
+                **self.container_settings,
+            }
+        )
+        made: list[Container] = []
+
+        def make_engine(run: object) -> SimulatedEngine:
+            engine = SimulatedEngine(
+                root=root,
+                ledger=self.ledger,
+                version=version,
+                holds=self.chance.random() < 0.7,
+                operators=(f"sums of {version}",),
+                loop=self.loop,
+                process=process,
+                chance=self.chance,
+                on_kill=lambda: self.kill(made[0], "between two steps"),
+            )
+            made[0].engines.append(engine)
+            return engine
+
+        def renewed(until: Instant) -> None:
+            made[0].lease_ends = until
+
+        def lease_lost(reason: str) -> None:
+            made[0].exit_code = 3
+            self.kill(made[0], f"lease lost: {reason}")
+
+        agent = Agent(
+            self.job(slot.version, slot.build),
+            settings,
+            CoordinatorClient("http://c", Way(self.network, slot.name)),
+            clock,
+            make_engine,
+            renewed,
+            lease_lost,
+        )
+        life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
+        container = Container(name, slot.run, slot.name, process, agent, life)
+        made.append(container)
+        self.containers.append(container)
+        self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
+        self.say(f"{name} starts in slot {slot.name} of {slot.run}")
+        return container
+
+    async def _watchdog(self, container: Container) -> None:
+        """Ends a container whose lease has ended, also a frozen one."""
+        while container.running:
+            if self.loop.time() + 1000 >= container.lease_ends:
+                container.exit_code = 3
+                self.kill(container, "by its watchdog")
+            await asyncio.sleep(0.5)
+
+    def kill(self, container: Container, why: str) -> None:
+        if container.running:
+            self.say(f"{container.name} is killed {why}")
+            container.exit_code = container.exit_code or 137
+            self.loop.kill(container.process)
+
+    async def supervise(self, slot: Slot) -> None:
+        """Start its containers again, until one ends in order because the run has ended."""
+        while True:
+            container = slot.container = self.start_container(slot)
+            while container.running:
+                await asyncio.sleep(0.2)
+            if container.process.dead:
+                code, reason = container.exit_code or 137, "killed"
+            else:
+                ended = container.life.result()
+                code, reason = ended.exit_code, ended.reason
+            self.say(f"{container.name} ended: {code} {reason}")
+            if code == EXIT_REPEATED_FAILURE:
+                self.broken.append(f"{container.name} ended with exit code 4: {reason}")
+            if container.process.dead and self.chance.random() < 0.7:
+                await self._report_exit(container, code)
+            if self.chance.random() < 0.3 and container.process.dead:
+                self.say(f"slot {slot.name} loses its disk")
+                shutil.rmtree(self.disk(slot.name), ignore_errors=True)
+                self.disks[slot.name] += 1
+            if code == 0 and reason != "stop requested":
+                return  # the run has ended
+            await asyncio.sleep(self.chance.uniform(0.5, 10))
+
+    async def _report_exit(self, container: Container, code: int) -> None:
+        client = CoordinatorClient("http://c", Way(self.network, container.slot))
+        with suppress(SluiceError):  # its lease will end
+            await client.exited(ExecutionContainerId(container.name), code, "killed")
+
+    # --- operators -------------------------------------------------------------------------------------------------
+
+    def operator(self) -> OperatorClient:
+        return OperatorClient("http://c", Way(self.network, "operator"))
+
+    async def until_answered(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the coordinator answers, as people do. Raises Refused."""
+        for _ in range(200):
+            try:
+                return await ask()
+            except CoordinatorUnreachable as error:
+                self.say(f"operator: {error}")
+                await asyncio.sleep(3)
+        raise AssertionError("the coordinator does not answer")
+
+    async def deploy(self, containers: int) -> None:
+        """A run that drains refuses it; then nothing changes."""
+        request = deploy_request(self.job(self.version, self.build), containers, "log", "checkpoint", {})
+        try:
+            reply = await self.until_answered(lambda: self.operator().deploy(request))
+        except Refused as error:
+            self.say(f"deployment refused: {error}")
+            return
+        self.run_id = RunId(reply.run_id)
+        self.say(f"deployed {self.run_id}, version {self.version}.{self.build}, with {containers} containers")
+        self.slots = {name: Slot(name, self.run_id, self.version, self.build) for name in map(str, range(containers))}
+        for name, slot in self.slots.items():
+            slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+
+    async def drain(self, mode: str = "DEFAULT") -> str:
+        """Its last phase. Checks the sums after a drain that has emptied everything."""
+        request = wire_drains.DrainRequest(run_id=self.run_id, drain_mode=mode)
+        try:
+            uuid = (await self.operator().request_drain(request)).uuid
+        except (Refused, CoordinatorUnreachable) as error:
+            self.say(f"drain refused: {error}")
+            return "REFUSED"
+        self.drain_id = uuid
+        self.say(f"drain {uuid} of {self.run_id} ({mode})")
+        while True:
+            await asyncio.sleep(1)
+            try:
+                detail = await self.operator().drain(uuid)
+            except SluiceError:
+                continue
+            if detail.phase.value in ("DRAINED", "FAILED", "CANCELLED"):
+                break
+        flushed = any(each.phase.value == "FLUSHING" for each in detail.phases) and mode == "DEFAULT"
+        self.say(f"drain {uuid}: {detail.phase.value}{' after FLUSHING' if flushed else ''}")
+        if detail.phase.value == "FAILED" and flushed:
+            self.failed_drains.add(uuid)
+        if detail.phase.value == "DRAINED" and mode == "DEFAULT":
+            self.check({(each.stream, each.partition): each.offset for each in detail.drained})
+            self.version += 1
+        elif detail.phase.value == "DRAINED":
+            self.build += 1
+        return detail.phase.value
+
+    # --- data ------------------------------------------------------------------------------------------------------
+
+    def produce(self, number: int) -> None:
+        records = [
+            Record(str(self.chance.randrange(1, 10)).encode(), self.chance.choice(KEYS).encode(), self.chance.randrange(2))
+            for _ in range(number)
+        ]
+        self.log.append("in", records, writer=self.producer, batch=self.produced, now_micros=int(self.clock.now().timestamp() * 1e6))
+        self.produced += 1
+
+    def check(self, drained: Mapping[tuple[str, int], int]) -> None:
+        """What was read of the input is all in the output, once."""
+        self.checked_drains += 1
+        read = self.drained_of_input = {partition: drained["in", partition] for partition in (0, 1)}
+        went_in = summed(self.log, "in", {}, read, lambda headers: True)
+        for stream in ("mid", "out"):
+            came = summed(self.log, stream, self.log.earliest(stream), self.log.latest(stream), self._counts)
+            if came != went_in and stream == "out":
+                self.broken.append(f"{stream} has {dict(came)} of {dict(went_in)}")
+
+    def _counts(self, headers: Headers) -> bool:
+        return headers.get(DRAIN_RECORD_HEADER) not in self.failed_drains
