@@ -52,6 +52,7 @@ from coordinator.snapshots.cleanup import CleanUp, RetireStores, SweepExpired
 from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
 from coordinator.snapshots.inventory import owns_blob_store
+from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.migrate import upgrade
@@ -160,6 +161,7 @@ def build(
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
     backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
+    lost_blobs = FindLostBlobs(store, blob_stores)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
     disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))
@@ -200,6 +202,7 @@ def build(
             SweepExpired(blob_stores, clean_up, clock, hold),
             PruneHistory(store, clock, hold, settings.history_policy),
             collection,
+            lost_blobs,
         ],
         clock,
     )
@@ -242,6 +245,7 @@ def build(
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
                     partial(metrics.of_degraded_backups, backup_monitor),
+                    partial(metrics.of_lost_blobs, lost_blobs),
                     partial(metrics.of_clock, hold),
                     partial(metrics.of_disks, disks),
                     partial(metrics.of_clean_up, clean_up, clock),
@@ -254,6 +258,7 @@ def build(
         blob_stores=blob_stores,
         snapshots=snapshots,
         backup_monitor=backup_monitor,
+        lost_blobs=lost_blobs,
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 

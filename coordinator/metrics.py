@@ -4,6 +4,7 @@ integers, which is faster. docs/operating.md lists the metrics.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
@@ -26,6 +27,7 @@ from coordinator.runs.watermarks import WatermarkCoordinator
 from coordinator.snapshots.cleanup import CleanUp
 from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.reports import Snapshots
 from coordinator.store.fleet import ContainerState
 from coordinator.waits import DeletionHold
@@ -328,6 +330,23 @@ def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
                 found = problems.get((job, name, reason))
                 degraded.add_metric([job, name, reason.value], 0 if found is None else max(1, len(found.stages)))
     yield degraded
+
+
+def of_lost_blobs(lost_blobs: FindLostBlobs) -> Iterable[Metric]:
+    """As of the last comparison."""
+    labels = ["sluice_job", "blob_store"]
+    lost = GaugeMetricFamily("sluice_job_blobs_lost", "Blobs that retained snapshots need and that are gone.", labels=labels)
+    costs = GaugeMetricFamily("sluice_job_snapshots_lost", "Retained snapshots that cannot be restored from a blob store.", labels=labels)
+    totals: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for (name, key), each in lost_blobs.found.items():
+        total = totals[key.job, name]
+        if each is not None:
+            total[0] += each.blobs
+            total[1] += len(each.snapshots)
+    for (job, where), (blobs, snapshots) in sorted(totals.items()):
+        lost.add_metric([job, where], blobs)
+        costs.add_metric([job, where], snapshots)
+    yield from (lost, costs)
 
 
 def of_clean_up(clean_up: CleanUp, clock: Clock) -> Iterable[Metric]:

@@ -31,6 +31,7 @@ from coordinator.snapshots.audit import Audits
 from coordinator.snapshots.catalog import SnapshotCatalog
 from coordinator.snapshots.degraded import BackupMonitor
 from coordinator.snapshots.gc import Collection
+from coordinator.snapshots.lost import FindLostBlobs
 from coordinator.snapshots.operations import Operations
 from coordinator.snapshots.reports import Snapshots
 from sluice.core.drain import Times
@@ -92,6 +93,7 @@ class Parts:
     blob_stores: BlobStores
     snapshots: Snapshots
     backup_monitor: BackupMonitor
+    lost_blobs: FindLostBlobs
     notices_wait: timedelta
     basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 

@@ -97,7 +97,7 @@ async def get_run(
         failures=parts.stage_metrics.failures_of(RunId(run_id)),
         lag=parts.lag.of_run(RunId(run_id)),
         backed_up=parts.snapshots.newest,
-        backup_problems=tuple(map(str, parts.backup_monitor.of_run(RunId(run_id)))),
+        backup_problems=tuple(map(str, [*parts.backup_monitor.of_run(RunId(run_id)), *parts.lost_blobs.of_job(described.run.job)])),
         watermarks=parts.watermarks.streams(RunId(run_id)),
         late_rows=parts.stage_metrics.late_rows_of(RunId(run_id)),
         missing_event_times=parts.watermarks.missing_event_times(RunId(run_id)),

@@ -10,7 +10,9 @@ import httpx
 import pytest
 
 from containers.agent.lifecycle import EXIT_FAILED
+from sluice.cli.console.overview import overview
 from sluice.core.ids import RunId
+from tests.contracts.rows import NOON
 from tests.support.agents import Place, place
 from tests.support.backups import BACKED_UP, EVERY_BATCH, NEVER, began, one_stage, start, stopped
 from tests.support.engines import DiskEngine, FakeQuery
@@ -160,3 +162,23 @@ async def test_files_come_from_the_blob_store_that_has_them(there: Place) -> Non
         disk3, query3 = await began(again)
         assert disk3.state(query3.start) == disk.state(query.start)
         await stopped(again)
+
+
+async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_job_runs(there: Place) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **EVERY_BATCH)
+    disk, query = await began(container)
+    for batch in range(2):
+        await disk.runs(query, batch, {0: batch + 1, 1: 0})
+        await container.wire.after("snapshots", batch + 1)
+    await there.parts.lost_blobs.run_once()
+    assert (await there.run(run_id)).backup_problems == ()
+    data_in(there, "one")[0].unlink()
+    await there.parts.lost_blobs.run_once()
+    (problem,) = (await there.run(run_id)).backup_problems
+    assert problem.startswith("blob store one has lost 1 blob of Partition 0/only that the newest snapshot")
+    assert problem in overview(await there.run(run_id), NOON).problems
+    async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
+        lines = (await http.get("/metrics")).text.splitlines()
+    assert 'sluice_job_blobs_lost{blob_store="one",sluice_job="delays"} 1.0' in lines
+    assert 'sluice_job_blobs_lost{blob_store="two",sluice_job="delays"} 0.0' in lines

@@ -1,0 +1,80 @@
+"""Chore: compare what each blob store lists with what the retained snapshots need. Of data blobs only the names are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from coordinator.blobpool import BlobStores
+from coordinator.store.sql import Store
+from sluice.blobs.indexes import read_index
+from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.core.durability.lost import Lost, find_lost
+from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, CorruptData
+from sluice.core.ids import JobName, StageKey
+from sluice.core.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FindLostBlobs:
+    """A blob store that does not answer keeps the result of the last run."""
+
+    store: Store
+    blob_stores: BlobStores
+    every: timedelta = timedelta(hours=1)
+    name: str = "find_lost_blobs"
+    found: Mapping[tuple[BlobStoreName, StageKey], Lost | None] = field(default_factory=dict)
+    """Of each stage in each blob store, None if nothing is lost."""
+
+    def of_job(self, job: JobName) -> Sequence[Lost]:
+        return [each for each in self.found.values() if each is not None and each.key.job == job]
+
+    async def run_once(self) -> Mapping[str, int]:
+        async with self.store.read() as tx:
+            keys = [key for job in await tx.snapshots.jobs() for key in await tx.snapshots.stages(job)]
+        found: dict[tuple[BlobStoreName, StageKey], Lost | None] = {}
+        unavailable: BlobUnavailable | BlobStoreUnusable | None = None
+        for name in self.blob_stores.names:
+            try:
+                blobs = await self.blob_stores.opened(name)
+                for key in keys:
+                    found[name, key] = await self._of_stage(name, blobs, key)
+            except (BlobUnavailable, BlobStoreUnusable) as error:
+                unavailable = error
+                found |= {of: lost for of, lost in self.found.items() if of[0] == name and of not in found}
+        for of, lost in found.items():
+            if lost is not None and lost != self.found.get(of):
+                log.error("%s", lost)
+        self.found = found
+        if unavailable is not None:
+            raise unavailable
+        lost_now = sum(each.blobs for each in found.values() if each is not None)
+        return {"lost": lost_now} if lost_now else {}
+
+    async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> Lost | None:
+        """The snapshots are read before the blobs are listed, so that every blob of theirs was put before. Raises BlobUnavailable,
+        BlobStoreUnusable."""
+        async with self.store.read() as tx:
+            rows = [row for row in await tx.snapshots.of_stage(key) if name in row.markers]
+        needs = {row.checkpoint: await _needs(blobs, row.markers[name].index, key) for row in rows}
+        listed: set[BlobId] = set()
+        for kind in (Kind.DATA, Kind.SNAPSHOTS):
+            async for page in blobs.list(f"{stage_prefix(key)}{kind}/", About.of_stage(Purpose.AUDIT, key)):
+                listed |= {each.blob for each in page}
+        async with self.store.read() as tx:  # what was retired meanwhile may have been deleted
+            retained = {row.checkpoint for row in await tx.snapshots.of_stage(key)}
+        return find_lost(name, key, {checkpoint: need for checkpoint, need in needs.items() if checkpoint in retained}, listed)
+
+
+async def _needs(blobs: BlobStore, index: BlobId, key: StageKey) -> frozenset[BlobId]:
+    """The index itself, and what it lists. Of a damaged index, a name that no listing has."""
+    try:
+        return (await read_index(blobs, index, About.of_stage(Purpose.AUDIT, key))).blobs | {index}
+    except BlobMissing:
+        return frozenset({index})
+    except CorruptData:
+        return frozenset({BlobId(f"{index}-damaged")})
