@@ -28,6 +28,9 @@ SAME = 2
 
 LONGEST_LINE = 1000
 
+NO_PYTHON_WORKER = "Python worker failed to connect back"
+"""An error of Spark on a machine that is too busy to start a process in time. It says nothing of the batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
@@ -94,7 +97,8 @@ class Failures:
     def failed(self, query: str, error: str, now: float) -> StageFailure:
         """Count a failure; `error` is a headline. Raises StageFailed if the query is not to be restarted."""
         recent = [each for each in self._times if each >= now - WINDOW.total_seconds()]
-        self._same = self._same + 1 if recent and similar(error) == self._last else 1
+        again = bool(recent) and similar(error) == self._last and NO_PYTHON_WORKER not in error
+        self._same = self._same + 1 if again else 1
         self._times = [*recent, now]
         self._last = similar(error)
         failures, same = len(self._times), self._same

@@ -130,6 +130,14 @@ def test_different_errors_are_tried_up_to_the_limit() -> None:
     assert not raised.value.repeated
 
 
+def test_a_machine_that_is_too_busy_to_start_a_python_worker_is_no_error_of_the_batch() -> None:
+    failures, error = Failures(POLICY), "org.apache.spark.SparkException: Python worker failed to connect back."
+    assert [failed(failures, error) for _ in range(5)] == [1, 2, 4, 8, 16]
+    with pytest.raises(StageFailed) as raised:
+        failures.failed("Partition 0/only", error, 0)
+    assert not raised.value.repeated
+
+
 def test_a_batch_in_between_makes_it_an_error_of_another_batch() -> None:
     failures = Failures(POLICY)
     for number in range(5):
