@@ -1,4 +1,4 @@
-"""The pages about deprecated names are those that the table makes."""
+"""The pages about deprecated names match the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots say of their run is enough to go on with it: owners, baselines, history and start offsets."""
+"""A run can be continued from its snapshots alone: owners, baselines, history and start offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN, SIDE = StreamId("log", "in"), StreamId("log", "side")
 
 
 def spec_of(partitions: int) -> RunSpec:
-    """One stage that reads a keyed input and a broadcast one of two partitions."""
+    """One stage that reads a keyed input and a broadcast input of two partitions."""
     return spec_with(StreamSpec("in", Role.INPUT, IN, partitions, identity="i1"))
 
 
@@ -44,7 +44,7 @@ def planned(partitions: int, previous: Previous, spec: RunSpec | None = None) ->
 
 
 def snapshot(run: RunRow, plan: PlannedModel, task: TaskName, generation: int = 1) -> SnapshotIndex:
-    """As it is read from a blob store."""
+    """The snapshot as it is read from a blob store."""
     found = plan.model.task(task)
     assert found is not None
     owned = [ssp for ssp, owner in plan.assignment.tasks.items() if owner == task]

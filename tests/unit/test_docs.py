@@ -24,10 +24,10 @@ SOURCES = sorted(
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w./-])(?:sluice|coordinator|containers|bench|examples|tests|migrations|deploy|scripts|docs)/[\w./-]*\w")
 OLD_MODULE = re.compile(r"^\| `\S+` \| `.*` \|$")
-"""A row of decision 1's map from the old modules to the new ones, which tests/unit/test_packages.py checks."""
+"""A row of the map from old to new modules in decision 1; tests/unit/test_packages.py checks the map."""
 
 WALKS = {"Heartbeat": 5, "Drain": 16, "Commit": 12, "Restore": 12, "Growth": 16}
-"""The most files that each walk may meet."""
+"""The maximum number of files in each walk."""
 
 
 def text_of(page: Path) -> str:
@@ -35,7 +35,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Those that GitHub gives the headings of a page."""
+    """The anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.S), re.M)
     return {
         re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).strip().lower().replace(" ", "-") for heading in headings
@@ -100,7 +100,7 @@ def test_the_index_of_decisions_lists_each_of_them_by_its_title() -> None:
 
 
 def walks() -> dict[str, str]:
-    """The sequence diagram under each heading of docs/architecture.md that has one."""
+    """The sequence diagrams of docs/architecture.md, by heading."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     return dict(re.findall(r"^### ([^\n]+)\n(?:(?!^#).)*?^```mermaid\nsequenceDiagram\n(.*?)^```$", text, re.M | re.S))
 

@@ -1,4 +1,4 @@
-"""Stages that write an intermediate stream and tell nobody how far they are in event time are found before a deployment."""
+"""Stages that write an intermediate stream without reporting event time are found before a deployment."""
 
 from __future__ import annotations
 

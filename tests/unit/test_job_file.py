@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def _imports_as_before() -> Iterator[None]:
-    """A job file stays imported for as long as its driver lives; here that is one test."""
+    """A job file stays imported while its driver lives, here during one test."""
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path

@@ -1,4 +1,4 @@
-"""What is logged, as text and as JSON."""
+"""Log messages as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = LogSettings(log_format="text", log_level="INFO")
 
 @pytest.fixture
 def new_log(request: pytest.FixtureRequest) -> Iterator[New]:
-    """A logger of the test's own, which nothing else hears."""
+    """A logger of this test only."""
     log = logging.getLogger(f"tests.{request.node.name}")
     log.propagate = False
     log.setLevel("INFO")

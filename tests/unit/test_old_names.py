@@ -1,4 +1,4 @@
-"""Deprecated names of the wire, the settings and the metrics work as the new ones do."""
+"""Deprecated names of the wire, the settings and the metrics work like the new ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sluice.wire.body import OLD_NAMES, RenamedBody, RenamedReply
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 PRINTED = {"RunOverview", "StageOverview", "UpgradeReply"}
-"""What commands print with --json, and the API does not know."""
+"""Printed by commands with --json, and not part of the API."""
 BODIES: dict[str, type[BaseModel]] = {
     name: found
     for module in (agents, body, drains, jobmodels, runs, snapshots, overview, decide)
@@ -169,7 +169,7 @@ def test_a_renamed_metric_is_exposed_under_both_names() -> None:
 
 
 class OldCoordinator:
-    """Answers as release 0.1 does: unknown fields and routes are refused. After `upgrade` it knows both names."""
+    """Answers like release 0.1, which refuses unknown fields and routes. After `upgrade` it accepts both names."""
 
     def __init__(self) -> None:
         self.upgraded = False

@@ -1,4 +1,4 @@
-"""The shape of the source: packages, their docstrings and sizes, and what old imports are answered."""
+"""The shape of the source: packages, their docstrings and sizes, and errors for old imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits by the clock that never jumps, and the hold on deletions."""
+"""Waits by the steady clock, and the hold on deletions after a clock jump."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class FakeCoordinator:
         return wire_agents.EventTimeReply(wait=self.wait, lead_seconds=None, waits_for=("Partition 1",) if self.wait else ())
 
     async def next(self) -> None:
-        """Until it is asked once more."""
+        """Wait for the next request."""
         self.asked.clear()
         await soon(self.asked.wait())
 
@@ -146,6 +146,6 @@ async def test_when_the_container_stops_batches_that_have_begun_may_finish(pacer
 
 
 async def test_a_lost_lease_ends_it(pacer: Aligner, coordinator: FakeCoordinator) -> None:
-    coordinator.trouble = LeaseLost("another holds it")
+    coordinator.trouble = LeaseLost("another container owns it")
     with pytest.raises(LeaseLost):
         await soon(asyncio.ensure_future(pacer.run()))

@@ -1,4 +1,4 @@
-"""Small parts of the driver process: its pipe to the watchdog, and how it reads the offsets that sources tell of."""
+"""Small parts of the driver process: its pipe to the watchdog, and parsing of the offsets that sources report."""
 
 from __future__ import annotations
 

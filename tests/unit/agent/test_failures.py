@@ -1,4 +1,4 @@
-"""What is said about the error of a stage, and when a stage that fails is tried again."""
+"""The text of a stage's error, and when a failed stage is restarted."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ Answer = Alive | NotValid | CoordinatorUnreachable
 
 
 class Scene:
-    """A heart whose coordinator answers from a script, whose last answer stands for ever, and whose pauses pass at once."""
+    """A LeaseKeeper with scripted answers of the coordinator; the last answer is repeated. Sleeping returns at once and advances the
+    clock.
+    """
 
     def __init__(self, *script: Answer | tuple[float, Answer], chance: Callable[[], float] = lambda: 0.0) -> None:
         self.clock = FakeClock(elapsed=0.0)

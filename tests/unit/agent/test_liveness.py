@@ -1,4 +1,4 @@
-"""Spark's sign of life, with answers that come, do not come, or come after a jump of the clock."""
+"""The liveness probe of Spark's JVM: answers that arrive, do not arrive, or arrive after a jump of the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE = timedelta(0)
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock can jump, as that of a process that was stopped or of a machine that slept."""
+    """An event loop whose clock can jump, as after a process was stopped or a machine slept."""
 
     jumped = 0.0
 

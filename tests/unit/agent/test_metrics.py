@@ -1,4 +1,4 @@
-"""What a container measures of its stages, and what its metrics say."""
+"""What a container measures of its stages, and the metrics that it exposes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ Samples = dict[str, float]
 
 
 def scraped(meter: Meter, clock: FakeClock, lease_left: timedelta | None = timedelta(seconds=33)) -> Samples:
-    """What Prometheus reads, by name and labels."""
+    """The samples that Prometheus reads, by name and labels."""
     registry = CollectorRegistry()
     registry.register(ContainerCollector(lambda: [meter], TRIGGER, lambda: lease_left, lambda: 2, clock))
     samples: Samples = {}

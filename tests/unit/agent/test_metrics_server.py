@@ -20,7 +20,7 @@ GENEROUS = 30.0
 
 
 class Sample(Collector):
-    """One sample, whose help has that many bytes."""
+    """One sample whose help text has that many bytes."""
 
     def __init__(self, size: int) -> None:
         self._help = "x" * size

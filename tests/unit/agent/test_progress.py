@@ -28,7 +28,9 @@ def unreachable() -> httpx.Response:
 
 
 class Scripted:
-    """A coordinator behind the real client: answers from a list, then 204 to all. `got` has what it accepted, `asked` everything."""
+    """A coordinator behind the real client: it answers from a list, then always with 204. `got` are the accepted requests, `asked` all
+    requests.
+    """
 
     def __init__(self) -> None:
         self.script: list[Answer] = []

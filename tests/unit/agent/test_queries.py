@@ -1,4 +1,4 @@
-"""The queries of a container, with an engine and backups that are not real."""
+"""The queries of a container, with a fake engine and fake backups."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reports:
 
 @dataclass
 class SlowBackup:
-    """Of a store that takes until `go` to be made ready."""
+    """A backup of a stage whose preparation takes until `go`."""
 
     start: StageStart
     preparing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -114,7 +114,7 @@ async def opened(
 
 
 def runs(queries: Queries, *starts: StageStart) -> asyncio.Task[Any]:
-    """Run these, as an acquire gave them."""
+    """Run these stages as if the task had been acquired."""
     stages = [queries.add(start) for start in starts]
     return asyncio.ensure_future(asyncio.gather(*(queries.run(stage) for stage in stages)))
 
@@ -259,7 +259,7 @@ async def test_a_query_that_is_stopped_while_its_store_is_made_ready_does_not_st
 
 async def test_a_query_that_cannot_be_stopped_is_told_every_time() -> None:
     def mad(query: FakeQuery, forced: threading.Event) -> bool:
-        raise RuntimeError("Py4J has gone mad")
+        raise RuntimeError("Py4J failed")
 
     quick, _ = two_starts()
     engine = FakeEngine(on_stop=mad)
@@ -322,7 +322,7 @@ async def test_what_ends_just_when_all_stops_was_not_too_late() -> None:
         working = asyncio.create_task(queries.engine.run_for(start.task, work))
         await asyncio.to_thread(begun.wait)
         go.set()
-        assert gone.wait(20), "the event loop stands still until then"
+        assert gone.wait(20), "the event loop is blocked until then"
         for _ in range(turns):
             await asyncio.sleep(0)
         assert await soon(queries.stop(LONG)) == set(), f"{turns} turns later"

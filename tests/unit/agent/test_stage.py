@@ -42,7 +42,7 @@ START = StageStart(
 
 
 class Bench:
-    """A runner with an engine and a clock that are not real."""
+    """A stage runner with a fake engine and a fake clock."""
 
     def __init__(self, policy: RestartPolicy, engine: FakeEngine | None = None) -> None:
         self.clock = FakeClock()

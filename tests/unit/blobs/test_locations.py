@@ -39,7 +39,7 @@ async def test_a_memory_url_still_works_within_a_process_and_is_warned_of_once(c
     for store in (one, again, two):
         await store.close()
     warning = "blob store URL memory:// is deprecated and will be removed in 0.3.0: use file:///directory"
-    assert caplog.messages.count(warning) <= 1  # another test of this process may have been the first
+    assert caplog.messages.count(warning) <= 1  # another test in this process may have triggered the warning already
     assert find(Kind.URL, "memory://").message == warning
 
 

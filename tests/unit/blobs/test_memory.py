@@ -1,4 +1,4 @@
-"""The blob store in memory, which other tests use, keeps the contract, bare and wrapped."""
+"""The blob store in memory, which other tests use, fulfils the contract, bare and wrapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrying, patient, limited and counted blob stores, around a store in memory that goes wrong on purpose."""
+"""Retrying, patient, limited and counted blob stores, around a store in memory with faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKOFF = Backoff(first=timedelta(seconds=1), longest=timedelta(seconds=8), budg
 
 @dataclass
 class Stage:
-    """A store that goes wrong, and the retrying one around it. Pauses are slept on the fake clock."""
+    """A store with faults, and a retrying store around it. Pauses advance the fake clock."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     pauses: list[float] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Stage:
         self.clock.advance(seconds)
 
     def first(self, *faults: Fault) -> None:
-        """The next operations have these faults, and the later ones none."""
+        """The next operations have these faults, later ones none."""
         begun = len(self.faulty.operations)
         self.faulty.plan = lambda op: faults[op.number - begun - 1] if op.number - begun <= len(faults) else None
 
@@ -172,7 +172,7 @@ async def test_a_request_that_hangs_is_given_up(name: str) -> None:
 
 
 class Slow(MemoryBlobs):
-    """Its bodies come in five pieces, 30 ms apart; after them it hangs, or ends."""
+    """Its bodies arrive in five pieces, 30 ms apart; then it hangs or ends."""
 
     def __init__(self, *, hangs: bool) -> None:
         super().__init__(FakeClock())

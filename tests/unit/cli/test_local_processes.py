@@ -1,4 +1,4 @@
-"""The containers of a run on this machine, whose processes are not real."""
+"""The containers of a run on this machine, with fake processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Process:
 
 
 class FakeProcesses(Processes):
-    """They start at once, and end when the test says so."""
+    """They start at once, and end when the test ends them."""
 
     async def start(self, slot: Slot) -> None:
         slot.process = Process()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What people are shown, on terminals of several widths and elsewhere."""
+"""Output for people, on terminals of several widths and on pipes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plain(page: RenderableType) -> str:
 
 
 def on_terminal(page: RenderableType, width: int) -> str:
-    """As a terminal of that width shows it, its colours taken away."""
+    """The text as shown on a terminal of that width, without colours."""
     return ESCAPE.sub("", rendered(page, Console(file=io.StringIO(), force_terminal=True, width=width)))
 
 

@@ -1,4 +1,4 @@
-"""Which step of an upgrade is next, and what it deploys."""
+"""The next step of an upgrade, and the request that it deploys."""
 
 from __future__ import annotations
 

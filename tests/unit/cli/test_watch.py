@@ -1,4 +1,4 @@
-"""Whether a new version does well, by its first batches."""
+"""Whether a new version is healthy, by its first batches."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_being_stopped_is_not_well() -> None:
 
 
 class Trial:
-    """A watch of a run that was deployed at noon less five minutes."""
+    """A watch of a run that was deployed five minutes before noon."""
 
     def __init__(self, within: timedelta = WITHIN) -> None:
         self.clock = FakeClock()
@@ -110,7 +110,7 @@ class Trial:
         self._deployed = self.clock.elapsed()
 
     def look(self, *stages: wire_runs.StageProgress, after: float, jumped: float = 0) -> VersionHealth:
-        """`after` seconds from the deployment; the coordinator's wall clock has `jumped` ahead by as many."""
+        """`after` seconds from the deployment; the coordinator's wall clock has `jumped` ahead by that many seconds."""
         self.clock.advance(self._deployed + after - self.clock.elapsed())
         return self.watch.seen(of_stages(*stages, server_time=ago(minutes=5) + timedelta(seconds=after + jumped)))
 

@@ -1,4 +1,4 @@
-"""The table of deprecated names, and what is said when one of them is used."""
+"""The table of deprecated names, and the warnings about their use."""
 
 from __future__ import annotations
 

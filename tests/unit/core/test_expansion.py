@@ -21,7 +21,7 @@ def stored(assignment: Assignment, grouping: str) -> Previous:
 def grown(
     chain: list[int], grouper: str = "GroupByPartition", max_tasks: int | None = None, *, stateful: bool = True, stream: StreamId = VIEWS
 ) -> list[Assignment]:
-    """The assignments of a job whose stream goes through these partition counts."""
+    """The assignments of a job whose stream has these partition counts one after the other."""
     previous, found = Previous(), []
     for count in chain:
         found.append(assign(grouper_named(grouper, max_tasks), previous, {stream: count}, frozenset(), grouping=grouper, stateful=stateful))
@@ -136,7 +136,7 @@ def test_a_key_keeps_its_task_whichever_streams_grow_are_left_out_and_come_back(
     counts, previous = dict(first), Previous()
     homes: dict[tuple[StreamId, bytes], TaskName] = {}
     for read, factor in [([VIEWS, CLICKS], 1), *steps]:
-        for stream in (VIEWS, CLICKS):  # also one that is not read now may grow
+        for stream in (VIEWS, CLICKS):  # streams that are not read at present may grow too
             counts[stream] *= factor
         made = assign(
             grouper_named("GroupByPartition", None), previous, {s: counts[s] for s in read}, frozenset(), grouping="g", stateful=True

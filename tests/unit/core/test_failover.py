@@ -1,4 +1,4 @@
-"""When a slot's tasks are given away, and when a slot that fails again and again is held back."""
+"""When the tasks of a slot are reassigned, and when a slot that fails repeatedly is held back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds(count: float) -> timedelta:
 
 
 def slots(**since: float) -> dict[ProcessorId, Slot]:
-    """s0=9: live since nine seconds before noon; s1=-9: without a container for as long."""
+    """s0=9: with a live container since nine seconds before noon; s1=-9: without a container since then."""
     return {ProcessorId(name[1:]): Slot(live=each >= 0, since=NOON - seconds(abs(each))) for name, each in since.items()}
 
 
@@ -72,11 +72,11 @@ def test_a_wish_that_is_neither_true_nor_false_is_refused() -> None:
         RULE.of_config({"failover.give.back": "yes"})
 
 
-# --- holding back ----------------------------------------------------------------------------------------------------
+# --- crash-loop back-off ----------------------------------------------------------------------------------------------------
 
 
 def lives(*each: tuple[float, bool]) -> list[Incarnation]:
-    """Incarnations one after the other that lasted so many seconds; True for those that failed."""
+    """Consecutive incarnations that lasted that many seconds; True for those that failed."""
     found, at = [], NOON
     for lasted, failed in each:
         found.append(Incarnation(at, at + seconds(lasted), failed))

@@ -1,4 +1,4 @@
-"""What is decided for a running run whose streams grow or whose slots change."""
+"""Decisions about a running run whose streams grow or whose slots change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITH_BROADCAST: Mapping[StageName, Sequence[str]] = {StageName("hourly"): ("flig
 
 
 class Running:
-    """A run at these counts, and what is made of others."""
+    """A run with these partition counts, and new models of it at other counts."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Running:
         return lambda counts: plan_model(spec.with_counts(counts), self.grouper, self.plan.assignment, self.model, kept)
 
     def at(self, **now: int | None) -> Sequence[Judged]:
-        """Judge the streams, and go on with what came of it."""
+        """Judge the streams, and continue with the result."""
         counted = [Counted(name, BINDINGS[name], known, now.get(name, known)) for name, known in self.counts.items()]
         self.plan, judged = judge(counted, self.planned(), self.model)
         self.counts |= {j.counted.name: j.counted.now for j in judged if j.verdict is Verdict.SAFE and j.counted.now is not None}
@@ -184,7 +184,7 @@ def test_with_every_grouper_a_doubled_stream_takes_nothing_from_any_task(grouper
 
 
 class ByHalves:
-    """Deals partitions out by halves, so that growth moves them."""
+    """Assigns partitions by halves, so that growth moves them."""
 
     def group(self, previous: Previous, ssps: frozenset[Ssp]) -> Groups:
         ordered = sorted(ssps)

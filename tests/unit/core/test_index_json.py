@@ -36,7 +36,7 @@ def samza_dir(name: str = "", files: list[Any] | None = None, dirs: list[Any] | 
 
 
 def samza(root: dict[str, Any], **more: object) -> bytes:
-    """As Samza 1.8.0 spells it."""
+    """The JSON of Samza 1.8.0."""
     return json.dumps(
         {
             "creation-time-millis": 1700000002100,
@@ -65,7 +65,7 @@ def refusal(body: bytes) -> str:
 
 # --- what is written is read ------------------------------------------------------------------------------------------
 
-letters = st.one_of(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), st.just("\udcff"))  # a byte that is no UTF-8
+letters = st.one_of(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), st.just("\udcff"))  # a byte that is not UTF-8
 texts = st.text(letters, min_size=1, max_size=6).filter(lambda name: name not in (".", ".."))
 metadatas = st.builds(
     FileMetadata, st.integers(0, 2**45), st.integers(0, 2**45), st.just(0), st.just("app"), st.just("app"), st.integers(0, 0o777)

@@ -1,7 +1,7 @@
-"""The key rule: through any chain of expansions by multiples, a key's records and its state are in one task.
+"""The key rule: through any chain of expansions by multiples, the records and the state of a key are in one task.
 
-Producers place a key by a hash modulo the count of the moment: Kafka's own murmur2 with its sign dropped, and CRC-32, which librdkafka and
-the embedded log use.
+Producers place a key by a hash modulo the current partition count: Kafka's murmur2 without its sign, and CRC-32, which librdkafka and the
+embedded log use.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_the_task_of_a_key_never_changes(
 def test_only_the_first_count_must_divide_the_next_not_each_the_one_after(
     place: Partitioner, first: int, multiples: list[int], keys: set[bytes]
 ) -> None:
-    """4 -> 8 -> 12 holds although 8 does not divide 12: state is by the first count, and the counts between own nothing."""
+    """4 -> 8 -> 12 is allowed although 8 does not divide 12: state is assigned by the first count only."""
     known = owners(Previous(), first, "GroupByPartition", None)
     at_first = homes(known, sorted(keys), first, place)
     for multiple in sorted(multiples):

@@ -21,7 +21,7 @@ def moves(before: Placement, after: Placement) -> int:
 
 
 def fewest_moves(tasks: list[TaskName], processors: list[ProcessorId], before: Placement) -> int:
-    """By trying every balanced placement."""
+    """The minimum over every balanced placement."""
     least, larger = divmod(len(tasks), len(processors))
     shape = sorted([least + 1] * larger + [least] * (len(processors) - larger))
     every = (dict(zip(tasks, chosen, strict=True)) for chosen in itertools.product(processors, repeat=len(tasks)))

@@ -1,4 +1,4 @@
-"""What is taken of reports, what is trimmed by them, and where a job without state goes on by them."""
+"""How progress reports are checked, how streams are trimmed by them, and where a regrouped stateless job continues."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_reader_without_a_report_holds_the_partition_where_it_began() -> None:
     assert unread_from([PartitionReader(3, 11)], 10) == 3
 
 
-# --- grouping anew ---------------------------------------------------------------------------------------------------
+# --- regrouping ---------------------------------------------------------------------------------------------------
 
 A, B, C = (TaskName(f"Partition {p}") for p in range(3))
 
@@ -134,7 +134,7 @@ def test_the_offsets_of_a_stream_that_a_stage_leaves_out_are_kept_for_its_return
 
 
 class Stage:
-    """The tasks of a stage through deployments. `committed`: what was read of each partition, by whichever task."""
+    """The tasks of a stage through deployments. `committed`: how far each partition was read, by any task."""
 
     def __init__(self) -> None:
         self.committed: dict[Ssp, int] = {}
@@ -166,7 +166,7 @@ class Stage:
 )
 def test_through_any_groupings_each_partition_is_read_once_from_its_beginning(groupings: list[list[int]], work: list[list[int]]) -> None:
     stage = Stage()
-    for partitions, (grouping, done) in enumerate(zip(groupings, work, strict=False), 2):  # the stream grows, too
+    for partitions, (grouping, done) in enumerate(zip(groupings, work, strict=False), 2):  # the stream grows too
         reader = {Ssp("log", "s", p): TaskName(f"Partition {number}") for p, number in enumerate(grouping[:partitions])}
         stage.deploy({task: frozenset(ssp for ssp, by in reader.items() if by == task) for task in set(reader.values())})
         for partition in done:

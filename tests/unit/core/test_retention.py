@@ -11,7 +11,7 @@ L1, L2 = Lineage("l1"), Lineage("l2")
 
 
 def taken(*minutes: int) -> list[Taken]:
-    """Snapshots named after their minutes since noon, as they were reported, newest first."""
+    """Snapshots, named after their minutes since noon, in the order of reports, newest first."""
     return [Taken(CommitId(str(each)), NOON + timedelta(minutes=each)) for each in minutes]
 
 

@@ -1,4 +1,4 @@
-"""What a run reads and writes, stage by stage."""
+"""What a run reads and writes, by stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slot keeps a copy of which task."""
+"""Which slot keeps a standby copy of which task."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_when_a_slot_is_lost_every_task_of_it_moves_to_its_copy(count: int, cont
         moved = place(list(placement), left, placement, {task: [pid] for task, pid in copies.items()})
         theirs = [task for task, pid in placement.items() if pid == lost]
         homeless = [task for task in theirs if moved[task] != copies[task]]
-        assert len(homeless) <= count % containers  # where shares differ by one, balance comes first
+        assert len(homeless) <= count % containers  # where shares differ by one, balance takes precedence
 
 
 @given(count=st.integers(1, 60), containers=st.integers(1, 12))

@@ -80,7 +80,7 @@ def test_the_largest_delay_of_the_feeders_counts() -> None:
 def test_there_is_no_step_while_a_feeder_was_not_heard() -> None:
     assert decide_step({A: busy(5), B: SILENT}) == StepDecision(NoCap.HOLD, held_by=(B,), newest=at(5))
     dead = FeederState(heard=False, progress=progress_of(9), unread=False)
-    assert decide_step({A: busy(5), B: dead}).step is NoCap.HOLD, "what it had read may not be all that it was about to write"
+    assert decide_step({A: busy(5), B: dead}).step is NoCap.HOLD, "it may not have written everything that it had read"
 
 
 def test_there_is_no_step_while_a_feeder_has_records_to_read_and_no_progress_yet() -> None:
@@ -215,7 +215,7 @@ PARTITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`arrived`: when it came into the input of its feeder; `excused`: it was older than that feeder's progress when it was read."""
+    """`arrived`: when it was appended to the input of its feeder. `excused`: it was older than that feeder's progress when it was read."""
 
     minute: int
     arrived: int
@@ -224,7 +224,9 @@ class Row:
 
 @dataclass
 class Mid:
-    """An intermediate stream, and what the coordinator knows of it. `made`: when the states were read from which a step was made."""
+    """An intermediate stream, and what the coordinator has recorded of it. `made`: for each step, the time at which its states were
+    read.
+    """
 
     rows: list[list[Row]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     steps: Sequence[WatermarkStep] = ()
@@ -238,7 +240,7 @@ class Mid:
 
 @dataclass
 class Task:
-    """A feeder: passes on what it reads, and says how far it is under the generation in which it runs."""
+    """A feeder: passes on what it reads, and reports its progress under its current generation."""
 
     feeder: Feeder
     delay: int
@@ -283,7 +285,7 @@ READER_DELAY = 2
 
 @dataclass
 class Reader:
-    """A stage behind the stream, one task for each partition. Counts what a query drops as late."""
+    """A stage that reads the stream, one task for each partition. Counts the rows that a query drops as late."""
 
     mid: Mid
     partition: int
@@ -366,7 +368,7 @@ class Job:
                 raise AssertionError(action)
 
     def cycle(self, feeder: Task, number: int) -> None:
-        """A batch, as it goes when nothing comes between."""
+        """One batch in the usual order of steps."""
         feeder.run(number)
         for each in self.feeders:
             each.say()
@@ -378,7 +380,7 @@ class Job:
             reader.run(number)
 
     def publish(self) -> None:
-        """Any time after the states were read: the ends may be those of much later."""
+        """May happen any time after the states were read: the ends may be much newer."""
         if self.mid.snapshot is not None:
             looked_at, states = self.mid.snapshot
             steps = with_step(self.mid.steps, decide_step(states), self.mid.ends)
@@ -389,7 +391,7 @@ class Job:
             self.mid.steps = thinned(steps, [{each.ssp: each.position} for each in self.readers], 4)
 
     def finish(self) -> None:
-        """Everything is read, by everybody, and said."""
+        """All records are read and all progress is reported."""
         for action in ("feed", "say"):
             for who in range(len(self.feeders)):
                 self.act(action, who, 10**6)
@@ -403,7 +405,7 @@ class Job:
 minutes = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3)), min_size=2, max_size=12).map(
     lambda found: [max(0, minute - behind) for minute, behind in sorted(found)]
 )
-"""Of a producer whose records are out of order by three minutes at most."""
+"""The input of a producer whose records are out of order by at most three minutes."""
 
 actions = st.tuples(
     st.sampled_from(["cycle"] * 8 + ["feed", "say", "look", "publish", "hear", "read", "restart", "arrive"]),
@@ -426,7 +428,7 @@ def test_no_row_is_late_that_was_in_a_feeders_input_and_not_older_than_its_progr
     unexcused = [(row, passed) for row, passed in dropped if not row.excused and row.arrived <= passed]
     assert unexcused == []
     read = sum(len(feeder.reads) for feeder in job.feeders)
-    assert sum(reader.kept for reader in job.readers) + len(dropped) == read, "as one batch over everything"
+    assert sum(reader.kept for reader in job.readers) + len(dropped) == read, "the same as in one batch over all records"
 
 
 @given(st.tuples(minutes, minutes), st.tuples(st.integers(0, 5), st.integers(0, 5)), st.lists(actions, max_size=60))

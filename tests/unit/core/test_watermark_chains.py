@@ -1,6 +1,8 @@
-"""Caps of watermarks over three chained stages, in random interleavings: feeders, a stage in the middle that passes rows on or counts them
-in windows, readers, and the coordinator. Queries behave as Spark's do: a batch drops what is older than its watermark, and then closes
-windows."""
+"""Caps of watermarks over three chained stages, in random interleavings of feeders, a middle stage that passes rows on or counts them in
+windows, readers, and the coordinator.
+
+Queries behave like Spark's: a batch drops rows that are older than its watermark, and then closes windows.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,10 @@ EVERYTHING = 10**6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record, or the window that ends at that minute, of `count` records. `arrived`: when it came into the input of the first stage;
-    `excused`: it was older than that task's progress when it was read."""
+    """A record, or the window of `count` records that ends at that minute.
+
+    `arrived`: when it was appended to the input of the first stage. `excused`: it was older than that task's progress when it was read.
+    """
 
     minute: int
     arrived: int
@@ -48,8 +52,9 @@ class Row:
 
 @dataclass
 class Stream:
-    """An intermediate stream, and what the coordinator knows of it. `made`: when the states were read from which a step was made; of the
-    stages before, if that was earlier."""
+    """An intermediate stream, and what the coordinator has recorded of it. `made`: for each step, the time at which its states were
+    read, or those of the stages before if that was earlier.
+    """
 
     name: str
     rows: list[list[Row]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
@@ -65,7 +70,7 @@ class Stream:
         return {self.ssp(partition): len(rows) for partition, rows in enumerate(self.rows)}
 
     def publish(self, readers: Sequence[Task]) -> None:
-        """Any time after the states were read: the ends may be those of much later."""
+        """May happen any time after the states were read: the ends may be much newer."""
         if self.snapshot is None:
             return
         looked_at, states = self.snapshot
@@ -77,7 +82,9 @@ class Stream:
 
 @dataclass
 class Task:
-    """A stage of a task. `delay`: of its watermark, None for a stage that has none and drops nothing; `windows`: it counts."""
+    """A task of a stage. `delay`: delay of its watermark; None for a stage that has no watermark and drops nothing. `windows`: the stage
+    counts in windows.
+    """
 
     feeder: Feeder
     reads: list[Row]
@@ -94,7 +101,7 @@ class Task:
     planned: datetime | None = None
     known: Sequence[WatermarkStep] = ()
     rose: list[tuple[datetime, int]] = field(default_factory=list)
-    """Each watermark, and when the states were read that allowed it."""
+    """Each watermark, and the time at which the states were read that allowed it."""
     open: dict[int, int] = field(default_factory=dict)
     kept: int = 0
     dropped: list[tuple[Row, int]] = field(default_factory=list)
@@ -153,7 +160,7 @@ class Task:
             self.out.rows[place % PARTITIONS].append(row)
 
     def progress(self) -> FeederProgress | None:
-        """As `StageCaps.progress`."""
+        """Like `StageCaps.progress`."""
         if self.windows:
             delay = (self.delay or 0) * MINUTE
             reached = None if self.planned is None else later(self.planned, delay)
@@ -172,7 +179,7 @@ class Task:
         self.since_start = None
 
     def passed(self) -> Sequence[WatermarkStep | None]:
-        """The newest step of the stream that it reads which it has passed."""
+        """The newest step of its input stream that it has passed."""
         if self.upstream is None:
             return ()
         steps = [own(each, self.positions) for each in self.upstream.steps]
@@ -195,7 +202,9 @@ class Chain:
     """Two tasks of each of three stages: in -> first -> mid -> second -> far -> third. Time counts the actions."""
 
     def __init__(self, backlog: Sequence[Sequence[int]], second: int | None, third: int) -> None:
-        """`second`: the delay of a second stage that counts in windows, None for one that passes its rows on; `third`: of the third."""
+        """`second`: the delay of a second stage that counts in windows; None for one that passes its rows on. `third`: the delay of the
+        third stage.
+        """
         self.time = 0
         self.mid, self.far = Stream("mid"), Stream("far")
         delays = third if second is None else second  # of the stage that drops the rows of the first
@@ -239,7 +248,7 @@ class Chain:
                 raise AssertionError(action)
 
     def look(self) -> None:
-        """A round of the coordinator reads the states of all feeders."""
+        """The coordinator reads the states of all feeders."""
         self.mid.snapshot = (self.time, {task.feeder: task.state() for task in self.first})
         allowed = [each for task in self.second for each in task.passed() if each is not None]
         since = min([self.time, *(self.mid.made[each.event_time, each.delay] for each in allowed)])
@@ -250,7 +259,7 @@ class Chain:
         self.far.publish(self.third)
 
     def cycle(self, who: int, number: int) -> None:
-        """Batches, as they go when nothing comes between."""
+        """One batch of each stage in the usual order of steps."""
         self.first[who % PARTITIONS].run(number)
         for stage in (self.second, self.third):
             for task in (*self.first, *self.second):
@@ -263,7 +272,7 @@ class Chain:
                 task.run(number)
 
     def finish(self) -> None:
-        """Everything is read, by everybody, and said."""
+        """All records are read and all progress is reported."""
         for task in self.first:
             task.run(EVERYTHING)
         for _ in range(3):
@@ -287,7 +296,7 @@ def test_no_row_is_late_over_three_stages_that_was_in_the_input_and_not_older_th
     assert [(row, passed) for row, passed in dropped if not row.excused and row.arrived <= passed] == []
     still_open = sum(count for task in chain.second for count in task.open.values())
     kept = sum(task.kept for task in chain.third)
-    assert kept + still_open + sum(row.count for row, _ in dropped) == chain.read, "as one batch over everything"
+    assert kept + still_open + sum(row.count for row, _ in dropped) == chain.read, "the same as in one batch over all records"
 
 
 @given(st.tuples(minutes, minutes), delays, stories)

@@ -1,4 +1,4 @@
-"""What is deployed is what there is: the variables are settings, the commands parse, the files exist, the schemas hold."""
+"""The files in deploy/ fit the code: variables are settings, commands parse, files exist, schemas hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sluice() -> TyperGroup:
 
 @pytest.fixture
 def environment(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launch's, and nothing of this process's that is ours."""
+    """Sets the environment of the launch, without Sluice's variables of this process."""
     for name in {**image_environment(), **launch.environment}:
         monkeypatch.delenv(name, raising=False)
     for name, value in launch.environment.items():
@@ -85,7 +85,7 @@ def test_a_command_that_does_not_parse_is_seen(sluice: TyperGroup) -> None:
 
 
 def parse(command: Any, words: list[str]) -> None:
-    """As the command line is parsed, down to its last word, without running anything. Raises what the command line's parser raises."""
+    """Parse a command line completely without running it. Raises what the parser raises."""
     if isinstance(command, TyperGroup) and words:
         _, found, rest = command.resolve_command(command.make_context(command.name, [], resilient_parsing=True), words)
         assert found is not None, f"no command {words[0]}"

@@ -170,7 +170,7 @@ def test_a_lease_never_ends_before_what_an_earlier_answer_promised(clock: FakeCl
     promised = leases.free_at(C1)
     leases.drop(C2)
     clock.advance(10)
-    leases.beat(C1, Epoch(1))  # an answer that tells 30 s, and is lost
+    leases.beat(C1, Epoch(1))  # an answer with 30 s, which is lost
     assert leases.free_at(C1) == promised
     leases.grant(C1, Epoch(1), 1)
     assert leases.free_at(C1) == promised
@@ -231,7 +231,7 @@ def test_a_sweep_finds_again_what_nobody_has_dropped_yet(leases: Leases, clock: 
 
 
 def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: FakeClock) -> None:
-    """Against the plain rule, over many turns of chance."""
+    """Compares with the plain rule, over many random turns."""
     chance, leases = random.Random(7), Leases(LeasePolicy(lease=timedelta(seconds=30), max_rate=0.5), clock)
     ids = [ExecutionContainerId(f"c{n}") for n in range(8)]
     for _ in range(3_000):
@@ -254,7 +254,7 @@ def test_every_overdue_lease_is_found_whatever_happened_to_it_before(clock: Fake
 
 
 def heartbeat_age(leases: Leases, execution_id: ExecutionContainerId = C1) -> tuple[float, bool, bool]:
-    """For how many seconds, whether it was heard since the start, and whether it counts as silent."""
+    """Age of the last heartbeat in seconds, whether there was one since the start, and whether the container counts as silent."""
     found = leases.contact(execution_id)
     assert found is not None
     return found.heartbeat_age.total_seconds(), found.heard, found.silent
@@ -341,8 +341,11 @@ STEPS = st.lists(
 
 
 class Restarts:
-    """Coordinators one after the other, and containers. Each container acts until the end of the lease that it was told last, less the
-    margin with which it registered. `stored` is what the database has: bounds are written before the leases that need them."""
+    """Consecutive coordinators, and containers.
+
+    Each container acts until the end of the last lease that it received, less the margin with which it registered. `stored` is the bound in
+    the database: it is written before the leases that need it.
+    """
 
     def __init__(self, policy: LeasePolicy) -> None:
         self.clock = FakeClock()

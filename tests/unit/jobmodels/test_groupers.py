@@ -30,7 +30,7 @@ nothing = 7
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`grouping_of_mine` and `broken_grouping` are on the path, and not imported yet."""
+    """`grouping_of_mine` and `broken_grouping` are on the path, but not yet imported."""
     (tmp_path / "grouping_of_mine.py").write_text(GROUPER)
     (tmp_path / "broken_grouping.py").write_text("raise RuntimeError('half written')")
     (tmp_path / "leaving_grouping.py").write_text("raise SystemExit(2)")
@@ -168,7 +168,7 @@ def test_sluice_run_allows_its_coordinator_the_jobs_own_grouper(tmp_path: Path, 
         assert (str(tmp_path) in coordinator_command(options)) == looked_for
 
 
-# --- apart ---
+# --- isolation ---
 
 
 async def test_what_works_apart_leaves_the_loop_free() -> None:

@@ -1,4 +1,4 @@
-"""What limits a query's watermark, and how far the query has come as a feeder."""
+"""The limits of a query's watermark, and the progress of the query as a feeder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def millis(minutes: float) -> int:
 
 
 class Checkpoint:
-    """Of a query that reads `in` and `mid`, each with two partitions."""
+    """The limits of a query that reads `in` and `mid`, each with two partitions."""
 
     def __init__(self, directory: Path, clock: FakeClock) -> None:
         self.directory = directory
@@ -89,7 +89,7 @@ def ends(*of: int, stream: StreamId = IN) -> dict[Ssp, int]:
 def batch(
     watermark: float | None = None, rows: int = 0, latest: Mapping[Ssp, int] | None = None, written: float | None = None, **read: float
 ) -> CommittedBatch:
-    """`read`: the newest event time of partitions of `in`, as `p0` and `p1`."""
+    """`read`: the newest event times of the partitions of `in`, as `p0` and `p1`."""
     return CommittedBatch(
         None if watermark is None else at(watermark),
         StateSize(rows, 0, 0, 0),
@@ -192,7 +192,7 @@ def test_a_stateless_query_has_come_as_far_as_what_it_has_read(checkpoint: Check
 
 
 def test_event_times_beyond_the_calendar_are_no_errors(checkpoint: Checkpoint) -> None:
-    """Milliseconds that were read as seconds are in the year 50,000; Spark takes them."""
+    """Milliseconds read as seconds are in the year 50,000, which Spark accepts."""
     caps = checkpoint.caps(STATELESS, reads=[IN])
     checkpoint.commit(10, 20)
     (checkpoint.directory / "commits" / "0").write_text(f'v1\n{{"nextBatchWatermarkMs":{10**15}}}')

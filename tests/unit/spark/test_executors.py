@@ -1,4 +1,4 @@
-"""What one executor says of one path. On executors that are blind, with a cluster: tests/processes/test_standalone.py."""
+"""The check of one path by one executor. tests/processes/test_standalone.py covers executors of a cluster that do not see the path."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_directory_with_the_nonce_of_somebody_else_is_another_one(probe: Probe
 
 @contextmanager
 def another_user() -> Iterator[None]:
-    """As an executor may run; who is not root stays who he is."""
+    """The identity under which an executor may run; without root it stays the same."""
     if os.geteuid() != 0:
         yield
         return
@@ -53,7 +53,7 @@ def another_user() -> Iterator[None]:
 
 
 def test_a_directory_that_may_only_be_read_is_told() -> None:
-    with TemporaryDirectory() as made:  # one that other users may enter, unlike pytest's
+    with TemporaryDirectory() as made:  # a directory that other users may enter, unlike pytest's
         directory = Path(made)
         (directory / NONCE).write_text("4711")
         directory.chmod(0o555)

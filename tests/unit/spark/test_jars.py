@@ -16,7 +16,7 @@ ONE = JarSet("one", (Artefact("org.example", "thing_2.13", "1.0"),))
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Mapping[str, str]:
-    """With a directory for jars that does not exist, and a Java that is never run."""
+    """The directory for jars does not exist, and Java is never run."""
     program = tmp_path / "jdk" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.touch(mode=0o755)
@@ -46,7 +46,7 @@ class FakeIvy:
 GOOD = ("thing_2.13-1.0.jar", "needed-by-thing-7.jar")
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------
+# --- what is requested -----------------------------------------------------------------------------------------------
 
 
 def asked(wanted: JarSet) -> dict[str, Xml.Element]:
@@ -79,7 +79,7 @@ def test_another_version_is_another_directory() -> None:
     assert JarSet("one", ONE.artefacts).directory_name == ONE.directory_name
 
 
-# --- where it is kept ------------------------------------------------------------------------------------------------
+# --- where jars are stored ------------------------------------------------------------------------------------------------
 
 
 def test_jars_are_where_they_are_told_to_be(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_failed_fetch_says_what_is_missing_and_what_to_do(environment: Mapping
     assert "876kB" not in output
 
 
-@pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy gets half and is content"])
+@pytest.mark.parametrize("ivy", [FakeIvy(*GOOD, says=SAID), FakeIvy(GOOD[1])], ids=["Ivy fails", "Ivy downloads half and reports success"])
 def test_a_failed_fetch_leaves_nothing_that_the_next_would_take_for_jars(environment: Mapping[str, str], ivy: FakeIvy) -> None:
     with pytest.raises(JarsUnavailable):
         ensure_jars(ONE, environment, ivy)
@@ -202,7 +202,7 @@ def test_while_jars_are_fetched_no_other_fetches(environment: Mapping[str, str])
     assert not locked_by_another(file)
 
 
-# --- what can be missing ---------------------------------------------------------------------------------------------
+# --- missing requirements ---------------------------------------------------------------------------------------------
 
 
 def test_without_java_the_error_says_so(tmp_path: Path) -> None:

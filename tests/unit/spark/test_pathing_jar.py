@@ -10,7 +10,7 @@ from containers.spark.pathing_jar import LONGEST_LINE, MANIFEST, manifest, pathi
 
 
 def class_path(text: bytes) -> list[str]:
-    """As the JAR specification has it read."""
+    """Parse a manifest as the JAR specification says."""
     lines = text.replace(b"\r\n", b"\n").replace(b"\n ", b"").decode().splitlines()
     assert lines[0] == "Manifest-Version: 1.0"
     (found,) = [line.removeprefix("Class-Path: ") for line in lines if line.startswith("Class-Path: ")]
@@ -25,7 +25,7 @@ def names_in(jar: bytes) -> list[str]:
 
 @pytest.mark.parametrize("length", [1, 59, 60, 61, 130, 131, 132, 201, 202, 203, 5000])
 def test_a_long_line_is_continued_by_lines_that_begin_with_a_space(length: int) -> None:
-    """60 bytes are a first line's after "Class-Path: ", and 71 each further line's."""
+    """The first line has 60 bytes after "Class-Path: ", each further line 71."""
     name = "".join(chr(ord("a") + n % 26) for n in range(length))
     text = manifest([name])
     lines = text.split(b"\r\n")

@@ -30,7 +30,7 @@ def directory(stores: Checkpoints) -> Path:
 
 
 def spark_ran(directory: Path, committed: int, planned: int | None = None) -> None:
-    """Leave what Spark leaves: checksums and drafts beside the batches."""
+    """Leave what Spark leaves: checksums and temporary files next to the batches."""
     for name, last in (("offsets", committed if planned is None else planned), ("commits", committed)):
         (directory / name).mkdir(exist_ok=True)
         for batch in range(max(0, last - 1), last + 1):
@@ -86,7 +86,7 @@ def test_a_name_is_one_part_of_a_path_that_every_file_system_takes(task: str) ->
     assert not set(name) & set("/\\\0\n ")
 
 
-# --- a store that is not there ---------------------------------------------------------------------------------------
+# --- a missing checkpoint ---------------------------------------------------------------------------------------
 
 
 def test_a_new_store_holds_its_lineage_before_spark_sees_it(stores: Checkpoints) -> None:
@@ -113,7 +113,7 @@ def test_reported_batches_on_a_disk_without_the_store_are_elsewhere(stores: Chec
     assert list(tmp_path.iterdir()) == []
 
 
-# --- a store of the same lineage -------------------------------------------------------------------------------------
+# --- a checkpoint of the same lineage -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reported", [None, 0, 6, 7])
@@ -141,7 +141,7 @@ def test_a_store_older_than_reported_is_refused_and_kept(
     assert everything(tmp_path) == before
 
 
-# --- a store of another lineage --------------------------------------------------------------------------------------
+# --- a checkpoint of another lineage --------------------------------------------------------------------------------------
 
 
 def test_a_history_that_was_given_up_makes_room(stores: Checkpoints, directory: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_another_lineage_is_no_place_for_reported_batches_and_is_kept(stores: Ch
     assert everything(tmp_path) == before
 
 
-# --- a store that cannot be read -------------------------------------------------------------------------------------
+# --- an unreadable checkpoint -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,9 @@ def test_a_file_where_a_directory_belongs_or_the_reverse_is_told(stores: Checkpo
 
 
 def left_by(directory: Path, *, store: bool, given_up: bool, draft: bytes | None, empty: bool) -> None:
-    """A half-done state: what stands at the store's place, beside it as given up, and as a draft of its metadata."""
+    """An interrupted replacement: the contents of the checkpoint's place, of the directory that is given up, and of the temporary
+    metadata file.
+    """
     if store or empty:
         directory.mkdir(parents=True)
     if store:
@@ -227,13 +229,13 @@ def left_by(directory: Path, *, store: bool, given_up: bool, draft: bytes | None
 
 HALF_DONE: dict[str, Callable[[Path], None]] = {
     "before the first step": lambda d: left_by(d, store=True, given_up=False, draft=None, empty=False),
-    "an older one is not deleted yet": lambda d: left_by(d, store=True, given_up=True, draft=None, empty=False),
+    "an older directory is not deleted yet": lambda d: left_by(d, store=True, given_up=True, draft=None, empty=False),
     "renamed": lambda d: left_by(d, store=False, given_up=True, draft=None, empty=False),
-    "the new directory made": lambda d: left_by(d, store=False, given_up=True, draft=None, empty=True),
-    "the draft begun": lambda d: left_by(d, store=False, given_up=True, draft=b'{"i', empty=True),
-    "the draft whole": lambda d: left_by(d, store=False, given_up=True, draft=b'{"id": "ours"}', empty=True),
-    "a new store's directory made": lambda d: left_by(d, store=False, given_up=False, draft=None, empty=True),
-    "a new store's draft begun": lambda d: left_by(d, store=False, given_up=False, draft=b"", empty=True),
+    "the new directory exists": lambda d: left_by(d, store=False, given_up=True, draft=None, empty=True),
+    "the temporary file is incomplete": lambda d: left_by(d, store=False, given_up=True, draft=b'{"i', empty=True),
+    "the temporary file is complete": lambda d: left_by(d, store=False, given_up=True, draft=b'{"id": "ours"}', empty=True),
+    "the directory of a new checkpoint exists": lambda d: left_by(d, store=False, given_up=False, draft=None, empty=True),
+    "the temporary file of a new checkpoint is incomplete": lambda d: left_by(d, store=False, given_up=False, draft=b"", empty=True),
 }
 
 
@@ -254,7 +256,7 @@ def test_a_crash_before_the_given_up_history_was_deleted_costs_no_batch(stores: 
     assert inspect(directory) == CheckpointInfo(OURS, 2, 2)
 
 
-# --- a disk that takes nothing ---------------------------------------------------------------------------------------
+# --- a disk that cannot be written ---------------------------------------------------------------------------------------
 
 
 def test_a_directory_that_is_not_there_is_made_and_nothing_stays_in_it(tmp_path: Path) -> None:
@@ -278,7 +280,7 @@ def test_a_store_that_cannot_be_made_is_told_with_what_is_in_its_way(tmp_path: P
         Checkpoints(tmp_path, "delays").prepare(TASK, STAGE, OURS, None)
 
 
-# --- stores that a drain has emptied ---------------------------------------------------------------------------------
+# --- checkpoints that a drain has emptied ---------------------------------------------------------------------------------
 
 
 def test_a_store_that_a_drain_empties_goes_on_under_that_drain_only(stores: Checkpoints) -> None:

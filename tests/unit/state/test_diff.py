@@ -25,7 +25,7 @@ def indexed(name: str, body: str = "x", blob: str = "b", mode: int = 0o644) -> F
 
 
 def known(**bodies: str) -> dict[Identity, Fingerprint]:
-    """The contents of files by their inode, spelt i1, i2, …"""
+    """The contents of files by their inode, written i1, i2, …"""
     return {Identity(int(inode[1:]), len(body), NOW): Fingerprint(7, digest(body)) for inode, body in bodies.items()}
 
 
@@ -106,7 +106,7 @@ def test_only_files_that_may_be_the_same_and_are_not_known_are_read() -> None:
 def test_a_file_changed_in_the_tick_it_was_read_in_is_read_again() -> None:
     assert not is_stable(Identity(1, 1, NOW), NOW + 1_000_000)
     assert is_stable(Identity(1, 1, NOW), NOW + 3_000_000_000)
-    assert not is_stable(Identity(1, 1, NOW), NOW - 3600 * 10**9), "a clock that is behind trusts nothing"
+    assert not is_stable(Identity(1, 1, NOW), NOW - 3600 * 10**9), "with a clock that is behind, every file is read"
 
 
 def test_a_retained_file_that_was_put_again_has_its_new_blobs_and_counts_as_removed_too() -> None:

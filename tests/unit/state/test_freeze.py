@@ -1,5 +1,7 @@
-"""What Spark writes into commits and changelogs, and what a batch needs of it. The changelogs here are made as lz4-java and Spark make
-them; `tests/spark/test_cuts_on_spark.py` reads those of Spark itself."""
+"""What Spark writes into commits and changelogs, and which of these files a batch needs.
+
+The changelogs here are made like those of lz4-java and Spark; `tests/spark/test_cuts_on_spark.py` reads Spark's own.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,13 @@ def utf(text: str) -> bytes:
 
 
 def block(body: bytes, packed: bytes | None = None) -> bytes:
-    """Of an LZ4BlockOutputStream: raw, or as `packed`."""
+    """One block of an LZ4BlockOutputStream: raw, or compressed as `packed`."""
     method, data = (0x15, body) if packed is None else (0x25, packed)
     return b"LZ4Block" + bytes([method]) + len(data).to_bytes(4, "little") + len(body).to_bytes(4, "little") + bytes(4) + data
 
 
 def literals(body: bytes) -> bytes:
-    """An LZ4 block that repeats nothing."""
+    """An LZ4 block without matches."""
     if len(body) < 15:
         return bytes([len(body) << 4]) + body
     rest = len(body) - 15
@@ -126,7 +128,7 @@ def test_whatever_is_in_a_block_it_ends_with_an_answer_or_a_clear_error(packed: 
         assert len(lz4_block(packed, size)) == size
 
 
-# --- what must be there -----------------------------------------------------------------------------------------------
+# --- required files -----------------------------------------------------------------------------------------------
 
 
 def test_a_version_is_loaded_from_the_newest_zip_that_it_builds_upon() -> None:
@@ -148,11 +150,11 @@ def test_a_zip_names_the_files_that_it_shares() -> None:
         shared_files("v1\n{}")
 
 
-# --- the cut ----------------------------------------------------------------------------------------------------------
+# --- the frozen copy ----------------------------------------------------------------------------------------------------------
 
 
 def checkpoint(root: Path, batches: int = 3, zip_of: int | None = None) -> Path:
-    """As a query leaves it that has done `batches` batches and planned one more."""
+    """Write the checkpoint of a query that has committed `batches` batches and planned one more."""
     state = root / "state/0/0"
     for directory in (root / "offsets", root / "commits", root / "sources/0", state):
         directory.mkdir(parents=True)
@@ -252,7 +254,7 @@ def test_changelogs_of_another_compression_are_judged_by_their_names(tmp_path: P
 
 
 def test_a_cut_is_made_again_when_spark_drops_something_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark commits batches 3 to 5, makes a zip and drops old state between the linking of commits and of state."""
+    """Spark commits batches 3 to 5, writes a zip and deletes old state between the linking of commits and of state."""
     store = checkpoint(tmp_path / "store")
     later = checkpoint(tmp_path / "later", batches=6, zip_of=5)
     for version in (1, 2, 3, 4):

@@ -138,7 +138,7 @@ def test_milliseconds_are_whole() -> None:
     assert millis(datetime.fromtimestamp(1.0019, UTC)) == 1001
 
 
-# --- partitions that are new -----------------------------------------------------------------------------------------
+# --- new partitions -----------------------------------------------------------------------------------------
 
 
 def test_a_plan_is_widened_by_the_partitions_it_does_not_know_and_reads_nothing() -> None:

@@ -71,7 +71,7 @@ def test_every_byte_of_every_file_is_put_once(files: dict[str, int], packs: bool
     assert covered == {path: list(range(size)) for path, size in files.items()}
 
 
-# --- packs that die ---------------------------------------------------------------------------------------------------
+# --- packs that are rewritten ---------------------------------------------------------------------------------------------------
 
 
 def test_a_pack_of_which_less_than_half_lives_is_put_again() -> None:

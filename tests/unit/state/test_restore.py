@@ -47,7 +47,7 @@ def blobs(clock: FakeClock) -> FaultyBlobs:
 
 @pytest.fixture
 async def place(tmp_path: Path, blobs: FaultyBlobs, clock: FakeClock) -> Place:
-    """One snapshot of TREE is there, and nothing on the disk."""
+    """One snapshot of TREE exists, and nothing on the disk."""
     place = Place(tmp_path, blobs, clock=clock)
     place.make(TREE)
     await place.commit()
@@ -75,7 +75,7 @@ async def index_of(place: Place) -> SnapshotIndex:
     return await read_index(place.blobs, place.newest, About.of_stage(Purpose.INDEX, KEY))
 
 
-# --- a whole store ----------------------------------------------------------------------------------------------------
+# --- a whole checkpoint ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_store_comes_back_on_a_new_disk_with_modes_empty_files_and_empty_directories(place: Place) -> None:
@@ -165,11 +165,11 @@ async def test_owners_of_another_machine_do_not_matter(place: Place, blobs: Faul
     assert (place.store / "metadata").read_bytes() == b'{"id":"lineage"}'
 
 
-# --- what is not what was written -------------------------------------------------------------------------------------
+# --- corrupted blobs -------------------------------------------------------------------------------------
 
 
 async def refused(place: Place, error: type[Exception], *says: str, index: BlobId | None = None) -> None:
-    """The restore, with nothing staged, fails and says so; the directory on the disk is as it was."""
+    """The restore with no staged files fails with that message; the directory on the disk is unchanged."""
     make(place.store, plain({"mine": b"old"}))
     make(place.root / ".staging", {})
     with pytest.raises(error) as caught:

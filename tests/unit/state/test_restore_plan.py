@@ -39,7 +39,7 @@ def local(name: str, size: int, inode: int = 1, mode: int = 0o644, links: int = 
 
 
 def read(file: LocalFile) -> dict[Identity, Fingerprint]:
-    """The file holds what the index says of its name."""
+    """The file contains what the index says."""
     return {file.identity: Fingerprint(7, f"sha256 of {file.name}")}
 
 
@@ -143,7 +143,7 @@ def test_every_byte_of_every_file_is_fetched_once_from_where_it_is(root: DirInde
 
 @given(roots(), st.integers(40, 100))
 def test_whoever_waits_for_a_piece_of_a_file_waits_for_an_earlier_fetch(root: DirIndex, chunk: int) -> None:
-    """So that fetches which begin in their order never wait for each other for ever."""
+    """So that fetches that begin in this order never wait for each other in a cycle."""
     reached: dict[str, int] = {}
     for fetch in fetches(plan_restore(root, NOTHING, None, {}, chunk)):
         assert len(fetch.pieces) == 1 or all(piece.whole for piece in fetch.pieces)

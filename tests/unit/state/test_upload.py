@@ -51,7 +51,7 @@ async def test_the_first_commit_puts_everything_and_the_index_last(place: Place,
     place.make(plain({"a": b"1", "b": b"2", "d/large": b"x" * 150}))
     marker, index = await place.upload(batch=7)
     kinds = [operation.about.purpose.value for operation in puts(blobs) if operation.about]
-    assert (sorted(kinds[:-1]), kinds[-1]) == (["data", "data", "data", "pack"], "index")  # all but the index are put side by side
+    assert (sorted(kinds[:-1]), kinds[-1]) == (["data", "data", "data", "pack"], "index")  # all but the index are uploaded in parallel
     assert puts(blobs)[-1].blob == marker.index
     assert (marker.files, marker.bytes, marker.uploaded_files, marker.uploaded_bytes, marker.retained_bytes) == (3, 152, 3, 152, 0)
     assert (marker.puts, marker.previous) == (5, None)
@@ -114,7 +114,7 @@ async def test_a_large_file_changed_in_place_at_the_same_size_is_uploaded(place:
 
 
 async def test_a_file_changed_in_place_within_the_tick_of_the_last_commit_is_uploaded(place: Place) -> None:
-    """Its inode, size and time of change are those that were committed."""
+    """Its inode, size and modification time are those of the committed file."""
     make(place.store, plain({"a": b"xxxx"}))
     place.clock.advance((place.store / "a").stat().st_mtime + 1 - place.clock.now().timestamp())
     await place.commit()
@@ -182,7 +182,7 @@ async def test_files_of_a_pack_that_is_mostly_dead_are_put_again_and_the_pack_is
     assert read(place.root / "other") == plain({"a": b"1" * 10})
 
 
-# --- the cut ----------------------------------------------------------------------------------------------------------
+# --- the frozen copy ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strange", ["link", "dangling", "fifo", "directory link"])
@@ -204,7 +204,7 @@ async def test_a_link_or_special_file_is_refused_by_name(place: Place, blobs: Fa
 
 
 class Meddling(LocalFiles):
-    """Does something to the store just before a file is read."""
+    """Changes the checkpoint just before a file is read."""
 
     def __init__(self, meddle: object) -> None:
         self.meddle = meddle

@@ -8,7 +8,7 @@ from sluice.core.errors import SluiceError, StaleRun, StoreUnavailable
 
 
 class Doubling:
-    """Doubles numbers, refuses odd ones, and holds each batch until it is released."""
+    """Doubles numbers, refuses odd ones, and delays each batch until it is released."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""A run's spec as the JSON that the database stores: what the API accepted, and what releases before this one wrote."""
+"""The spec of a run as JSON in the database: what the API accepted, and what earlier releases wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 
 @st.composite
 def requests(draw: st.DrawFn) -> dict[str, Any]:
-    """Bodies of POST /runs that pass its schema. Fields with defaults are there or not."""
+    """Bodies of POST /runs that are valid by its schema. Fields with defaults may be absent."""
 
     def some(**fields: st.SearchStrategy[Any]) -> dict[str, Any]:
         return {name: draw(values) for name, values in fields.items() if draw(st.booleans())}

@@ -1,4 +1,4 @@
-"""In what a run is not backed up as it asked."""
+"""In what respects a run is not backed up as requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be deleted of the history of a job."""
+"""Which parts of the history of a job may be deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ago(days: float) -> datetime:
 
 
 def run(number: int, days: float, first: int | None = None, *, active: bool = False, version: int = 1, over: bool = True) -> PastRun:
-    """That began so many days ago, and ended a day later."""
+    """A run that began that many days ago and ended a day later."""
     first_run = RunId(f"r{number if first is None else first}")
     return PastRun(RunId(f"r{number}"), ago(days), ago(days - 1) if over else None, first_run, version, active)
 
@@ -44,7 +44,7 @@ def drain(number: int, of: int, days: float, phase: Phase = Phase.DRAINED, *, em
 
 
 def planned(*runs: PastRun, **more: object) -> PruningPlan:
-    """For a job whose runs these are, newest first."""
+    """The rule for a job with these runs, newest first."""
     history = JobHistory(runs[0].run_id, runs, **more)  # type: ignore[arg-type]
     return plan_pruning(history, POLICY, NOW)
 
@@ -93,7 +93,7 @@ def test_versions_go_but_for_the_newest_and_those_that_something_refers_to() -> 
 
 
 def test_versions_to_which_a_roll_back_is_possible_stay() -> None:
-    """No container has adopted one: the run may go back to any."""
+    """No container has adopted a version, so the run may roll back to any."""
     versions = [PastVersion(n, ago(100)) for n in range(2 * NEWEST_VERSIONS, 0, -1)]
     assert planned(run(1, 90, version=2 * NEWEST_VERSIONS, over=False), versions=versions).versions == []
 
@@ -123,7 +123,7 @@ DAYS = st.integers(0, 400)
 
 @st.composite
 def histories(draw: st.DrawFn) -> JobHistory:
-    """As deployments, drains and growth leave them; the newest run is the current one."""
+    """A history as deployments, drains and growth leave it; the newest run is the current one."""
     count = draw(st.integers(1, 12))
     begun = sorted((draw(DAYS) for _ in range(count)), reverse=True)
     runs: list[PastRun] = []
@@ -162,8 +162,9 @@ def pruned(history: JobHistory, plan: PruningPlan) -> JobHistory:
 
 
 def answers(history: JobHistory) -> dict[str, object]:
-    """What requests read of the past of a job: the next deployment with each kind of start, a roll-back, the next drain and version, a
-    container that starts."""
+    """What requests read of the history of a job: the next deployment with each kind of start, a roll-back, the next drain and version,
+    a container that starts.
+    """
     runs = {each.run_id: each for each in history.runs}
     current = runs.get(history.current)
     complete = [each for each in history.drains if each.phase is Phase.DRAINED][:1]
