@@ -14,7 +14,7 @@ from tests.support.fakes import FakeClock
 from tests.support.s3servers import S3_CREDENTIALS, S3Server, versitygw
 from tests.support.servers import NotInstalled, Postgres, kafka, postgres
 
-# No deadline: a busy machine makes no test fail. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
+# No deadline, so that a busy machine fails no test. HYPOTHESIS_PROFILE=thorough, as in CI, tries more examples than a quick local run.
 settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
@@ -23,7 +23,7 @@ LONGEST_FIRST = ("processes", "spark", "crash", "histories", "simulation", "inte
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes begins first, so that no tester is alone with it at the end."""
+    """Run the slowest tests first, so that no worker is left alone with them at the end."""
     here = Path(__file__).parent
     items.sort(key=lambda item: LONGEST_FIRST.index(item.path.relative_to(here).parts[0]))
 
@@ -53,7 +53,9 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A tester sends its reports as UTF-8 and ends at a text that has none, so a lone surrogate goes as its escape."""
+    """A worker of pytest-xdist sends its reports as UTF-8 and dies at text that cannot be encoded, so lone surrogates are sent as
+    escapes.
+    """
     return sendable((yield))
 
 
@@ -71,7 +73,7 @@ def sendable(value: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The bootstrap server of one Kafka broker for the whole run: tests choose names of their own for topics."""
+    """The bootstrap server of one Kafka broker for the whole run; each test chooses its own topic names."""
     with kafka(tmp_path_factory.mktemp("kafka")) as bootstrap:
         yield bootstrap
 
@@ -83,14 +85,14 @@ def clock() -> FakeClock:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """A server for all tests that leave it running; each has a database of its own."""
+    """A server for all tests that keep it running; each test has a database of its own."""
     with postgres() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One for the whole run: tests have buckets of their own."""
+    """One S3 server for the whole run; each test has a bucket of its own."""
     with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
         yield server
 

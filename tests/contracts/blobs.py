@@ -1,7 +1,7 @@
-"""What every `BlobStore` must do: the promises of `sluice/blobs/port.py`, as tests.
+"""The contract of `BlobStore` (`sluice/blobs/port.py`) as tests.
 
-A test of an implementation inherits `BlobStoreContract` and provides two fixtures: `store`, opened, in an empty place, and `second`,
-another client of the same place. `WrappedBlobStoreContract` is the same of a store inside all wrappers.
+A test of an implementation inherits `BlobStoreContract` and provides two fixtures: `store`, opened, in an empty location, and `second`,
+another client of the same location. `WrappedBlobStoreContract` runs the same tests on a store inside all wrappers.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class BlobStoreContract:
 
 
 class WrappedBlobStoreContract(BlobStoreContract):
-    """The same, inside every wrapper. Inherit it before a class whose fixtures are `bare` and `bare_second`."""
+    """The same tests on a store inside every wrapper. Inherit it before a class whose fixtures are `bare` and `bare_second`."""
 
     @pytest.fixture
     def store(self, bare: BlobStore) -> BlobStore:

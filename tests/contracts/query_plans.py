@@ -1,7 +1,7 @@
-"""Hot queries keep their indexes: what the store really sends to its database is explained by that database, over a lot of rows.
+"""Frequent queries use indexes: the statements that the store sends are explained by the database itself, over many rows.
 
 A test of a database inherits `QueryPlanContract` and provides `store`, a store that `fill` has filled, and `scans`, which explains a
-statement and says what it reads without an index.
+statement and returns what it reads without an index.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def _everything() -> dict[Table, Iterator[Columns]]:
 
 
 async def fill(store: Store) -> None:
-    """Tens of thousands of rows, as months of use leave them, and the statistics that the database makes of them."""
+    """Insert tens of thousands of rows, as after months of use, and let the database gather its statistics."""
     async with store.engine.connect() as connection:
-        if store.engine.dialect.name == "sqlite":  # with as much memory as it takes, and no wish to survive a crash
+        if store.engine.dialect.name == "sqlite":  # with much memory and without durability, to be fast
             await connection.exec_driver_sql("PRAGMA cache_size=-200000")
             await connection.exec_driver_sql("PRAGMA synchronous=OFF")
         for table, columns in _everything().items():
@@ -169,7 +169,7 @@ async def fill(store: Store) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as the driver got it."""
+    """A statement as the driver receives it."""
 
     sql: str
     parameters: Any
@@ -177,7 +177,7 @@ class Statement:
 
 @contextmanager
 def listening(store: Store) -> Iterator[list[Statement]]:
-    """The statements that the store sends to its driver meanwhile; of one that is sent for many rows, with the first row."""
+    """Records the statements that the store sends to its driver in the block; for one that is sent for many rows, with the first row."""
     heard: list[Statement] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:

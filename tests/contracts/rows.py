@@ -29,7 +29,7 @@ LOCAL = BlobStoreName("local")
 
 
 def run_spec(job: JobName = JOB, stages: Sequence[str] = ("s",), containers: int = 2) -> RunSpec:
-    """All stages read the one input, which has a name that is not ASCII."""
+    """All stages read the one input, whose name is not ASCII."""
     stream = StreamSpec("é", Role.INPUT, SSP.stream_id, partitions=4, requested_stream=SSP.stream)
     return RunSpec(job, containers, (stream,), tuple(Stage(StageName(name), ("é",)) for name in stages))
 

@@ -1,6 +1,6 @@
-"""What every `StreamSystem` must do: the promises of `sluice/streams/port.py`, as tests.
+"""The contract of `StreamSystem` (`sluice/streams/port.py`) as tests.
 
-A test of an implementation inherits `StreamSystemContract` and provides four fixtures: `system`, and, by the implementation's own means,
+A test of an implementation inherits `StreamSystemContract` and provides four fixtures: `system`, and, by means of the implementation,
 `append`, which adds records to one partition at a given time, `grow`, which adds partitions, and `delete`.
 """
 

@@ -1,4 +1,4 @@
-"""What an agent does when something it needs is missing, slow, or fails for ever."""
+"""Agents whose dependencies are missing, slow, or fail permanently."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """What user code waits for; opened at the end at the latest, so that no thread outlives its test."""
+    """An event for which user code waits. It is set at the end of the test at the latest, so that no thread outlives the test."""
     event = threading.Event()
     yield event
     event.set()
 
 
 def blocking(gate: threading.Event, stage: str, reached: threading.Event) -> Callable[[StageStart], None]:
-    """A stage's function that takes long."""
+    """A slow stage function."""
 
     def function(start: StageStart) -> None:
         if start.query == stage:

@@ -1,4 +1,6 @@
-"""Kill -9 at every single operation of clean-up and collection, then go on: the newest snapshot restores, and no garbage stays."""
+"""kill -9 at every single operation of clean-up and garbage collection: afterwards the newest snapshot can be restored, and no garbage
+remains.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.faults import Fault, FaultyBlobs, Killed, Plan, at, every, he
 
 
 async def lived() -> World:
-    """A world with four commits, of which two are to be retained, and half of a fifth."""
+    """A world with four commits, of which two are retained, and half of a fifth."""
     world = new_world(Retention(2))
     await world.begin()
     agent = await world.acquired()
@@ -34,7 +36,7 @@ async def lived() -> World:
 
 
 async def tidied_until_killed(world: World, plan: Plan) -> FaultyBlobs:
-    """Clean-up and collection with a store that goes wrong; afterwards the coordinator is started again with a good one."""
+    """Run clean-up and collection with a faulty store; then restart the coordinator with a working one."""
     inner = world.blobs
     faulty = FaultyBlobs(inner, plan)
     world.wire(faulty)
@@ -45,7 +47,7 @@ async def tidied_until_killed(world: World, plan: Plan) -> FaultyBlobs:
 
 
 async def garbage(world: World) -> Sequence[BlobId]:
-    """What is there and not needed: plans are needed from the oldest retained snapshot on."""
+    """Blobs that exist and are not needed. Offset-log entries are needed from the oldest retained snapshot on."""
     async with world.store.read() as tx:
         oldest = min(row.batch_id if row.batch_id is not None else -1 for row in await tx.snapshots.of_stage(KEY))
     unneeded = await world.listed() - await world.needed()
@@ -54,7 +56,7 @@ async def garbage(world: World) -> Sequence[BlobId]:
 
 
 async def check_settled(world: World) -> None:
-    """After some quiet the newest snapshots restore for good, and nothing else is there."""
+    """After a while without faults the newest snapshots can be restored, and nothing else remains."""
     await world.tidy()
     await world.tidy()
     assert await garbage(world) == []
@@ -88,7 +90,7 @@ async def test_a_kill_at_any_operation_costs_nothing(fault: Fault) -> None:
         world = await lived()
         killed += (await tidied_until_killed(world, at(number, fault))).killed
         await check_settled(world)
-    assert killed > total / 2  # the rest are lists that were not read to their end
+    assert killed > total / 2  # the others are lists that were not read to the end
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOST, Fault.PART])
@@ -253,7 +255,7 @@ async def test_a_registry_that_was_made_anew_collects_nothing_of_the_old_one() -
     await new.commit(agent)
     before = await old.listed()
     await new.tidy()
-    assert all("/offsets/l1000/" in blob for blob in before - await old.listed())  # plans of the new one's own
+    assert all("/offsets/l1000/" in blob for blob in before - await old.listed())  # the offset-log entries of the new lineage
     await old.check_retained()
 
 
@@ -265,7 +267,7 @@ async def test_stages_that_a_job_has_not_any_more_are_retired_after_a_while() ->
         await tx.runs.put(replace(run, spec=replace(run.spec, stages=()), created_at=world.clock.now()))
     assert await world.retire.run_once() == {}
     world.clock.advance(8 * 86400)
-    assert await world.retire.run_once() == {}  # a container holds the task still
+    assert await world.retire.run_once() == {}  # a container still owns the task
     await world.released()
     assert await world.retire.run_once() == {"stores": 1}
     assert await world.retained() == {}

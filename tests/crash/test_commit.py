@@ -1,4 +1,4 @@
-"""A commit is interrupted before and after each of its requests, alone or with its process; the next one goes on from what is durable."""
+"""A commit is interrupted before and after each of its requests, alone or with its process; the next one continues from what is durable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUN = cast(
 
 @dataclass
 class Coordinator:
-    """Records snapshots that name their predecessor, and a repeated report once."""
+    """Records snapshots that name their predecessor, and a repeated report only once."""
 
     recorded: list[SnapshotRequest] = field(default_factory=list)
     reports: list[SnapshotRequest] = field(default_factory=list)
@@ -77,7 +77,7 @@ START = StageStart(JOB.stages[0], TaskName("Partition 0"), Generation(1), Lineag
 
 
 class Scene:
-    """A stage's checkpoint on a disk, and what its container shares."""
+    """A stage's checkpoint on a disk, and the resources that its container shares."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -86,7 +86,7 @@ class Scene:
         self.coordinator = Coordinator()
 
     async def start(self) -> StageCommits:
-        """The process starts, and knows only what the coordinator has recorded."""
+        """Start the process. It has only what the coordinator has recorded."""
         settings = ContainerSettings(
             coordinator_url="http://c",
             run_id="r",

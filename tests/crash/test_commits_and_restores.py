@@ -1,4 +1,4 @@
-"""The process dies before, after and in the middle of every single operation of a commit and of a restore; then it is run again."""
+"""The process dies before, after and during every single operation of a commit and of a restore; then the operation runs again."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ async def restored(place: Place, index: BlobId, name: str) -> dict[str, File | N
 
 
 def dead_and_again(place: Place, blobs: FaultyBlobs) -> None:
-    """The process starts again: nothing that it held in memory is left."""
+    """Start the process again: everything in memory is lost."""
     place.blobs = blobs.inner
     place.files = LocalFiles()
     place.uploader = place.new_uploader()
 
 
 async def commit_again_and_check(place: Place, inner: MemoryBlobs) -> None:
-    """What was durable before still is, and the next commit makes the rest so; all else is garbage that has a TTL."""
+    """What was durable before still is, and the next commit makes the rest durable; everything else is garbage with a TTL."""
     before = place.newest
     assert before is not None
     assert await restored(place, before, "before") == with_parents(FIRST)
@@ -115,7 +115,7 @@ async def test_a_commit_killed_at_any_read_of_the_disk_leaves_the_snapshot_befor
 
 
 async def restorable(root: Path) -> tuple[Place, FaultyBlobs]:
-    """FIRST is durable; the disk has what came later, which is to be given up, and something strange in what was staged."""
+    """FIRST is durable. The disk has newer state, which is discarded, and foreign files among the staged ones."""
     place, blobs = await committed(root)
     (root / ".staging/hourly/state").mkdir(parents=True)
     (root / ".staging/hourly/state/strange").symlink_to(root)
@@ -123,7 +123,7 @@ async def restorable(root: Path) -> tuple[Place, FaultyBlobs]:
 
 
 async def restore_again_and_check(place: Place, blobs: FaultyBlobs) -> None:
-    """The disk has the old directory whole, or the new one; or neither, between the two renames of the swap. Then it is restored."""
+    """The disk has the old directory or the new one, complete; or neither, between the two renames of the swap. Then it is restored."""
     if place.store.exists():
         assert read(place.store) in (with_parents(SECOND), with_parents(FIRST))
     else:

@@ -1,4 +1,4 @@
-"""A coordinator whose PostgreSQL goes away, comes back, or becomes another coordinator's."""
+"""A coordinator whose PostgreSQL stops, starts again, or is taken over by another coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.servers import Postgres, postgres
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """One that is running when a test begins, and may be stopped by it."""
+    """A PostgreSQL that runs when a test begins; the test may stop it."""
     with postgres() as made:
         yield made
 
@@ -31,7 +31,7 @@ def url(server: Postgres) -> Iterator[str]:
 
 
 async def refusals(caller: Caller, run_id: str) -> list[tuple[int, str]]:
-    """What is answered to requests that write, and to one that reads."""
+    """The answers to requests that write, and to one that reads."""
     asked = [
         await caller.register(run_id, "c2", "1"),
         await caller.acquire(run_id, "c1", 1, "Partition 1"),
@@ -62,7 +62,7 @@ async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everythi
         server.stop()
         assert set(await refusals(caller, run_id)) == {(503, "store-unavailable")}
         for _ in range(10):
-            clock.advance(10)  # more than a lease in all
+            clock.advance(10)  # longer than a lease in total
             assert await caller.alive("c1", 1)
         status, reported = await ready(caller)
         assert (status, "[-] database: " in reported) == (503, True)

@@ -1,4 +1,4 @@
-"""Disks without room, at every write: what was being written is not taken for whole, and everything goes on when there is room."""
+"""Full disks, at every write: incomplete files are not taken for complete ones, and work continues when there is room again."""
 
 from __future__ import annotations
 

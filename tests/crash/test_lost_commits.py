@@ -1,5 +1,6 @@
-"""A COMMIT that was executed and whose answer was lost, as when a PostgreSQL fails over: the coordinator finds out what happened, and what
-it has in memory is what the database has."""
+"""A COMMIT was executed and its answer lost, as when PostgreSQL fails over: the coordinator finds out, and its memory agrees with the
+database.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ async def cut(proxy: PostgresProxy, home: Path, clock: FakeClock) -> AsyncIterat
 
 
 async def resynchronised(caller: Caller) -> None:
-    """What the chore does every second, while nothing is written."""
+    """What the chore does every second while nothing is written."""
     store = caller.coordinator.api.state.parts.health.store
     await KeepClaim(store, lambda _: None).run_once()
 
@@ -136,7 +137,7 @@ async def test_a_registration_that_the_database_has_lost_is_still_waited_for(cut
 
 
 class FailsAfterCommit(Connection):
-    """Reports an error of its second commit, which has been made."""
+    """Reports an error of its second commit, although it was executed."""
 
     commits = 0
 

@@ -1,4 +1,4 @@
-"""Random histories of batches, kills, stops and lost disks: each batch is written in one way, and the state is that of all of them."""
+"""Random histories of batches, kills, stops and lost disks: all outputs of a batch are equal, and the state includes every batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = 25
 
 
 class History:
-    """One stage, on whatever disk. `written` is what a sink has that knows batches: the first output of each."""
+    """One stage, on any disk. `written` is the content of a sink that deduplicates by batch: the first output of each."""
 
     def __init__(self, there: Place, run_id: str, chance: random.Random, interval: float, **settings: float) -> None:
         self.there = there
@@ -53,7 +53,9 @@ class History:
         self.check()
 
     def check(self) -> None:
-        """Every output of a batch, first or repeated, is the same; the state has all batches up to the last; and the container is well."""
+        """Every output of a batch, first or repeated, is the same; the state has all batches up to the last; and the container is
+        healthy.
+        """
         assert self.query is not None
         assert self.container is not None
         assert not self.container.life.done()
@@ -73,7 +75,7 @@ class History:
             self.there.clock.advance(60)
 
     async def lose_an_answer(self) -> None:
-        """Of a commit's report; perhaps until the next one has been answered."""
+        """The answer to a commit's report; it may arrive after the next one has been answered."""
         assert self.container is not None
         wire = self.container.wire
         wire.held.clear()
@@ -111,7 +113,7 @@ async def test_a_history_of_kills_stops_and_lost_disks_writes_every_batch_in_one
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_history_in_which_answers_to_reports_get_lost_too_writes_every_batch_in_one_way(tmp_path: Path, seed: int) -> None:
-    """A commit is given up after 0.2 s; what comes then must find out what the coordinator has."""
+    """A commit is abandoned after 0.2 s; the next one must find out what the coordinator has recorded."""
     chance = random.Random(f"{seed} lost answers")
     async with place(tmp_path / "home", **BACKED_UP) as there:
         run_id, quick = await there.deploy(job=one_stage()), {"commit_max_delay_seconds": 0.1, "commit_timeout_seconds": 0.1}

@@ -1,5 +1,6 @@
-"""Random histories of records, batches, kills, lost disks, drains, drains that fail or are cancelled, and deployments, on the real log and
-real blob stores. Whatever happens, what comes out sums up to what went in, for each key, without what failed drains have written."""
+"""Random histories of records, batches, kills, lost disks, drains, failed and cancelled drains, and deployments, on the real log and
+real blob stores. Invariant: for each key, the output sums up to the input, without the records of failed drains.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ ON_KAFKA = int(os.environ.get("SLUICE_TEST_KAFKA_HISTORIES", "3"))
 
 
 class History:
-    """Two tasks of two stages each, in one container or two, on whatever disks."""
+    """Two tasks of two stages each, in one or two containers, on any disks."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class History:
         what.result()
 
     async def kill(self, slot: str) -> None:
-        """The process is gone at once; its watchdog tells, and it starts again, perhaps on another machine."""
+        """The process is killed; its watchdog reports it, and it is started again, perhaps on another machine."""
         container, engine = self.containers[slot], self.engine(slot)
         engine.dead = True
         container.life.cancel()
@@ -175,7 +176,7 @@ class History:
             await self.batch(self.engine(slot), self.chance.choice(sorted(self.engine(slot).running, key=_name)), records)
 
     async def batch(self, engine: CountingEngine, query: FakeQuery, records: int) -> bool:
-        """One that fails ends its query, which is started again."""
+        """A batch that fails ends its query, which is started again."""
         try:
             return await engine.reads_on(query, records)
         except Killed:
@@ -212,7 +213,7 @@ class History:
             trap.release()
 
     async def drain(self, troubles: int, mode: str = "DEFAULT") -> None:
-        """With so much trouble at random steps of its; then what people do after it."""
+        """Run a drain with faults at random steps, and then what operators do after it."""
         slot, what, trap = self.next_trouble() if troubles else ("", "", None)
         reading = [asyncio.create_task(self.batches_meanwhile(each)) for each in self.containers]
         answer = await self.ask("POST", "/drain", runId=self.run_id, drainMode=mode, hardDeadlineSeconds=DEADLINE)
@@ -230,7 +231,7 @@ class History:
         await self.after(uuid)
 
     async def batches_meanwhile(self, slot: str) -> None:
-        """Batches that run while a drain is asked for. One whose container is killed is nobody's."""
+        """Batches that run while a drain is requested. A batch of a killed container has no owner."""
         engine = self.engine(slot)
         for query in sorted(engine.running, key=_name):
             await self.batch(engine, query, 5)
@@ -242,7 +243,7 @@ class History:
         return trap.sprung.is_set()
 
     def next_trouble(self) -> tuple[str, str, Trap]:
-        """Where, what, and the trap that stops the container in the middle of a step, for it to happen. All kinds come in turn."""
+        """The place of a fault, its kind, and the trap that stops the container in the middle of a step. All kinds occur in turn."""
         slot, (what, steps) = self.chance.choice(sorted(self.containers)), next(self.to_come)
         return slot, what, self.set_trap(slot, self.chance.randrange(*steps))
 
@@ -266,7 +267,7 @@ class History:
         self.open_trap(slot)
 
     async def all_have_beaten(self) -> None:
-        """Once more: leases go on from now."""
+        """Restart the coordinator: leases begin again."""
         for each in self.containers.values():
             beats = asyncio.ensure_future(each.wire.after("containerHeartbeat", each.wire.answered["containerHeartbeat"] + 1))
             await asyncio.wait({beats, each.life}, return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +283,7 @@ class History:
                     phase = str(notice.detail["phase"])
 
     async def after(self, uuid: str) -> None:
-        """What people do then: deploy another version, or again the one that could not be drained, or nothing."""
+        """What operators do then: deploy another version, or again the one that could not be drained, or nothing."""
         reply = (await self.ask("GET", f"/drain/{uuid}")).json()
         keeps = reply["drainMode"] == "KEEP_STATE"
         flushed = any(each["phase"] == "FLUSHING" for each in reply["phases"]) and not keeps
@@ -307,7 +308,7 @@ class History:
         await self.deploy()
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
-        """What was read of the input is all in the output, and what is between is read to its end."""
+        """All records that were read from the input are in the output, and intermediate streams are read to their ends."""
         log, (first, mid, out) = self.there.log, self.streams
         read, read_between = ({partition: drained[stream, partition] for partition in (0, 1)} for stream in (first, mid))
         went_in = summed(log, first, {}, read, lambda headers: True)
@@ -320,14 +321,16 @@ class History:
         self.drained = read
 
     def check_repeats(self, topics: TopicLog, went_in: Counter[str], read: Mapping[int, int]) -> None:
-        """On Kafka a batch that is repeated is there twice, for whoever reads on. Whatever is not read of what is between is a repeat."""
+        """On Kafka a repeated batch is in the topic twice, for every reader. Any unread record of an intermediate stream must be a
+        repetition.
+        """
         _, mid, out = self.streams
         assert summed(topics, mid, {}, read, once(self.counts)) == went_in, f"{mid}: {self.happened}"
         came = summed(topics, out, {}, topics.latest(out), once(self.counts))
         assert went_in <= came <= summed(topics, mid, {}, topics.latest(mid), self.counts), f"{out}: {self.happened}"
 
     def counts(self, headers: Headers) -> bool:
-        """What failed drains have written does not."""
+        """The records of failed drains do not count."""
         return headers.get(DRAIN_RECORD_HEADER) not in self.failed
 
     # --- whole histories -------------------------------------------------------------------------------------------
@@ -359,7 +362,7 @@ class History:
         assert not self.ledger.faults, self.ledger.faults
 
     async def ends(self) -> None:
-        """All is read, and drained."""
+        """Everything is read, and drained."""
         await self.all_acting()
         while any([await self.batch(self.engine(slot), query, 100) for slot in self.containers for query in self.engine(slot).running]):
             await self.all_acting()

@@ -1,4 +1,4 @@
-"""Commits, crashes, restores, retention, pins, choices, clocks and collections in any order: no retained snapshot ever loses a blob."""
+"""Commits, crashes, restores, retention, pins, clock jumps and collections in any order: no retained snapshot ever loses a blob."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ bodies = st.sampled_from([b"", b"one", b"two", b"three"])
 
 
 class Histories(RuleBasedStateMachine):
-    """`zombies` are former holders, with what they have uploaded and not reported. Between two passes less time goes by than a grace, as
-    long as a commit is on its way: that is what the grace is for."""
+    """`zombies` are former owners with uploads that they have not reported.
+
+    While a commit is in progress, less than a grace period passes between two passes of the collection, because that is the purpose of the
+    grace period.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(skew=st.sampled_from([0.0, -7.0, 7.0]))
     def a_container_takes_the_task(self, skew: float) -> None:
-        """With an empty disk; what the former one uploaded stays where it is."""
+        """A new owner with an empty disk; the uploads of the former one stay in the store."""
         if self.agent is not None:
             self.zombies.append((self.agent, self.uploaded))
         head = self.do(self.head())
@@ -154,7 +157,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(hours=st.integers(1, 60))
     def time_goes_by(self, hours: int) -> None:
-        """Not while a commit is on its way: it takes less than a grace, or is given up."""
+        """Not while a commit is in progress: it takes less than a grace period, or is abandoned."""
         self.world.clock.advance(hours * 3600)
         if self.uploaded_at + GRACE <= self.world.clock.now():
             self.uploaded = None

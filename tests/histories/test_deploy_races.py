@@ -1,4 +1,4 @@
-"""A deployment while the world goes on: what happens between its reading and its writing."""
+"""Deployments during which the database changes, between the reads and the writes of the deployment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.streams import TwoPartitions
 
 
 class SlowSystem(TwoPartitions):
-    """Something may happen while it is asked where a stream begins."""
+    """Runs an action when the start of a stream is looked up."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
@@ -45,7 +45,7 @@ class SlowSystem(TwoPartitions):
 
 
 class World:
-    """The services around one database."""
+    """The services of a coordinator around one database."""
 
     def __init__(self, policy: LeasePolicy | None = None) -> None:
         numbers = count(1)

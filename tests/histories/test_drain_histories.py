@@ -1,5 +1,6 @@
-"""Random histories of drains: requests, steps in any order and by holders that were replaced, cancellations, deadlines, stops, restarts of
-the coordinator. Whatever happens, a run is DRAINED only by stages that have all committed, and goes back to what was pinned or nowhere."""
+"""Random histories of drains: requests, steps in any order and by replaced owners, cancellations, deadlines, stops, restarts of the
+coordinator. Invariant: a run becomes DRAINED only when all stages have committed, and rolls back only to the pinned snapshots.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ TIMES = Times(timedelta(seconds=10), timedelta(seconds=25), {})
 
 
 class World:
-    """The services around one database; `restart` makes them anew."""
+    """The services of a coordinator around one database; `restart` creates new ones."""
 
     def __init__(self, mode: Mode = Mode.DEFAULT) -> None:
         self.mode = mode
@@ -92,7 +93,7 @@ class World:
         await self.replace()
 
     async def replace(self) -> None:
-        """The container is gone, and another holds all tasks."""
+        """The container is gone, and another one owns all tasks."""
         if self.holder:
             await self.registrations.exited(ExecutionContainerId(self.holder), 1, "")
         self.holder = f"c{next(self.numbers)}"
@@ -189,7 +190,7 @@ Event = tuple[object, ...]
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Rounds in which all stages take a step, each in its turn or left out, with anything between them."""
+    """Rounds in which each stage takes its next step or is skipped, with any events in between."""
     between = st.lists(st.one_of(STEPS, OTHERS), max_size=3)
     events: list[Event] = list(draw(between))
     for step in (Step.STOPPED, Step.FLUSHED, Step.COMMITTED):
@@ -212,7 +213,7 @@ async def history(events: list[Event], mode: Mode) -> None:
 
 
 async def happens(world: World, event: Event) -> None:
-    """Refusals are part of a history; what must never happen is not."""
+    """Refused requests are part of a history; violated invariants are not."""
     try:
         match event:
             case ("step", (str() as task, str() as stage), Step() as step, bool() as stale):

@@ -1,4 +1,4 @@
-"""Reports that are not true, among others that are: no record is deleted that its reader has not read."""
+"""False reports among true ones: no record is deleted before its reader has read it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FAR = 10**9
 
 @dataclass
 class Filling(TwoPartitions):
-    """Streams of two partitions that are written to; what is trimmed is noted."""
+    """Streams of two partitions that are written to; trims are recorded."""
 
     ends: dict[int, int] = field(default_factory=lambda: {0: 5, 1: 5})
     trimmed: dict[int, int] = field(default_factory=lambda: {0: 0, 1: 0})
@@ -60,7 +60,7 @@ class Filling(TwoPartitions):
 
 @dataclass
 class Reader:
-    """The owner of a task, by itself. `read`: what it has read of its partition."""
+    """The owner of one task. `read`: how far it has read its partition."""
 
     task: TaskName
     generation: Generation
@@ -70,7 +70,7 @@ class Reader:
 
 
 class World:
-    """A run of two stages and two tasks, whose second stage reads an intermediate stream."""
+    """A run of two stages and two tasks; the second stage reads an intermediate stream."""
 
     def __init__(self) -> None:
         numbers = count(1)
@@ -134,13 +134,13 @@ async def read(world: World, partition: int, number: int) -> None:
 
 
 async def foreign(world: World, partition: int, number: int) -> None:
-    """Report what the other task reads as read."""
+    """Report the offsets of the other task as read."""
     reader = world.readers[partition]
     await world.report(reader, reader.batch + 1, {partition: reader.read, 1 - partition: world.system.ends[1 - partition]})
 
 
 async def beyond(world: World, partition: int, number: int) -> None:
-    """Report an offset that there is not; the next survey finds out."""
+    """Report an offset beyond the end; the next survey detects it."""
     reader = world.readers[partition]
     reader.batch += 1
     await world.report(reader, reader.batch, {partition: FAR + number})
@@ -155,14 +155,14 @@ async def huge(world: World, partition: int, number: int) -> None:
 
 
 async def backwards(world: World, partition: int, number: int) -> None:
-    """It is accepted before the first report, and after one that was beyond the end."""
+    """Such a report is accepted before the first report, and after one that was beyond the end."""
     reader = world.readers[partition]
     await world.report(reader, reader.batch + 1, {partition: max(0, reader.read - number)})
     reader.batch += 1
 
 
 async def stale(world: World, partition: int, number: int) -> None:
-    """A former owner says that it has read everything."""
+    """A former owner reports that it has read everything."""
     reader = world.readers[partition]
     former = Reader(reader.task, Generation(reader.generation - 1), reader.lineage)
     await world.report(former, reader.batch + 1, {partition: world.system.ends[partition]})
@@ -192,7 +192,7 @@ async def played(steps: list[tuple[Step, int, int]]) -> None:
             assert step not in REJECTED
         for p, reader in enumerate(world.readers):
             assert world.system.trimmed[p] <= reader.read
-    for p in (0, 1):  # the truth is taken after all that, and trims
+    for p in (0, 1):  # a true report is still accepted afterwards, and trims
         await read(world, p, FAR)
     world.clock.advance(1)
     await world.trim.run_once()

@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document, with requests made from it: the answers are those that the document declares."""
+"""Generated requests to every operation of the OpenAPI document: answers conform to the document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A coordinator on a socket and a thread of its own, with a run in it."""
+    """A coordinator on a socket in a thread of its own, with one run."""
     more = {"database_url": request.getfixturevalue("postgres_server").new_database()} if request.param == "postgresql" else {}
     home: Path = tmp_path_factory.mktemp("home")
     Log(home / "log").create("flights", 2)

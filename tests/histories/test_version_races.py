@@ -1,5 +1,6 @@
-"""A change of a run's job model while the world goes on, and when the coordinator dies in the middle of it: the old version or the new
-one, whole."""
+"""Concurrent changes of a run's job model, and crashes of the coordinator during a change: the result is the complete old version or the
+complete new one.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ ASKED = ChangeReason("somebody", "because")
 
 
 class Died(Exception):
-    """The coordinator's process is gone."""
+    """The coordinator's process has died."""
 
 
 class DyingStore(Store):
-    """The coordinator dies at the `calls_left`-th call of an aggregate in a transaction that writes; never while that is None."""
+    """The coordinator dies at the `calls_left`-th call of an aggregate in a writing transaction; never while that is None."""
 
     calls_left: int | None = None
 
@@ -78,7 +79,7 @@ class _DyingAggregate:
 
 
 class GrowingSystem(TwoPartitions):
-    """Something may happen while it is asked where a stream begins."""
+    """Runs an action when the start of a stream is looked up."""
 
     def __init__(self) -> None:
         self.count = 2
@@ -95,7 +96,7 @@ class GrowingSystem(TwoPartitions):
 
 
 class World:
-    """The services around one database."""
+    """The services of a coordinator around one database."""
 
     def __init__(self) -> None:
         numbers = count(1)
@@ -137,7 +138,7 @@ class World:
         return found
 
     async def everything(self, run: RunRow) -> tuple[object, ...]:
-        """All that a version of the run's model is made of."""
+        """Everything that a version of the run's model consists of."""
         async with self.store.read() as tx:
             newest = await tx.jobmodels.page(run.job, None, 9)
             notices = [row.detail.get("version") for row in await tx.runs.notices(run.run_id, 0)]

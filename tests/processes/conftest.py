@@ -16,8 +16,8 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="package", autouse=True)
 def drivers_start_quickly() -> Iterator[None]:
-    """The archive of classes is in the user's cache, as that of an installation is."""
-    with suppress(ClassArchiveNotMade):  # which tests/spark/test_class_archive_on_spark.py tells; all else is only slower
+    """The class archive is in the user's cache, as in an installation."""
+    with suppress(ClassArchiveNotMade):  # tests/spark/test_class_archive_on_spark.py reports a missing archive; here tests are only slower
         ensure_archive(os.environ)
     before = os.environ.get("SLUICE_SPARK_CONF")
     os.environ["SLUICE_SPARK_CONF"] = json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})

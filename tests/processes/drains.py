@@ -1,4 +1,4 @@
-"""A drain with real processes and real Spark: everything in flight comes out, and the next run goes on from exactly there."""
+"""Drains with real processes and real Spark: all records in flight are written, and the next run continues exactly there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def by_hour(task):
 
 
 def counted(scene: Stage) -> Counter[int]:
-    """Rows by hour over all that is in the output: a window that was drained in the middle comes twice, with parts of its count."""
+    """Rows by hour over the whole output. A window that was drained in the middle occurs twice, with parts of its count."""
     found: Counter[int] = Counter()
     for rows in scene.log.read("out", 0, 0, 10**9):
         for row in rows:

@@ -1,4 +1,4 @@
-"""Work beside a test, whose failure is the test's."""
+"""A producer in the background of a test; its failure fails the test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from threading import Event
 
 @contextmanager
 def beside(feed: Callable[[], None], over: Event) -> Iterator[None]:
-    """`feed` runs in a thread of its own until `over` is set, at the end of the block. What it raises is raised there; a test that has
-    failed for want of what it should have fed shows both."""
+    """`feed` runs in a thread until `over` is set, at the end of the block. Its error is raised there; if the test has failed too, both
+    errors are shown.
+    """
     with ThreadPoolExecutor(1, thread_name_prefix="feeder") as pool:
         work = pool.submit(feed)
         try:

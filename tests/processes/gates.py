@@ -1,4 +1,6 @@
-"""A job whose batches wait at a gate, so that a test knows that a container is in the middle of one; and whole containers, paused."""
+"""A job whose batches wait at a gate, so that a test can tell that a container is in the middle of a batch; and suspending whole
+containers.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +60,12 @@ class Gate:
 
 
 def tree(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> list[int]:
-    """A watchdog and the session of its driver: Python, the JVM, the Python workers."""
+    """The processes of a container: the watchdog, and the session of its driver with Python, the JVM and the Python workers."""
     return [watchdog.pid, *session_members(driver.pid)]
 
 
 def pause(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> None:
-    """Stop all of a container, as a frozen machine does; those that it was just starting, too."""
+    """Suspend all processes of a container, like a frozen machine, including those that it was just starting."""
     stopped: set[int] = set()
     while new := set(tree(watchdog, driver)) - stopped:
         for pid in new:
@@ -73,7 +75,7 @@ def pause(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> None:
 
 
 def resume(watchdog: subprocess.Popen[bytes], driver: psutil.Process) -> None:
-    """The watchdog last: what the others do before it looks at the clock is what the test is about."""
+    """Resume the watchdog last: the test is about what the others do before it checks the clock."""
     for pid in reversed(tree(watchdog, driver)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A stage whose streams are topics of a Kafka broker of its own."""
+"""A stage with topics of its own Kafka broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.servers import kafka
 
 @contextmanager
 def stage_on_kafka(root: Path, job_text: str = TOY, numbers: int = 2) -> Iterator[tuple[Stage, Topics]]:
-    """With the topics `numbers`, of so many partitions, and `out`, of one."""
+    """With the topics `numbers`, of that many partitions, and `out`, of one."""
     with kafka(root / "broker") as bootstrap, stage(root, job_text) as made:
         made.system = "kafka"
         made.environment = {"SLUICE_KAFKA_BOOTSTRAP": bootstrap}

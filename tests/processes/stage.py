@@ -1,4 +1,4 @@
-"""Real processes for tests: a coordinator, containers with their watchdogs and Spark drivers, and a log to feed and to read."""
+"""Real processes for tests: a coordinator, containers with their watchdogs and Spark drivers, and a log as input and output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def second(task):
 
 
 class Stage(Cluster):
-    """Everything under one directory; ends what it started."""
+    """Everything under one directory. Ends the processes that it started."""
 
     def __init__(self, root: Path, job_text: str = TOY) -> None:
         super().__init__(root, root / "job.py")
@@ -70,12 +70,12 @@ class Stage(Cluster):
         return sum(self.log.latest("out").values())
 
     def await_all_written(self, seconds: float = 180) -> None:
-        """Until as many records are out as were fed, and then that they are the same ones, each once."""
+        """Wait until as many records are written as were fed; then check that they are the same, once each."""
         wait_for(f"{self.fed} records in the output", lambda: self.written() >= self.fed, seconds)
         assert self.values() == list(range(self.fed))
 
     def values(self) -> list[int]:
-        """What is in the output, sorted."""
+        """The contents of the output, sorted."""
         return sorted(int(row[3] or b"") for rows in self.log.read("out", 0, 0, 10**9) for row in rows)
 
     def driver_of(self, watchdog: subprocess.Popen[bytes]) -> psutil.Process:
@@ -85,7 +85,7 @@ class Stage(Cluster):
         shutil.rmtree(self.home / "state")
 
     def tell(self) -> str:
-        """The ends of all logs, for a failed test."""
+        """The last lines of all logs, for a failed test."""
         return "\n".join(tail(file) for file in sorted(self.root.glob("*.log")))
 
 

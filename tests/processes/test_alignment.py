@@ -61,7 +61,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def feed_events(scene: Stage) -> Counter[tuple[int, str]]:
-    """16 days of one event an hour, key and partition; how many there are of an hour and a key, of the hours that will be closed."""
+    """16 days of one event per hour, key and partition. Returns the expected counts by hour and key for the hours that will be closed."""
     events = [(hour * HOUR, key, partition) for hour in range(HOURS) for key in "abcd" for partition in (0, 1)]
     records = [Record(json.dumps({"at": at, "key": key}).encode(), partition=partition) for at, key, partition in events]
     assert scene.log.append("numbers", records, writer=Writer(Lineage("feeder"), "feeder", Generation(1)), batch=0, now_micros=1)

@@ -1,4 +1,4 @@
-"""The demo with kill -9 in the middle of it, of a container and of the coordinator: the same exact totals in the end."""
+"""kill -9 of a container and of the coordinator in the middle of the demo: the totals are exact all the same."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demo(home: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def member(process: subprocess.Popen[str], *words: str) -> psutil.Process | None:
-    """A process below the demo whose command line has all the words."""
+    """A descendant process of the demo whose command line contains all these arguments."""
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
             line = child.cmdline()

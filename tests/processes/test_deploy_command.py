@@ -1,4 +1,4 @@
-"""`sluice deploy` against a coordinator process: what it prints, and what it refuses. No container is started."""
+"""`sluice deploy` against a coordinator process: its output and its errors. No container is started."""
 
 from __future__ import annotations
 

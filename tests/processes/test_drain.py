@@ -1,4 +1,4 @@
-"""A drain with real processes and real Spark: everything in flight comes out, and the next run goes on from exactly there."""
+"""Drains with real processes and real Spark: all records in flight are written, and the next run continues exactly there."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def drains_told(scene: Stage) -> set[str]:
-    """By the records in the output; "" for those that were not written under a drain."""
+    """By the drain of the records in the output; "" for those that were not written by a drain."""
     rows = [row for rows in scene.log.read("out", 0, 0, 10**9) for row in rows]
     headers = scene.log.headers("out")
     return {dict(headers[row[4]]).get("sluice-drain", "") for row in rows}
@@ -136,7 +136,7 @@ def test_a_drained_job_has_written_every_window_and_the_next_run_counts_the_rest
 
 
 def test_a_drain_that_is_cancelled_lets_the_very_queries_go_on_that_it_held(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with played(tmp_path_factory.mktemp("drain"), WINDOWS, containers=2) as scene:  # of which one never comes
+    with played(tmp_path_factory.mktemp("drain"), WINDOWS, containers=2) as scene:  # one of which never starts
         scene.feed(100)
         _, watchdog = scene.start_container(**SETTINGS)
         wait_for("its half in the middle", lambda: sum(scene.log.latest("middle").values()) == 50, 180)

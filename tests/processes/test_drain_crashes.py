@@ -1,4 +1,4 @@
-"""Drains of one job, one after another, in each of which somebody is killed; every version of the job keeps other state."""
+"""Consecutive drains of one job, with a process killed in each; every version of the job has other state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def crash(scene: Stage, watchdog: subprocess.Popen[bytes], victim: str) -> subprocess.Popen[bytes]:
-    """kill -9, and a new one. A container whose watchdog is killed ends by itself: the pipe between them closes."""
+    """kill -9 a process and start a new one. A container whose watchdog is killed ends by itself, because the pipe between them closes."""
     match victim:
         case "coordinator":
             assert scene.coordinator is not None
@@ -55,7 +55,7 @@ def crash(scene: Stage, watchdog: subprocess.Popen[bytes], victim: str) -> subpr
 
 
 def reach(scene: Stage, uuid: str, wanted: str) -> str:
-    """The drain's phase, as soon as it is that one or a later one, and one that is not over; some last for a tenth of a second."""
+    """The phase of the drain, as soon as it is that one or a later one and not final; some phases last for a tenth of a second only."""
     end = time.monotonic() + 180
     while ORDER.index(found := phase(scene, uuid)) < ORDER.index(wanted):
         assert time.monotonic() < end, f"{found}, not {wanted}"

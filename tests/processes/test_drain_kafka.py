@@ -1,4 +1,4 @@
-"""A job on Kafka that is drained while thousands of records a second come in, and goes on as a job that keeps other state."""
+"""A job on Kafka that is drained while thousands of records per second arrive, and continues as a job with other state."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class KafkaScene:
         return found
 
     def await_drained(self, uuid: str) -> Offsets:
-        """The end of the drain; where the next run begins to read the input."""
+        """The end of the drain, and the start offsets of the next run."""
         wait_for("the drain", lambda: phase(self.stage, uuid) in ("DRAINED", "FAILED"), 240)
         detail = self.stage.http.get(f"/drain/{uuid}").json()
         assert detail["phase"] == "DRAINED", detail
@@ -97,7 +97,7 @@ def test_under_load_nothing_is_read_after_the_stop_and_everything_by_the_next_ve
         assert watchdog.wait(60) == 0
         at_the_end = sum(drained.values())
         assert sum(scene.counted().values()) == at_the_end
-        time.sleep(1)  # of more input
+        time.sleep(1)  # of further input
         assert sum(scene.topics.latest("numbers").values()) > at_the_end
         made.job_file.write_text(HALVES)
         grow(scene)

@@ -1,5 +1,6 @@
-"""Release 0.1 beside today's, as in an upgrade that is under way: containers of either release with a coordinator of the other, with real
-processes and real Spark. Settings, routes and bodies are spelled here as release 0.1 spelled them, whatever they are called today."""
+"""Release 0.1 together with the present one, as during an upgrade: containers of either release with a coordinator of the other, with
+real processes and real Spark. Settings, routes and bodies have the names of release 0.1.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +69,13 @@ class MixedReleases(Stage):
         return answer.json()
 
     def feed_and_await(self, count: int) -> None:
-        """Until the container's first stage has written all numbers that were ever fed, each once."""
+        """Until the container's first stage has written all numbers that were fed, each once."""
         self.feed(count)
         fed = sum(self.log.latest("numbers").values())
         wait_for(f"{fed} records in the middle", lambda: sum(self.log.latest("middle").values()) == fed, 180)
 
     def grow(self, partitions: int) -> None:
-        """Grow the input, and await that the partition monitor sees it and the container adopts it."""
+        """Grow the input, and wait until the partition monitor has found it and the container has adopted it."""
         self.log.grow("numbers", partitions)
 
         def adopted() -> bool:
@@ -84,7 +85,7 @@ class MixedReleases(Stage):
         wait_for("the adoption of the grown model", adopted, 120)
 
     def kill_and_lose_disk(self, container: subprocess.Popen[bytes]) -> None:
-        """As soon as the windows of all that was fed are backed up."""
+        """Wait until the windows of all numbers are backed up; then kill the container and delete its disk."""
 
         def backed_up() -> bool:
             snapshots = self.get("/jobs/toy/snapshots?stage=by_hour")["snapshots"]
@@ -136,7 +137,7 @@ def test_a_job_of_the_former_release_lives_on_when_its_coordinator_is_upgraded_i
         scene.grow(4)
         scene.feed_and_await(200)
         scene.kill_and_lose_disk(container)
-        container = scene.start_container_of(TODAY)  # restores what a container of the former release backed up
+        container = scene.start_container_of(TODAY)  # restores the backup of a container of the former release
         scene.feed_and_await(100)
         scene.kill_and_lose_disk(container)
         container = scene.start_container_of(former)  # and the reverse

@@ -1,5 +1,6 @@
-"""Real processes and real Spark under load, while streams grow, containers come and go, and some are killed: every key's state stays with
-its key, and every total is exact."""
+"""Real processes and real Spark under load, while streams grow, containers start and stop, and some are killed: the state of every key
+stays with its key, and every total is exact.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ SETTINGS: dict[str, Any] = {"SLUICE_TRIGGER_SECONDS": "0.3", "SLUICE_COMMIT_INTE
 
 
 class Load:
-    """Records with keys, which the system's own partitioner places by the partitions that there are, all the time."""
+    """Produces keyed records all the time; the system's own partitioner places them over the current partitions."""
 
     def __init__(self, streams: Log | Topics) -> None:
         self._streams = streams
@@ -95,7 +96,7 @@ def growing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def container(scene: Stage, slot: int = 0) -> tuple[str, subprocess.Popen[bytes]]:
-    """With a disk of its slot's own, so that what moves needs a snapshot."""
+    """Start a container with the disk of its slot, so that a task that moves needs a snapshot."""
     return scene.start_container(slot, SLUICE_STATE_DIR=str(scene.root / f"disk{slot}"), **SETTINGS)
 
 
@@ -124,8 +125,10 @@ class Output:
         return Counter(reported[-1][0] for reported in self.updates().values() for _ in reported)
 
     def check_exact(self, fed: Counter[str]) -> None:
-        """Each key was counted by one task, up to all that was fed, and on the log without a step back or a step twice. Kafka gets a batch
-        again that was interrupted: there the output is the newest count of each key, whatever was written before it again."""
+        """Check that each key was counted by one task, up to everything that was fed, and on the log without gaps or repetitions.
+
+        Kafka gets an interrupted batch again: there the newest count of each key is the output.
+        """
         wait_for("all totals", lambda: self.totals().total() >= fed.total(), 240)
         assert self.totals() == fed
         for key, reported in self.updates().items():
@@ -135,7 +138,7 @@ class Output:
             assert first_told == sorted(set(counts)), key
 
     def more(self) -> None:
-        """Something is counted by each task."""
+        """Each task has counted something."""
         before, tasks = Counter(self.by_task()), [task.task for task in self._scene.detail().tasks]
         wait_for("more from each task", lambda: all(self.by_task()[task] > before[task] for task in tasks), 240)
 
@@ -157,7 +160,7 @@ def told_of(scene: Stage) -> set[int]:
 
 
 def await_adopted(scene: Stage, version: int, containers: int = 1) -> None:
-    """By so many containers, which have all tasks, and nothing else runs."""
+    """The run has that many containers, which own all tasks, and no others."""
 
     def everywhere() -> bool:
         run = scene.detail()
@@ -179,7 +182,7 @@ def test_a_stateful_job_whose_input_grows_twice_under_load_while_its_container_i
         await_adopted(scene, grow(scene, streams, 4))
         reported.more()
         version = grow(scene, streams, 8)
-        scene.driver_of(watchdog).kill()  # in the middle of the adoption, or just after it
+        scene.driver_of(watchdog).kill()  # during the adoption, or just after it
         watchdog.wait(60)
         _, watchdog = container(scene)
         await_adopted(scene, version)

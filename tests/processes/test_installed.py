@@ -1,6 +1,5 @@
-"""An installation as the image has it: made by scripts/install-image, started by the Dockerfile's own entry point.
-
-CI makes one (SLUICE_INSTALLED names it); so does `scripts/install-image PREFIX`.
+"""An installation like the image's: made by scripts/install-image, started by the entry point of the Dockerfile. CI makes one
+(SLUICE_INSTALLED names it); `scripts/install-image PREFIX` does it too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ GENEROUS = 120.0
 
 @dataclass(frozen=True)
 class Installed:
-    """Sluice in `prefix`, with the image's environment, but for where it is, and a home of its own."""
+    """Sluice in `prefix`, with the image's environment except for its location, and a home directory of its own."""
 
     prefix: Path
     home: Path
@@ -55,7 +54,7 @@ class Installed:
 
     @contextmanager
     def started(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-        """As `docker run IMAGE words…` starts it; at the end of the block all that is left of it is killed."""
+        """Starts it like `docker run IMAGE arguments…`. Everything that still runs at the end of the block is killed."""
         with (self.home / f"{words[0]}.log").open("wb") as out:
             process = subprocess.Popen(
                 [*entrypoint(), *words],
@@ -118,7 +117,7 @@ def test_it_brings_an_archive_of_spark_s_classes_that_fits_its_java_and_its_spar
 
 def test_a_job_file_in_an_empty_directory_runs_with_one_command(installed: Installed) -> None:
     (installed.home / "job.py").write_text(TOY)
-    del installed.environment["SLUICE_HOME"]  # as a new user has it: everything is in .sluice
+    del installed.environment["SLUICE_HOME"]  # as for a new user: everything is in .sluice
     log = Log(installed.home / ".sluice" / "log")
     log.directory.mkdir(parents=True)
     installed.run("log", "create", "numbers", "--partitions", "2")

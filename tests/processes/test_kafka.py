@@ -1,4 +1,4 @@
-"""The job on a real Kafka broker that asks who is there, and that goes away for a while."""
+"""The job on a real Kafka broker with authentication, which is down for a while."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KafkaScene:
         self.fed += count
 
     def out(self) -> list[int]:
-        """What is in the topic `out`, in order of its numbers."""
+        """The contents of the topic `out`, ordered by number."""
 
         async def read() -> list[int]:
             async with AIOKafkaConsumer("out", bootstrap_servers=self.process.bootstrap, auto_offset_reset="earliest") as consumer:
@@ -102,7 +102,7 @@ def properties_file(file: Path, broker: Broker, password: str) -> Path:
 
 
 class TestAJobOnKafka:
-    """The steps share what they start, so they run in order."""
+    """The steps share their processes, so they run in order."""
 
     container: tuple[str, subprocess.Popen[bytes]]
 

@@ -1,4 +1,4 @@
-"""Drains that keep the state, on Kafka, with real processes: deduplication goes on over a drain, a lost disk and a bad version."""
+"""Drains that keep the state, on Kafka, with real processes: deduplication continues over a drain, a lost disk and a faulty version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESENT = 29
 
 
 class Numbers:
-    """Numbers that go on coming, 200 a second."""
+    """Produces 200 numbers per second."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -61,7 +61,7 @@ def written(topics: Topics) -> int:
 
 
 def drain_under_load(scene: Stage, topics: Topics, numbers: Numbers) -> Counter[str]:
-    """Drain when much has passed and more comes; how many records of each stream the drain has read."""
+    """Drain under load. Returns how many records of each stream the drain has read."""
     before = written(topics)
     with numbers.coming():
         wait_for("its first output", lambda: written(topics) > before + 100, 180)

@@ -1,4 +1,4 @@
-"""One slot through all that can happen to it, with real processes and real Spark. The steps share what they start, so they run in order."""
+"""One slot through all kinds of events, with real processes and real Spark. The steps share their processes, so they run in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 class TestLifeOfASlot:
-    """Under the default lease."""
+    """Shorter than the default lease."""
 
     first: tuple[str, subprocess.Popen[bytes]]
     second: tuple[str, subprocess.Popen[bytes]]

@@ -1,4 +1,4 @@
-"""Containers killed at any moment, and their disks wiped: every output is on the log exactly once, and in a user's own sink too."""
+"""Containers are killed at any moment and their disks deleted: every output is on the log exactly once, and also in a user's own sink."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def test_killed_containers_whose_disks_are_wiped_write_everything_exactly_once(s
         kill_and_wipe(scene, watchdog)
         _, watchdog = scene.start_container(**settings)
     scene.await_all_written()
-    scene.feed_again(0, 200)  # a store that had lost its state would take these for new
+    scene.feed_again(0, 200)  # a stage that had lost its state would take these for new
     scene.feed(50)
     scene.await_all_written()
     numbers = list(range(ROUNDS * 300 + 50))
     wanted = sorted([*numbers, *range(200)])
-    wait_for("all of them in the user's own sink", lambda: len(kept(scene)) >= len(wanted))  # a stop lets no new batch begin
+    wait_for("all of them in the user's own sink", lambda: len(kept(scene)) >= len(wanted))  # a stop starts no new batch
     assert scene.http.post(f"/runs/{scene.run_id}/stop").status_code == 202
     assert watchdog.wait(120) == 0
     assert scene.values() == numbers
@@ -133,7 +133,7 @@ def on_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, 
 
 
 def test_on_kafka_and_s3_nothing_is_lost_and_only_batches_after_the_last_snapshot_are_repeated(on_kafka: tuple[Stage, Topics]) -> None:
-    """Kafka's sink is at-least-once: what is run again is written again, by the stage itself and by those behind it."""
+    """Kafka's sink is at-least-once: a repeated batch is written again, by the stage and by those behind it."""
     scene, topics = on_kafka
     scene.start_coordinator()
     scene.deploy(start="earliest")

@@ -1,5 +1,6 @@
-"""User code that takes all memory, blocks, or ends what is not its own. Each case is a container of its own; they share a run, one after
-the other, which also shows that each leaves its task free."""
+"""User code that takes all memory, blocks, or ends processes that it does not own. Each case is one container; they share a run, one
+after the other, which also shows that each leaves its task free.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +87,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def reason_of(scene: Stage, case: str, exit_code: int = 1, **settings: str) -> str:
-    """Start a container on the case, see it end, with nothing left behind and its task free; why, as the API tells. A stage that fails is
-    tried twice."""
+    """Start a container with this case and wait for its end; check that nothing is left and its task is free. Returns the reason in the
+    API. A failing stage is tried twice.
+    """
     few: dict[str, Any] = {"SLUICE_MAX_RESTARTS": "1", "SLUICE_RESTART_DELAY_SECONDS": "0.1"}
     execution_id, watchdog = scene.start_container(CASE=case, **{**few, **settings})
     driver = scene.driver_of(watchdog)

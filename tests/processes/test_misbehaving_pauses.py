@@ -1,4 +1,4 @@
-"""Containers of which all, or just the JVM, stand still for a while."""
+"""Containers of which all processes, or only the JVM, are suspended for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that start at an odd time, at the wrong place, or on a disk that takes nothing."""
+"""Containers that start at an unusual time, in the wrong place, or on a disk that cannot be written."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_
 
 @contextmanager
 def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of its own, which is soon full."""
+    """A small file system of its own."""
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(directory)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
@@ -91,7 +91,7 @@ def small_disk(directory: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """All that is free, in one file."""
+    """Fill the disk with one file."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         try:

@@ -1,4 +1,4 @@
-"""`sluice run` among files that bear the names of Sluice's packages, of Spark and of the standard library."""
+"""`sluice run` in a directory whose files have the names of Sluice's packages, of Spark's and of the standard library's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def help_out(text):
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Path:
-    """With its helpers, in a directory full of traps."""
+    """The job file with its helper modules, in a directory full of traps."""
     directory = tmp_path / "job"
     set_traps(directory)
     for name, text in {**HELPERS, "job.py": JOB}.items():
@@ -68,7 +68,7 @@ def job_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A working directory that is full of traps too, for the helpers as well."""
+    """A working directory full of traps, also for the helper modules."""
     set_traps(tmp_path / "elsewhere", "helper", "imported_late", "parts", "grouping")
     return tmp_path / "elsewhere"
 

@@ -1,4 +1,4 @@
-"""A real Prometheus over a real job: what is in deploy/prometheus and deploy/grafana finds what it asks for."""
+"""A real Prometheus over a real job: the expressions in deploy/prometheus and deploy/grafana find their metrics."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Watched:
         return answer["data"]
 
     def values(self, expression: str) -> dict[tuple[str, ...], float]:
-        """The numbers of an expression now, by their labels' values."""
+        """The present values of an expression, by their labels' values."""
         found = self.ask("query", query=expression)["result"]
         return {tuple(value for _, value in sorted(each["metric"].items())): float(each["value"][1]) for each in found}
 
     def without_data(self, expressions: list[str]) -> list[str]:
-        """Those that find nothing, or no number."""
+        """The expressions that find nothing, or no number."""
         return [each for each in expressions if not [value for value in self.values(each).values() if value == value]]
 
 
 def configuration(directory: Path, coordinator: str) -> Path:
-    """deploy/prometheus, pointed at the coordinator and in a hurry."""
+    """The configuration in deploy/prometheus, with the coordinator's address and short intervals."""
     shutil.copytree(DEPLOY / "prometheus", directory, dirs_exist_ok=True)
     file = directory / "prometheus.yml"
     text = file.read_text().replace("coordinator:8180", coordinator).replace(" 15s", " 1s")
@@ -96,7 +96,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def feed_until(watched: Watched, what: str, look: Any) -> None:
-    """Look until there is something to see, while the job has always something to do."""
+    """Poll until there is a result, while the job always has work."""
 
     def fed_look() -> Any:
         watched.stage.feed(20)

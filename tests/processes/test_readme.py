@@ -1,4 +1,4 @@
-"""The README's job and its commands, copied into an empty folder and run there as they stand."""
+"""The README's job and its commands, copied into an empty folder and run unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENEROUS = 120.0
 
 
 def blocks(language: str) -> list[str]:
-    """The README's fenced blocks of a language, in order."""
+    """The fenced code blocks of a language in the README, in order."""
     return [text for of, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S) if of == language]
 
 

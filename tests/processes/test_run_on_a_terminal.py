@@ -1,4 +1,4 @@
-"""`sluice run` where people look at it, and where they do not."""
+"""`sluice run` with and without a terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_terminal_has_a_table_in_place_until_ctrl_c(command: list[str], column
     assert any(re.fullmatch(r"coordinator http://127\.0\.0\.1:\d+", line) for line in lines)
     assert any(re.fullmatch(r"run toy-\S+", line) for line in lines)
     assert any(line.split()[:2] == ["PROCESS", "STATE"] for line in lines)
-    assert not [line for line in lines if len(line.removesuffix("^C")) > columns]  # that is echoed by the terminal
+    assert not [line for line in lines if len(line.removesuffix("^C")) > columns]  # the terminal echoes it
     assert "Traceback" not in terminal.text
 
 

@@ -1,4 +1,4 @@
-"""A container that spark-submit starts: the master is the one that it was given, and the run's stop ends it in order."""
+"""A container started by spark-submit: it has the master that it was given, and the stop of the run ends it cleanly."""
 
 from __future__ import annotations
 

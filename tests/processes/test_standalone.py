@@ -1,4 +1,4 @@
-"""Containers whose executors are a standalone cluster's: processes that the driver does not start, and may be blind to its paths."""
+"""Containers with executors of a standalone cluster: processes that the driver does not start and that may not see its paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def executors(master: str) -> list[psutil.Process]:
-    """The JVMs of executors whose worker belongs to the master: its child, as the worker's command line names the master."""
+    """The JVMs of executors of the master's worker: children of the worker, whose command line names the master."""
     workers = [each for each in psutil.process_iter() if master in _command(each) and "deploy.worker.Worker" in " ".join(_command(each))]
     return [child for worker in workers for child in worker.children() if "CoarseGrainedExecutorBackend" in " ".join(_command(child))]
 
@@ -62,7 +62,7 @@ def scene(root: Path, master: str) -> Iterator[Stage]:
 
 
 class TestOnAStandaloneCluster:
-    """The steps share what they start, so they run in order."""
+    """The steps share their processes, so they run in order."""
 
     first: tuple[str, subprocess.Popen[bytes]]
 

@@ -95,7 +95,7 @@ def upgrade(scene: Stage, name: str, text: str, old: Path, *options: str, **envi
 
 
 def said(scene: Stage, name: str, pattern: str) -> str:
-    """The first group of what the command says."""
+    """The first group of the pattern in the output of the command."""
     file = scene.root / f"{name}.log"
     return wait_for(f"{pattern} in {file.name}", lambda: re.search(pattern, file.read_text(), re.MULTILINE), 300)[1]
 
@@ -106,7 +106,7 @@ def can_be_emptied(scene: Stage) -> bool:
 
 
 def read(scene: Stage) -> int:
-    """How many numbers the run, and those before it, have read."""
+    """The number of numbers that the run, and those before it, have read."""
     return sum(each.offset for task in scene.detail().tasks for stage in task.stages for each in stage.offsets)
 
 

@@ -68,8 +68,9 @@ class Hours:
         self.fed: Counter[tuple[int, str]] = Counter()
 
     def feed(self, times: Mapping[int, int]) -> int:
-        """`times`: how many records of each hour and key there are in each partition. Returns how many records there are in the middle
-        when all are routed."""
+        """`times`: the number of records of each hour and key in each partition. Returns the number of records in the intermediate
+        stream when all are routed.
+        """
         first, routed = self._blocks * HOURS, sum(self._scene.log.latest("middle").values())
         hours = [(hour * HOUR, key) for hour in range(first, first + HOURS) for key in KEYS]
         events = [(at, key, partition) for at, key in hours for partition, count in times.items() for _ in range(count)]
@@ -85,7 +86,7 @@ class Hours:
         wait_for("all rows routed", lambda: sum(self._scene.log.latest("middle").values()) >= all_of_them, 180)
 
     def counted(self) -> Counter[tuple[int, str]]:
-        """A window that is drained in the middle comes twice, with parts of its count."""
+        """A window that is drained in the middle occurs twice, with parts of its count."""
         found: Counter[tuple[int, str]] = Counter()
         for rows in self._scene.log.read("out", 0, 0, self._scene.log.latest("out")[0]):
             for row in rows:
@@ -94,7 +95,7 @@ class Hours:
         return found
 
     def await_closed(self) -> None:
-        """Until the windows are closed that no record of the newest two hours holds open; they are complete."""
+        """Wait until all windows are closed that records of the newest two hours do not keep open; these windows are complete."""
         closed = {each for each in self.fed if each[0] < (self._blocks * HOURS - 3) * HOUR}
         wait_for("the windows to be closed", lambda: self.counted().keys() >= closed, 180)
         counted = self.counted()
@@ -127,7 +128,7 @@ def test_no_row_is_late_through_a_fail_over_growth_a_lost_disk_and_a_roll_back(s
     hours.feed_and_route({0: 1, 1: SLOW})
 
     scene.driver_of(other.process).kill()
-    hours.feed_and_route({0: 1, 1: SLOW})  # the second half is read when its task has moved
+    hours.feed_and_route({0: 1, 1: SLOW})  # the second half is read after its task has moved
     assert scene.holds_all(container.execution_id)
 
     scene.log.grow("numbers", 4)

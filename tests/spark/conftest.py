@@ -1,4 +1,4 @@
-"""One Spark session for all tests of this folder, with the settings that containers have."""
+"""One Spark session for all tests in this folder, with the settings of containers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOON = timedelta(seconds=60)
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     try:
         jars = {"spark.jars": ",".join(map(str, connector_jars()))}
-    except SluiceError:  # tests of Kafka then say what is missing
+    except SluiceError:  # the tests of Kafka then report what is missing
         jars = {}
     with TemporaryDirectory(prefix="sluice-") as sockets:
         scratch = tmp_path_factory.mktemp("spark")
@@ -52,8 +52,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @dataclass
 class Bench:
-    """A log with the streams "in" (2 partitions), "mid" (2) and "out" (1), or topics under names of their own, and stages over them under
-    any grant."""
+    """A log with the streams "in" (2 partitions), "mid" (2) and "out" (1), or topics with names of its own, and stages over them under
+    any grant.
+    """
 
     spark: SparkSession
     root: Path
@@ -114,12 +115,12 @@ class Bench:
         return stop_between_batches(self.spark, query, SOON, forced or Event())
 
     def batches(self, grant: Grant) -> tuple[list[int], list[int]]:
-        """The planned and the committed batches of a stage's checkpoint."""
+        """The planned and the committed batches in a stage's checkpoint."""
         directory = self.stores.directory(grant.task, grant.stage)
         return tuple(sorted(int(e.name) for e in (directory / kind).iterdir() if e.name.isdigit()) for kind in ("offsets", "commits"))  # type: ignore[return-value]
 
     def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> None:
-        """Start the stage, let it read all that is there, and stop it between batches."""
+        """Start the stage, let it read everything, and stop it between batches."""
         query = self.start(grant, stage)
         query.processAllAvailable()
         assert self.stop(query)
@@ -141,7 +142,7 @@ def bench(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture(params=["log", "kafka"])
 def either(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
-    """On the one system, then on the other."""
+    """Runs a test on each system."""
     with ExitStack() as stack:
         topics = None
         if request.param == "kafka":

@@ -1,4 +1,4 @@
-"""Stages over events {"t": second, "k": key} of either system, and what a drain does to their stores."""
+"""Stages over events {"t": second, "k": key} of either system, and the effect of a drain on their state."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def events(task: StageTask, watermark: str | None = "10 seconds") -> DataFrame:
 
 
 def windowed(task: StageTask) -> DataStreamWriter:
-    """How many events of each key there are in 10 seconds."""
+    """The number of events of each key in 10 seconds."""
     counts = events(task).groupBy(F.window("t", "10 seconds"), "k").count()
     return task.write(counts.select(F.unix_timestamp("window.start").alias("start"), "k", "count"), OUT).outputMode("append")
 
 
 @dataclass
 class Drained:
-    """A stage, run and stopped, as a drain finds it."""
+    """A stage that has run and stopped, as a drain finds it."""
 
     bench: Bench
     stage: Stage
@@ -63,7 +63,7 @@ class Drained:
         return self
 
     def holds(self) -> PausedQuery:
-        """Let the stage read all that is there, and hold it as it runs."""
+        """Let the stage read everything, and pause its running query."""
         query = self.bench.start(self.grant, self.stage)
         query.processAllAvailable()
         held = pause(self.bench.spark, query, SOON, Event())
@@ -72,7 +72,7 @@ class Drained:
         return held
 
     def runs_once(self) -> Drained:
-        """Read what is there in one batch. A query with timers of processing time never finds that it has read all."""
+        """Read everything in one batch. A query with processing-time timers never becomes idle."""
         self.bench.stores.prepare(self.grant.task, self.grant.stage, self.grant.lineage, None)
         self.flusher().advance(self.ends())
         return self

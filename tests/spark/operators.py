@@ -1,4 +1,4 @@
-"""What a flush makes of each kind of stateful operator, and what is known of it beforehand."""
+"""What a flush does to each kind of stateful operator, and what is known about it before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def joined(how: str) -> Stage:
 
 
 def grouped(timeout: str) -> Stage:
-    """Counts of keys, given out when their state times out."""
+    """Counts keys, and emits a count when its state times out."""
 
     def count(key: tuple[str], frames: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if state.hasTimedOut:
@@ -55,8 +55,9 @@ BY_KEY = [("a", 13), ("b", 12)]
 
 
 class Counting(StatefulProcessor):
-    """Counts a key's events and gives the count out when its timer fires, `every` seconds after the first event. A timer that finds no
-    state gives out -1. It sets `again` further timers."""
+    """Counts the events of a key and emits the count when its timer fires, `every` seconds after the first event. A timer without state
+    emits -1. It sets `again` further timers.
+    """
 
     def __init__(self, every: int, to_live: int | None = None, again: int = 0) -> None:
         self._every = every

@@ -1,4 +1,4 @@
-"""Real JVMs that begin with the archive of classes."""
+"""Real JVMs that start with the class archive."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ spark.stop()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Classes that a session had from the archive, and others; bytes of its JVM's command line; the jars of its class path, by name, and
-    where Spark's own classes are from."""
+    """Classes that a session loaded from the archive, and others; bytes of its JVM's command line; the jars of its class path, by name;
+    and the location of Spark's own classes.
+    """
 
     archived: int
     others: int
@@ -59,7 +60,7 @@ class Seen:
 
 
 def seen_with(archive: ClassArchive, root: Path) -> Seen:
-    """With a directory of settings, which an archive's JVM had not."""
+    """With a directory of settings, which the archive's JVM did not have."""
     (root / "conf").mkdir()
     (root / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
     done = subprocess.run(

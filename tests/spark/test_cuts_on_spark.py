@@ -1,4 +1,4 @@
-"""Cuts of a running stateful query: each one is a checkpoint that Spark goes on from, with exactly the rows of its batches."""
+"""Frozen copies of a running stateful query: Spark continues from each one, with exactly the rows of its batches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = 5
 
 
 class Totals:
-    """The state: how often each key was seen, as of the last batch that ran."""
+    """The state: the count of each key, as of the last batch that ran."""
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
@@ -52,7 +52,7 @@ class Totals:
 
 
 def small_snapshots(bench: Bench) -> Callable[[], None]:
-    """Let Spark write its .zip files, and drop what is old, as often as it can; what puts the settings back."""
+    """Let Spark write its .zip files and delete old files as often as possible. Restores the settings at the end."""
     wanted = {
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
         "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
@@ -74,12 +74,12 @@ def small_snapshots(bench: Bench) -> Callable[[], None]:
 
 
 def counted(up_to: int) -> dict[int, int]:
-    """The totals when the numbers below `up_to` were read."""
+    """The totals after the numbers below `up_to` were read."""
     return {key: len(range(key, up_to, KEYS)) for key in range(KEYS)}
 
 
 def read_until(cut: FrozenCheckpoint) -> int:
-    """How many records the batches of the cut read, by the plan of the last."""
+    """The number of records that the batches of the frozen copy read, by the last offset-log entry."""
     plan = (cut.directory / "offsets" / str(cut.batch)).read_text()
     return sum(json.loads(plan.splitlines()[2]).get("in", {}).values())
 
@@ -92,7 +92,7 @@ def small(bench: Bench) -> object:
 
 
 def cuts_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
-    """One cut after each batch or so, while the query goes on; the first may be from before any state."""
+    """One frozen copy after about each batch while the query runs; the first may be from before any state."""
     bench.max_rows = 10
     totals, grant = Totals(), bench.grant("in")
     bench.feed(range(10), batch=0)
@@ -110,13 +110,13 @@ def cuts_of_a_running_query(bench: Bench, into: Path) -> list[FrozenCheckpoint]:
 
 
 def some(cuts: list[FrozenCheckpoint]) -> list[FrozenCheckpoint]:
-    """Of different batches, the first and the last among them."""
+    """Frozen copies of different batches, among them the first and the last."""
     distinct = list({cut.batch: cut for cut in cuts}.values())
     return [distinct[place * (len(distinct) - 1) // (RESTARTS - 1)] for place in range(RESTARTS)]
 
 
 def goes_on(bench: Bench, directory: Path, name: str) -> Totals:
-    """Start a query on a copy of the directory, and let it read the rest at once."""
+    """Start a query on a copy of the directory, and let it read the rest in one batch."""
     bench.max_rows = 1000
     grant = replace(bench.grant("in"), stage=StageName(name))
     copy = bench.stores.directory(grant.task, grant.stage)

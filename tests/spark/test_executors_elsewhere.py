@@ -1,4 +1,4 @@
-"""A session without executors elsewhere; those that have some are in tests/processes/test_standalone.py."""
+"""A session without remote executors; tests/processes/test_standalone.py has sessions with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of Spark's own texts of errors: the user's line, the same error again, and state of another version of a stage."""
+"""How Spark's error texts are read: the user's line, the same error again, and state of another version of a stage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.__name__ = "__main__"  # so that functions are sent to the workers by value, as those of a job file are
+    module.__name__ = "__main__"  # so that functions are pickled by value, as those of a job file are
     for each in (module.write, module.halve):
         each.__module__ = "__main__"
     return module

@@ -1,4 +1,4 @@
-"""The demo's first stage: every flight, as it is, with its carrier as the key, and the event time that it names."""
+"""The first stage of the demo: every flight unchanged, with its carrier as the key, and the event time that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drain's batches on real Spark: the interrupted one, the rest of the input, and the flush."""
+"""The batches of a drain on real Spark: the interrupted one, the rest of the input, and the flush."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def test_what_spark_writes_for_a_first_batch_is_what_we_plan(either: Bench, tmp_
 
 
 def sources(drained: Drained) -> list[object]:
-    """Of the first batch, under the names that the job has for them. Spaces are Spark's own business."""
+    """Of the first batch, with the job's names for them. Whitespace is Spark's."""
     return [json.loads(source.replace(drained.bench.prefix, "")) for source in drained.plan(0).sources]

@@ -1,4 +1,4 @@
-"""What a flush makes of each kind of stateful operator, and what is known of it beforehand."""
+"""What a flush does to each kind of stateful operator, and what is known about it before."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sessions(task: StageTask) -> DataStreamWriter:
 
 
 def chained(task: StageTask) -> DataStreamWriter:
-    """Of windows of 10 seconds how many there are in 20."""
+    """The number of windows of 10 seconds in each window of 20."""
     small = events(task).groupBy(F.window("t", "10 seconds"), "k").count()
     return starts(small.groupBy(F.window(F.window_time("window"), "20 seconds")).count(), task)
 
@@ -111,7 +111,7 @@ def test_a_flush_of_a_kind_of_operator(either: Bench, name: str) -> None:
 
 
 def full(rows: list[dict[str, object]]) -> list[dict[str, Any]]:
-    """JSON leaves out what is null."""
+    """Adds the nulls, which JSON omits."""
     names = max(rows, key=len, default={})
     return [{name: row.get(name) for name in names} for row in rows]
 
@@ -145,7 +145,7 @@ def test_timers_of_transform_with_state_fire_and_find_their_state(either: Bench,
 
 
 def test_a_timer_fires_before_the_state_of_another_key_expires(either: Bench) -> None:
-    """Time moves on to the timer of "a", and not at once to that of "b", by which the state of "a" has expired."""
+    """Time advances to the timer of "a" first, not directly to that of "b", at which the state of "a" would have expired."""
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     drained = Drained(either, transformed(Counting(every=600, to_live=700), "ProcessingTime"))
     either.feed([{"t": 1000, "k": "a"}], batch=0)
@@ -169,7 +169,7 @@ def test_timers_that_never_end_are_given_up_and_told(either: Bench) -> None:
 def test_state_that_only_expires_is_let_expire(either: Bench) -> None:
     pytest.importorskip("google.protobuf.descriptor", reason="Spark's transformWithState needs protobuf")
     either.feed(EVENTS, batch=0)
-    processor = Counting(every=7200, to_live=3600)  # its timers find nothing, in the flush as ever
+    processor = Counting(every=7200, to_live=3600)  # its timers find no state, in the flush as always
     drained = Drained(either, transformed(processor, "ProcessingTime")).runs_once()
     flushed = drained.flusher().flush()
     assert flushed.rows_left == 0

@@ -1,4 +1,4 @@
-"""Running queries that are held between two batches."""
+"""Running queries that are paused between two batches."""
 
 from __future__ import annotations
 

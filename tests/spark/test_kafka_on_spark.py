@@ -1,4 +1,4 @@
-"""Kafka under real Spark: exact offsets, restarts, headers, keys, and histories kept apart, on a real broker."""
+"""Kafka with real Spark: exact offsets, restarts, headers, keys, and separate histories, on a real broker."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class KafkaBench:
         return Replay(self.spark, directory, name, grant.starts, reads, lambda opening: stage(self.task(replace(grant, opening=opening))))
 
     def run_until_read(self, grant: Grant, stage: Callable[[StageTask], DataStreamWriter]) -> StreamingQuery:
-        """Start the stage, let it read all that is there, and stop it between batches."""
+        """Start the stage, let it read everything, and stop it between batches."""
         directory = self.stores.prepare(grant.task, grant.stage, grant.lineage, None)
         writer = stage(self.task(grant))
         query = start_query(self.spark, writer, f"{self.name}/{len(self.queries)}", directory, timedelta(seconds=0.1))
@@ -252,7 +252,7 @@ def test_an_error_of_spark_that_shows_the_plan_does_not_show_how_to_log_in(bench
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_drain_reads_the_rest_up_to_its_end_and_flushes(bench: KafkaBench, in_place: bool) -> None:
-    """In the held query, and in the store of a stopped one."""
+    """In the paused query, and in the checkpoint of a stopped one."""
 
     def tens(task: StageTask) -> DataStreamWriter:
         at = F.timestamp_seconds(F.col("value").cast("string").cast("long")).alias("at")

@@ -1,4 +1,4 @@
-"""State that stays: a drain that keeps it in a running query, and how operators are compared with those whose state was kept."""
+"""A drain that keeps the state in a running query, and how its operators are compared with those of the next version."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def same(rows: DataFrame) -> DataFrame:
 
 
 class Plans:
-    """Reads a stream that has the columns of Sluice's, for plans of queries that never run: no source has to start for them."""
+    """A source with the columns of Sluice's sources, for plans of queries that never run: no real source has to start for them."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

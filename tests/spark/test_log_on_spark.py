@@ -1,4 +1,4 @@
-"""The embedded log under real Spark: exact reads, bounded batches, appends exactly once, fencing, and histories kept apart."""
+"""The embedded log with real Spark: exact reads, bounded batches, exactly-once appends, fencing, and separate histories."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_store_that_has_not_the_reported_batch_is_refused(bench: Bench) -> Non
 
 
 def test_no_two_readers_share_what_spark_keeps_of_a_data_source(bench: Bench) -> None:
-    """Spark writes to it from the threads of all queries that share it, which spoils it when they start at once."""
+    """Spark modifies it from the threads of all queries that share it, which corrupts it when they start at the same time."""
     manager = bench.spark._jsparkSession.sessionState().dataSourceManager()
     jvm = bench.spark._jvm
     assert jvm is not None

@@ -1,4 +1,4 @@
-"""What Spark tells of batches, as the containers' measures rely on it."""
+"""What Spark reports of batches, as far as the containers' metrics rely on it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def copy(task: StageTask) -> DataStreamWriter:
 
 
 def counted(task: StageTask) -> DataStreamWriter:
-    """Windows of a minute over numbers that stand for seconds after BASE."""
+    """Windows of a minute over numbers that are seconds after BASE."""
     at = (F.col("value").cast("string").cast("bigint") + int(BASE.timestamp())).cast("timestamp").alias("at")
     rows = task.read(IN).select(at).withWatermark("at", "10 seconds")
     return task.write(rows.groupBy(F.window("at", "1 minute")).count(), OUT)

@@ -1,4 +1,4 @@
-"""User code that Spark alone would wait for, or go on without, for ever."""
+"""User code for which Spark alone would wait, or continue without, forever."""
 
 from __future__ import annotations
 

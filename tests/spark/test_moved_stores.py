@@ -1,4 +1,4 @@
-"""Stores that are started in another directory than the one in which they were written, which is not there any more."""
+"""Checkpoints that are used in another directory than the one in which they were written, which no longer exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Sluice relies on of the pinned Spark: a fact each."""
+"""Facts about the pinned Spark on which Sluice relies, one per test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IN, OUT = Input("in"), Output("out")
 
 
 class SlowSink:
-    """A user's sink: says when a batch has begun and holds it until it is let go."""
+    """A user's sink: signals that a batch has begun and blocks it until it is released."""
 
     def __init__(self) -> None:
         self.begun = Event()
@@ -40,7 +40,7 @@ class SlowSink:
 
 
 class LetGo(Event):
-    """Stands for "forced": its first wait lets the held batch go, so that the stop is known to have begun before the batch ends."""
+    """Replaces "forced": its first wait releases the blocked batch, so that the stop has begun before the batch ends."""
 
     def __init__(self, sink: SlowSink) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_a_forced_stop_leaves_a_batch_that_the_next_start_runs_again(bench: Benc
     assert sink.begun.wait(60)
     forced = Event()
     forced.set()
-    Timer(1, sink.go.set).start()  # Spark's stop waits for the user's function to return, which it cannot interrupt
+    Timer(1, sink.go.set).start()  # Spark's stop waits for the user's function to return, and cannot interrupt it
     assert not bench.stop(query, forced)
     planned, committed = bench.batches(grant)
     assert (planned, committed) == ([0], [])

@@ -1,4 +1,4 @@
-"""The watermark of a query never exceeds its cap: what a slower feeder brings is not late."""
+"""The watermark of a query never exceeds its cap: records of a slower feeder are not late."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_drain_flushes_a_capped_query_in_place(bench: Bench, starts: GatedStar
 
 
 def chained(task: StageTask) -> DataStreamWriter:
-    """How many events there are in a minute, from how many there are in 10 seconds."""
+    """The number of events per minute, from the number per 10 seconds."""
     counts = events(task).groupBy(F.window("t", "10 seconds"), "k").count()
     minutes = counts.groupBy(F.window(F.window_time("window"), "1 minute")).agg(F.sum("count").alias("count"))
     return task.write(minutes.select(F.unix_timestamp("window.start").alias("start"), "count"), OUT).outputMode("append")

@@ -1,4 +1,4 @@
-"""A query that reads several partitions of an input waits for the slowest of them; and what queries say of their progress."""
+"""A query that reads several partitions of an input waits for the slowest of them; and the progress that queries report."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def starts(bench: Bench) -> GatedStarts:
 
 
 def feed(bench: Bench) -> None:
-    """Partition 0 spans 5,000 s with 50 events, partition 1 with 250. A batch reads equally many of both."""
+    """Partition 0 spans 5,000 s with 50 events, partition 1 with 250. A batch reads equal numbers of both."""
     bench.max_rows = 50
     times = [(1000 + 100 * n, 0) for n in range(50)] + [(1000 + 20 * n, 1) for n in range(250)]
     records = [Record(json.dumps({"t": at}).encode(), partition=partition) for at, partition in times]

@@ -1,4 +1,4 @@
-"""The weather example's join on Spark, to the second: when a departure without weather is given up, and when not."""
+"""The weather example's join on Spark, to the second: when a departure is written without weather, and when not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAMS = (DEPARTURES_BY_ORIGIN, WEATHER_BY_ORIGIN, JOINED)
 
 
 def departing(at: int) -> Flight:
-    """From JFK, in partition 1; its id is its time, counted from noon."""
+    """A departure from JFK, in partition 1; its id is its time, counted from noon."""
     return Flight(at - NOON, at, "B6", 1, None, "JFK", "BOS", None, 3)
 
 
@@ -75,7 +75,7 @@ def test_a_departure_without_weather_is_given_up_when_the_watermark_is_later_tha
 
 
 def lagging(hours: int) -> tuple[list[Flight], list[Weather]]:
-    """A departure an hour, and the weather of each hour but the one in the middle."""
+    """One departure per hour, and the weather of each hour but the middle one."""
     return [departing(NOON + hour * HOUR + 60) for hour in range(hours)], [
         measured(NOON + h * HOUR) for h in range(hours) if h != hours // 2
     ]
@@ -110,7 +110,7 @@ def test_what_a_slow_feeder_brings_later_than_the_delay_is_dropped_and_the_check
     put(bench.log, WEATHER_BY_ORIGIN, 0, weather)
     query = bench.start(grant, lambda _: job.join(stage_task))
     query.processAllAvailable()
-    put(bench.log, DEPARTURES_BY_ORIGIN, 1, departures[:1])  # three hours behind the newest, and the delay is one
+    put(bench.log, DEPARTURES_BY_ORIGIN, 1, departures[:1])  # three hours behind the newest; the delay is one hour
     query.processAllAvailable()
     assert bench.stop(query)
     report = check(bench.log, departures, weather, watermark=DELAY)

@@ -1,4 +1,4 @@
-"""Spark's Python processes run on the PySpark that is installed, which is compiled, and not on the zip of it."""
+"""Spark's Python processes use the installed, compiled PySpark, not the zip file of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Tells(DataSourceReader):
 
 
 class Locations(DataSource):
-    """One row: where PySpark is in the process that plans, and in the one that reads."""
+    """One row: the location of PySpark in the process that plans, and in the one that reads."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,5 @@
-"""What the store must do on each database: the promises of `coordinator/store/__init__.py`, as tests by aggregate.
-
-The tests of a database inherit `StoreContract` and provide the fixture `store`: an empty one.
+"""The contract of the store (`coordinator/store/__init__.py`) as tests, by aggregate. The tests of a database inherit `StoreContract`
+and provide the fixture `store`, an empty store.
 """
 
 from __future__ import annotations

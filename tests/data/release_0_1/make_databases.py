@@ -32,7 +32,7 @@ FOR_EVER = 1e9
 
 
 class Coordinator:
-    """Requests as release 0.1 spells them. Each must succeed."""
+    """Requests in the form of release 0.1. Each must succeed."""
 
     def __init__(self, url: str, log: Log) -> None:
         self._http = httpx.Client(base_url=url, timeout=30, trust_env=False)
@@ -136,7 +136,7 @@ def fill(coordinator: Coordinator, blobs: Path) -> None:
 
 
 def _grown_and_draining(c: Coordinator) -> None:
-    """A run that a second one has replaced, which has grown, has two slots and one of its containers superseded, and is FLUSHING."""
+    """A run that has replaced another one, has grown, has two slots and a superseded container, and is FLUSHING."""
     first = c.deploy("delays")
     c.register(first, "delays-a")
     for task in (0, 1):
@@ -160,7 +160,7 @@ def _grown_and_draining(c: Coordinator) -> None:
 
 
 def _drained_and_going_on(c: Coordinator) -> None:
-    """A run that was drained after a drain was cancelled, and a run that began at the drained offsets and works."""
+    """A run that was drained after a cancelled drain, and a run that began at the drained offsets and works."""
     first = c.deploy("weather")
     c.register(first, "weather-a")
     for task in (0, 1):
@@ -212,7 +212,7 @@ def _marked_blob(c: Coordinator, blobs: Path) -> None:
 
 
 def answers(coordinator: Coordinator) -> Json:
-    """What the coordinator answers, by path."""
+    """The answers of the coordinator, by path."""
     found: Json = {}
 
     def get(path: str) -> Any:
@@ -272,7 +272,7 @@ def store_answers(name: str, coordinator: Coordinator, home: Path) -> None:
 
 
 def without_traces(text: str, home: Path) -> str:
-    """Without the names of the directory and the machine where it was made."""
+    """Removes the names of the directory and the machine."""
     return text.replace(str(home), "/var/lib/sluice").replace(socket.gethostname(), "coordinator.example")
 
 

@@ -1,4 +1,4 @@
-"""Agents that go with the versions of their run's job model, against the real coordinator and blob stores; only Spark is not real."""
+"""Agents that adopt versions of their run's job model, with a real coordinator and real blob stores, and a fake engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE: dict[str, Any] = {**BACKED_UP, "failover_after_seconds": 0}
 
 
 def joining() -> Job:
-    """A stage that reads both inputs, and one that reads what it writes."""
+    """A stage that reads both inputs, and one that reads its output."""
     job = Job("delays")
     both, mid, out = [job.input("in"), job.input("other")], job.intermediate("mid", partitions=2), job.output("out")
     job.stage(reads=both, writes=mid, name="join")(lambda task: None)  # type: ignore[arg-type, return-value]
@@ -43,7 +43,7 @@ def start(there: Place, run_id: RunId, name: str, slot: str = "0", job: Job | No
 
 
 async def patched(there: Place, run_id: RunId, **body: Any) -> int:
-    """Change the run's job model; its version then."""
+    """Change the run's job model. Returns its new version."""
     async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
         answer = await http.patch(f"/runs/{run_id}", json=body)
         assert answer.status_code == 200, answer.text
@@ -256,7 +256,7 @@ async def test_no_query_of_a_task_starts_before_its_former_container_has_stopped
     assert adoption is not None
     assert [each.execution_container_id for each in adoption.outdated] == ["c0"]
     mover = queries[next(each for each in zero.engine.acting if each.startswith("Partition 3"))]
-    await disk_of(zero).runs(mover, 0, {3: 7})  # the batch that the stop waits for
+    await disk_of(zero).runs(mover, 0, {3: 7})  # the batch for which the stop waits
     go_on.set()
     taken = await acting(one.engine, 2)
     assert disk_of(one).state(taken[mover.start.query].start) == disk_of(zero).state(mover.start)
@@ -298,7 +298,7 @@ async def test_a_container_whose_query_does_not_stop_ends_so_that_its_tasks_can_
     ending = await zero.ending()
     assert ending.exit_code == EXIT_FAILED
     assert "Partition 3/hourly did not stop within" in ending.reason
-    assert (await there.holders(run_id))["Partition 3"] == "c0"  # until its process is known to be gone
+    assert (await there.holders(run_id))["Partition 3"] == "c0"  # until its process is known to have ended
 
 
 async def test_a_container_killed_between_its_stop_and_its_release_is_followed_by_one_that_runs_the_new_version(there: Place) -> None:
@@ -355,7 +355,7 @@ async def test_a_model_that_changes_before_a_task_is_acquired_is_looked_at_again
 
 
 async def passing(there: Place, seconds: int, *alive: Incarnation) -> None:
-    """Time passes, in which these beat."""
+    """Advance the clock while these containers send heartbeats."""
     for _ in range(seconds // 10):
         beats = [each.wire.answered["containerHeartbeat"] for each in alive]
         there.clock.advance(10)
@@ -372,7 +372,7 @@ async def test_tasks_of_a_lost_container_are_taken_over_and_given_back_when_its_
         for name, query in lost.items():
             await disk_of(one).runs(query, 0, {int(name[10]): 3})
         one.life.cancel()
-        while len(zero.engine.acting) < 4:  # the coordinator looks once a second
+        while len(zero.engine.acting) < 4:  # the coordinator checks once a second
             await passing(there, 10, zero)
         taken = await acting(zero.engine, 2)
         assert taken.keys() == lost.keys()
@@ -423,7 +423,7 @@ async def test_a_drain_that_begins_before_a_version_was_adopted_is_completed_wit
 
 async def test_a_version_is_adopted_when_the_drain_that_kept_it_up_is_cancelled(there: Place) -> None:
     run_id = await there.deploy(containers=2, job=counting())
-    zero = start(there, run_id, "c0")  # slot 1 has no container, so the drain does not get on
+    zero = start(there, run_id, "c0")  # slot 1 has no container, so the drain does not advance
     await acting(zero.engine, 1)
     model = zero.wire.hold("/jobModel")
     await grown(there, run_id, **{"in": 4})

@@ -1,4 +1,4 @@
-"""Agents that back their stores up and restore them, against the real coordinator and blob stores; only Spark is not real."""
+"""Agents that back up and restore state, with a real coordinator and real blob stores, and a fake engine."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_a_container_on_its_own_disk_goes_on_without_restoring(there: Plac
 
 
 async def test_a_batch_that_another_holder_has_planned_runs_as_that_one_planned_it(there: Place) -> None:
-    """Such as one whose lease has ended, and whose batch was on its way."""
+    """A container whose lease has ended while a batch was running."""
     run_id = await there.deploy(job=one_stage())
     disk, query = await began(start(there, run_id, "c1", "disk1", **NEVER))
     await disk.runs(query, 0, {0: 1, 1: 0})
@@ -214,7 +214,7 @@ async def test_a_second_blob_store_is_added_and_the_first_dropped_while_the_job_
 
 
 async def until_backed_up_to(container: Incarnation, names: list[str]) -> None:
-    """The notice is a poll's answer, after which the agent asks for the run."""
+    """The notice is the answer to a long poll, after which the agent requests the run."""
     for _ in range(1000):
         if list(container.agent._backups.destinations.to) == names:
             return
@@ -258,7 +258,7 @@ async def test_a_report_under_an_older_generation_ends_the_container_as_one_whos
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", commit_interval_seconds=0.05)
     disk, query = await began(container)
-    there.clock.advance(60)  # its task is given away before it hears of that
+    there.clock.advance(60)  # its task is reassigned before it receives the notice
     await container.wire.after("containerHeartbeat", container.wire.answered["containerHeartbeat"] + 1)
     with suppress(Exception):
         await disk.runs(query, 0, {0: 1, 1: 0})
@@ -298,7 +298,7 @@ EVERY_BATCH_OR_LATE: dict[str, Any] = {
 
 
 async def report_is_lost_of(container: Incarnation, disk: DiskEngine, query: FakeQuery, batch: int) -> None:
-    """The coordinator has it, and the answer never comes; those of later reports do."""
+    """The coordinator has recorded the report, but the answer is lost; later answers arrive."""
     container.wire.lose("/snapshots")
     await disk.runs(query, batch, {0: batch + 1, 1: 0})
     await soon(container.wire.held.wait())
@@ -356,7 +356,7 @@ async def test_a_snapshot_that_somebody_else_reported_ends_the_container_also_af
 
 
 async def test_a_commit_that_is_refused_because_the_run_goes_no_further_ends_the_container_in_order(there: Place) -> None:
-    """As after a drain that failed: its stores were taken back, and the container has not heard yet that it is to stop."""
+    """The state after a failed drain: stages were rolled back, and the container has not received the stop yet."""
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **(NEVER | {"max_replay": 2}))
     container.wire.hold("/notices")

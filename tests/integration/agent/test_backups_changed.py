@@ -141,7 +141,7 @@ async def test_blob_stores_that_cannot_be_used_at_first_are_tried_again(tmp_path
 
 
 async def shown(there: Place, run_id: RunId) -> tuple[list[str], list[str], str]:
-    """What `sluice status` calls a problem, what `/readyz?verbose` says, and the metric's lines that are not 0."""
+    """The problems in `sluice status`, the text of `/readyz?verbose`, and the lines of the metric that are not 0."""
     problems = overview((await there.run(run_id)), NOON).problems
     async with httpx.AsyncClient(transport=there.app, base_url="http://c") as http:
         ready = [line for line in (await http.get("/readyz?verbose")).text.splitlines() if "backups" in line]

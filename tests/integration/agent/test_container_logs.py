@@ -1,4 +1,4 @@
-"""What the records of a container say they are about, on its agent's loop and on the engine's threads."""
+"""The task and stage in a container's log records, on the agent's event loop and in the engine's threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents that drain, against the real coordinator and blob stores; only Spark is not real."""
+"""Agents in a drain, with a real coordinator and real blob stores, and a fake engine."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: P
     first = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(first)
     await disk.runs(query, 0, {0: 5, 1: 5})
-    held = first.wire.hold(f"/runs/{run_id}")  # what it asks for when it hears of the drain
+    held = first.wire.hold(f"/runs/{run_id}")  # the request that it sends after the notice of the drain
     uuid = (await drained(there, run_id))["uuid"]
     await soon(first.wire.held.wait())
     await ask(there, "DELETE", f"/drain/{uuid}")
@@ -171,7 +171,7 @@ async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(the
     disk, batch_ends = disk_of(container), threading.Event()
     queries = await disk.all_started(2)
     disk.on_hold = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
-    held = container.wire.hold("/stages/only/drain")  # of the task whose query was held at once
+    held = container.wire.hold("/stages/only/drain")  # of the task whose query was paused at once
     uuid = (await drained(there, run_id))["uuid"]
     await soon(container.wire.held.wait())
     await ask(there, "DELETE", f"/drain/{uuid}")
@@ -271,8 +271,9 @@ async def test_a_stage_that_has_read_less_of_an_input_than_another_reads_on_to_w
 
 @dataclass
 class Coordinator01(httpx.AsyncBaseTransport):
-    """The coordinator as one of release 0.1 answers: neither notices nor answers to steps say what was flushed. To go with the code that
-    reads the drain instead."""
+    """Answers like a coordinator of release 0.1: neither notices nor answers to steps say which stages have flushed, so the agent must
+    read the drain instead.
+    """
 
     to: httpx.AsyncBaseTransport
     read: int = 0
@@ -320,7 +321,7 @@ async def test_batches_of_a_drain_wait_for_overdue_commits_which_are_made(there:
     loop = asyncio.get_running_loop()
 
     def takes_long() -> None:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # the agent has heard of the batch
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # the agent has received the report of the batch
         clock.advance(11)
 
     disk.on_emptying = takes_long

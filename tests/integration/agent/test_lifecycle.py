@@ -1,4 +1,4 @@
-"""What an agent does in an ordinary life, from registration to exit code."""
+"""The ordinary life of an agent, from registration to exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent tells of its stages, to the coordinator and to Prometheus."""
+"""What an agent reports of its stages, to the coordinator and to Prometheus."""
 
 from __future__ import annotations
 

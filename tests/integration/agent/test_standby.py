@@ -1,4 +1,4 @@
-"""Agents that keep copies of the state of others' tasks, against the real coordinator and blob stores; only Spark is not real."""
+"""Agents that keep standby copies of other tasks' state, with a real coordinator and real blob stores, and a fake engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def copy_of(there: Place, slot: str = "0", task: str = OTHERS) -> Path:
 
 
 async def until(met: Callable[[], bool], container: Incarnation) -> None:
-    """Wait, from look to look of the container at what it is to keep."""
+    """Wait for the next check of what the container must keep."""
     seen = container.wire.answered["standby"]
     while not met():
         seen += 1
@@ -68,7 +68,7 @@ def at_batch(there: Place, batch: int) -> Callable[[], bool]:
 
 
 async def lost(there: Place, container: Incarnation, other: Incarnation, tasks: int = 2) -> None:
-    """The container is gone for good, and the other has its tasks."""
+    """The container is lost, and the other one has its tasks."""
     container.life.cancel()
     while len(other.engine.acting) < tasks:
         there.clock.advance(10)
@@ -93,7 +93,7 @@ async def test_a_copy_follows_the_snapshots_and_becomes_the_store_when_the_task_
 
 
 async def test_batches_that_came_after_the_copy_run_again_on_it(there: Place) -> None:
-    """The plan of a batch is durable before its output, and its snapshot comes later."""
+    """The offset-log entry of a batch is durable before its output, and its snapshot follows later."""
     run_id = await there.deploy(2, job=counting(), config=STANDBY)
     zero, one = start(there, run_id, "0"), start(there, run_id, "1", **{**NEVER, "max_replay": 2})
     await acting(zero.engine, 1)
@@ -153,7 +153,7 @@ async def test_no_copies_are_kept_on_the_host_of_the_task_or_of_a_job_that_asks_
 
 
 async def test_another_incarnation_that_is_still_there_keeps_the_copies_to_itself(there: Place) -> None:
-    """One that was frozen goes on writing where it left off."""
+    """A container that was suspended continues writing."""
     root = there.home.parent / "disk0"
 
     async def at_once(work: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Two containers and one task: whoever comes second waits until the first can act no more."""
+"""Two containers and one task: the second one waits until the first can no longer act."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 class Overlaps:
-    """Starts that came while a query of the same task was still acting in the former container."""
+    """Starts of a query while a query of the same task was still running in the former container."""
 
     def __init__(self, former: FakeEngine) -> None:
         self.found: list[str] = []

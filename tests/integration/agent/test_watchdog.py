@@ -1,4 +1,4 @@
-"""The watchdog with real processes and real signals; little scripts stand in for the driver."""
+"""The watchdog with real processes and real signals; small scripts replace the driver."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Reports = Queue[tuple[str, dict[str, Any]]]
 
 
 class Exits(BaseHTTPRequestHandler):
-    """As much of a coordinator as hears of exits."""
+    """The part of a coordinator that receives exit reports."""
 
     reports: Reports
 
@@ -123,7 +123,7 @@ class Kennel:
         return process
 
     async def ready(self, script: str, *, unread_log: bool = False, **variables: str) -> tuple[asyncio.subprocess.Process, int]:
-        """The watchdog and its driver's pid, once the driver has said that it is ready."""
+        """The watchdog and the PID of its driver, once the driver is ready."""
         process = await self.start(script, unread_log=unread_log, **variables)
         word, pid = (await line(process)).split()
         assert word == "ready"
@@ -131,7 +131,7 @@ class Kennel:
         return process, int(pid)
 
     async def clean(self) -> None:
-        """A driver holds its watchdog's standard output, which `wait` waits for too: it goes first."""
+        """A driver holds its watchdog's standard output, for which `wait` waits too: end it first."""
         for session in self.sessions:
             kill_session(session)
         for process in self.started:
@@ -159,7 +159,7 @@ async def exit_code(process: asyncio.subprocess.Process) -> int:
 
 
 def last_of(session: int) -> None:
-    """Wait for the end of a session. Its leader stays a zombie while the watchdog is held up, and that gives no event."""
+    """Wait for the end of a session. Its leader remains a zombie while the watchdog is suspended, and that raises no event."""
     while session_members(session):
         time.sleep(0.05)
 

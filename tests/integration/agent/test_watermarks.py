@@ -34,7 +34,7 @@ def at(minute: int) -> datetime:
 
 
 async def commits(query: FakeQuery, number: int, minute: int, read: int, *, late: int = 0) -> None:
-    """A batch of the stage `first`: it has read that many records of its partition, the newest of that minute."""
+    """A batch of the stage `first`: it has read that many records of its partition; the newest is of that minute."""
     partition = int(query.start.task.removeprefix("Partition "))
     state = StateSize(rows=0, memory_bytes=0, disk_bytes=0, dropped_late=late)
     progress = FeederProgress(at(minute), timedelta(0), ProgressSource.COLUMN)
@@ -44,7 +44,7 @@ async def commits(query: FakeQuery, number: int, minute: int, read: int, *, late
 
 
 async def steps_of(there: Place, container: Incarnation, task: str, allowed: datetime | None) -> Sequence[WatermarkStep]:
-    """The steps of the reader of that task, once the newest allows that much; None: once there is none."""
+    """The steps of that task's reader, once the newest allows that minute; None: once there is none."""
     for _ in range(DEADLINE * 100):
         there.clock.advance(2)
         limits = container.engine.limits.get(f"{task}/second")

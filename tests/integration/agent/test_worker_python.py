@@ -43,13 +43,13 @@ print(helper.__file__, __name__, sys.modules["__main__"].__spec__.name, sys.argv
 
 @pytest.fixture
 def working_directory(tmp_path: Path) -> Path:
-    """Full of traps, the modules `probe` and `helper` among them."""
+    """A directory full of traps, among them the modules `probe` and `helper`."""
     set_traps(tmp_path / "working", "probe", "helper")
     return tmp_path / "working"
 
 
 def probed(program: str, tmp_path: Path, working_directory: Path, environment: Mapping[str, str]) -> list[str]:
-    """What a module says that Spark starts with PYTHONPATH as its JVM has it, and a JVM its children, in the working directory."""
+    """The output of a module that is started with PYTHONPATH as Spark's JVM sets it for its children, in the working directory."""
     (tmp_path / "installed").mkdir(exist_ok=True)
     (tmp_path / "installed" / "probe.py").write_text(PROBE)
     path = os.pathsep.join(filter(None, [str(tmp_path / "installed"), environment.get("PYTHONPATH")]))
@@ -91,7 +91,7 @@ def test_plain_python_has_the_same_from_its_environment(tmp_path: Path, working_
 
 @pytest.fixture
 def without_programs(tmp_path: Path) -> Iterator[Path]:
-    """A file system on which nothing may be executed."""
+    """A file system mounted without permission to execute."""
     directory = tmp_path / "noexec"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "noexec,size=1m", "tmpfs", str(directory)]

@@ -1,4 +1,4 @@
-"""What every container of a run asks for at its start, at each version and again and again: its cost does not grow with the run."""
+"""Requests that every container of a run sends at its start, at each version and repeatedly: their cost does not grow with the run."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ async def test_copies_follow_the_job_model(caller: Caller) -> None:
     await patched(caller, run_id, {"grow": True})
     after = await copied(caller, run_id, 2)
     assert (sum(map(len, before.values())), (await caller.run(run_id))["jobModelVersion"]) == (6, 2)
-    assert after == before  # tasks keep their places when partitions are added
+    assert after == before  # tasks stay in their slots when partitions are added
     assert {layout.version for layout in _versioning(caller).standbys._layouts.values()} == {2}
 
 

@@ -20,7 +20,7 @@ DAY = 86_400
 
 @pytest.fixture
 async def run_id(caller: Caller) -> str:
-    """Two tasks on two containers, each with ten records to read; only the first container is there and holds its task."""
+    """Two tasks on two containers, each with ten records to read; only the first container has started and owns its task."""
     records = [Record(b"x", partition=n % 2) for n in range(20)]
     caller.log.append("flights", records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=0, now_micros=1)
     body = chained_body(partitions=2, containers=2, maxEventSkewSeconds=3 * DAY, start="earliest")
@@ -139,7 +139,7 @@ async def test_a_system_that_was_taken_out_of_the_settings_is_told_of_and_passes
 
 
 class Hanging(TwoPartitions):
-    """A system that answers only when it is let go."""
+    """A system that does not answer until it is released."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -19,7 +19,7 @@ def fill(caller: Caller, clock: FakeClock, counts: dict[int, int], batch: int = 
 
 
 async def starts(caller: Caller, run_id: str, execution_id: str, stage: str = "hourly") -> dict[tuple[str, int], int]:
-    """Where a stage begins each partition, over all tasks, which the container acquires."""
+    """The start offsets of a stage over all tasks, which the container acquires."""
     found: dict[tuple[str, int], int] = {}
     epoch = (await caller.registered(run_id, execution_id))["epoch"]
     for task in (await caller.run(run_id))["tasks"]:

@@ -1,4 +1,4 @@
-"""Drains that do not end well: deadlines, stops, checkpoints that are missing, and state that a flush could not empty."""
+"""Drains that fail: deadlines, stops, missing checkpoints, and state that a flush could not empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SAVED: Json = {"config": {}}
 
 
 async def saved(caller: Caller) -> tuple[Drained, list[str]]:
-    """A run that is backed up: its drain that is still to be asked for, and the lineages of its tasks."""
+    """A run that is backed up, its drain that has not been requested yet, and the lineages of its tasks."""
     run = await running(caller, **SAVED)
     detail = await caller.run(run.run_id)
     return run, [task["stages"][0]["lineage"] for task in detail["tasks"]]
@@ -36,7 +36,7 @@ async def pins(caller: Caller) -> list[Json]:
 
 
 async def over(caller: Caller, run: Drained, after: int) -> Json:
-    """Wait for the notice with which a drain ends: its detail."""
+    """Wait for the notice with which a drain ends. Returns its detail."""
     for notice in await caller.notices(run.run_id, after, wait=60):
         if notice["kind"] == "DRAIN" and notice["detail"]["phase"] in ("FAILED", "CANCELLED", "DRAINED"):
             return dict(notice["detail"])

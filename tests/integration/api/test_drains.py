@@ -347,7 +347,7 @@ async def test_a_coordinator_that_restarts_in_the_middle_goes_on(home: Path, clo
 
 
 async def starts_of_next(caller: Caller, execution_id: str = "d1", **changes: Any) -> tuple[Drained, dict[tuple[str, int], int]]:
-    """Deploy the next run, and take all its tasks: where their stages begin, which all have empty state."""
+    """Deploy the next run, and acquire all its tasks. Returns the start offsets of their stages, which all have empty state."""
     after = await deployed(caller, **changes)
     await caller.registered(after.run_id, execution_id)
     starts: dict[tuple[str, int], int] = {}
@@ -359,7 +359,7 @@ async def starts_of_next(caller: Caller, execution_id: str = "d1", **changes: An
 
 
 async def drained(caller: Caller, *, chained: bool = False) -> Drained:
-    """A run that was drained, and whose container is gone."""
+    """A run that was drained and whose container has exited."""
     run = await running(caller, chained=chained)
     await run.asked()
     stages = ["route", "hourly"] if chained else ["hourly"]

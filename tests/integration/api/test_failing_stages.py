@@ -1,4 +1,4 @@
-"""What the coordinator says of stages that fail, of containers that are silent, and of tasks that have no part in a stage."""
+"""What the coordinator reports about failing stages, silent containers, and tasks that have no part in a stage."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_after_a_restart_the_silence_is_as_old_as_the_last_heartbeat_that_
         await caller.registered(run_id, "c1")
     clock.advance(60)
     async with calling(tmp_path, clock) as caller:
-        assert await seen(caller, run_id) == ("LIVE", 60, False)  # it may come back within three heartbeats
+        assert await seen(caller, run_id) == ("LIVE", 60, False)  # it may return within three heartbeats
         clock.advance(16)
         assert await seen(caller, run_id) == ("LIVE", 76, True)
 

@@ -1,4 +1,4 @@
-"""Slots that lose their container: who gets their tasks, and how they get them back; slots that fail again and again."""
+"""Slots that lose their container: which slots get their tasks, and how the tasks return; slots that fail repeatedly."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ async def caller(home: Path, clock: FakeClock) -> AsyncIterator[Caller]:
 
 
 async def turn(caller: Caller, of: type[Chore] = ReassignTasks) -> None:
-    """The chore has had its turn, whether by us or by itself."""
+    """Wait until the chore has run, either here or by itself."""
     chores = caller.coordinator.api.state.parts.health.maintenance._chores
     (chore,) = (each for each in chores if isinstance(each, of))
     await chore.run_once()
 
 
 async def running(caller: Caller, containers: int = 3, **changes: object) -> str:
-    """A run whose slots have a container each, that hold their tasks."""
+    """A run with one container per slot; the containers own their tasks."""
     run_id = str((await caller.deploy(run_body(containers=containers, **changes)))["runId"])
     for slot, tasks in (await slots_of(caller)).items():
         await caller.registered(run_id, f"c{slot}", slot)
@@ -57,7 +57,7 @@ async def running(caller: Caller, containers: int = 3, **changes: object) -> str
 
 
 async def beat(caller: Caller, clock: FakeClock, seconds: float, *alive: str) -> None:
-    """Time passes while these go on."""
+    """Advance the clock while these containers send heartbeats."""
     for _ in range(int(seconds / 10)):
         clock.advance(10)
         for each in alive:
@@ -194,7 +194,7 @@ async def test_a_time_that_is_none_is_refused_at_the_deployment(caller: Caller) 
 
 
 async def lost_slot_0(caller: Caller, clock: FakeClock) -> str:
-    """A run of two slots, of which "0" has no container and no tasks any more."""
+    """A run of two slots, of which "0" has neither a container nor tasks."""
     run_id = await running(caller, 2)
     await caller.exited("c0", 1)
     await beat(caller, clock, AFTER, "c1")

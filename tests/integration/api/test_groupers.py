@@ -1,4 +1,4 @@
-"""Deployments with groupers that users wrote."""
+"""Deployments with user-defined groupers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that grow while their job runs: what the partition monitor sees, and what becomes of the job model."""
+"""Inputs that grow while their job runs: what the partition monitor finds, and the resulting job model."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ async def test_a_run_that_goes_on_with_a_stream_made_anew_between_runs_is_told(c
 async def test_a_stream_that_shrinks_is_refused(caller: Caller, run_id: str) -> None:
     caller.log.grow("flights", 4)
     await look(caller)
-    with caller.log._open("flights", write=True) as connection:  # as nobody can, but a system might
+    with caller.log._open("flights", write=True) as connection:  # Kafka cannot do this, but another system might
         connection.execute("DELETE FROM partitions WHERE partition > 1")
     await look(caller)
     reply = watched(await caller.run(run_id))

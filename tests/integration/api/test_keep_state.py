@@ -27,7 +27,7 @@ SAVED: Json = {"config": {}}
 
 
 async def keeping(caller: Caller, **changes: Any) -> Drained:
-    """A run whose container knows drains that keep the state, and holds both tasks."""
+    """A run whose container supports drains that keep the state, and owns both tasks."""
     run = await deployed(caller, **changes)
     await caller.registered(run.run_id, "c1", **KNOWN)
     for task in (0, 1):
@@ -36,7 +36,7 @@ async def keeping(caller: Caller, **changes: Any) -> Drained:
 
 
 async def kept(caller: Caller, run: Drained, *, saved: bool = False) -> None:
-    """Drain the run with its state, with snapshot 1 of each task if it is backed up, and let its container end."""
+    """Drain the run with its state, with snapshot 1 of each task if it is backed up, and let its container exit."""
     lineages = [task["stages"][0]["lineage"] for task in (await caller.run(run.run_id))["tasks"]]
     made = [{"checkpointId": await snapshot(caller, run.run_id, 1, lineages[task], task)} if saved else {} for task in (0, 1)]
     await run.asked(**KEEP)
@@ -48,7 +48,7 @@ async def kept(caller: Caller, run: Drained, *, saved: bool = False) -> None:
 
 
 async def start_of(caller: Caller, run_id: str, container: str, task: int = 0, **more: Any) -> Json:
-    """What the first stage of a task starts with."""
+    """The start of a task's first stage."""
     epoch = (await caller.registered(run_id, container, **KNOWN))["epoch"]
     return dict((await caller.acquired(run_id, container, epoch, f"Partition {task}"))["stages"][0])
 

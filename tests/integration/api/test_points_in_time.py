@@ -1,4 +1,4 @@
-"""Lists of snapshots, pins, and going back to one, as people ask the coordinator for them."""
+"""Lists of snapshots, pins, and restoring an earlier snapshot, as operators request them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORE = {"task": "Partition 0", "stage": "hourly"}
 
 
 async def reported(caller: Caller, count: int) -> tuple[str, str]:
-    """A run with so many snapshots, and its lineage."""
+    """A run with that many snapshots, and its lineage."""
     run_id, lineage = await held(caller)
     for number in range(1, count + 1):
         answer = await report(caller, run_id, report_body(number, lineage, number - 1 or None))

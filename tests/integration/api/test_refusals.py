@@ -1,4 +1,4 @@
-"""What `POST /runs` refuses, and that nothing of it remains."""
+"""What `POST /runs` refuses, without leaving anything behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs without state whose partitions go to other tasks with a deployment: each is read on from where it was committed last."""
+"""Stateless jobs whose partitions move to other tasks in a deployment: each partition is read from where it was committed last."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def body(**changes: Any) -> Json:
 
 
 async def begun(caller: Caller, request: Json, execution_id: str) -> tuple[str, dict[str, Json]]:
-    """A run whose only container has acquired all tasks: its id, and what each acquire answered."""
+    """A run whose only container has acquired all tasks. Returns its id, and the answer to each acquire."""
     run_id = str((await caller.deploy(request))["runId"])
     await caller.registered(run_id, execution_id)
     tasks = [each["task"] for each in (await caller.run(run_id))["tasks"]]
@@ -36,7 +36,7 @@ async def begun(caller: Caller, request: Json, execution_id: str) -> tuple[str, 
 
 
 async def reads(caller: Caller, run_id: str, acquired: Json, to: Mapping[int, int], batch: int = 5, stage: str = "hourly") -> None:
-    """The stage reports that it has read these partitions up to there."""
+    """Report that the stage has read these partitions up to these offsets."""
     (found,) = (each for each in acquired["stages"] if each["stage"] == stage)
     stream = found["starts"][0]["stream"]
     offsets = [{"system": "log", "stream": stream, "partition": p, "offset": offset} for p, offset in to.items()]
@@ -51,7 +51,7 @@ def starts(acquired: Json, stage: str = "hourly") -> dict[int, int]:
 
 
 async def four_tasks(caller: Caller, **changes: Any) -> str:
-    """A run with a task for each partition p, which has read p up to 10 + p."""
+    """A run with one task per partition p, which has read p up to 10 + p."""
     run_id, acquired = await begun(caller, body(**changes), "c1")
     for p in range(4):
         await reads(caller, run_id, acquired[f"Partition {p}"], {p: 10 + p})

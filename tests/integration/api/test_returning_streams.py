@@ -1,4 +1,4 @@
-"""Streams that a job stops reading and reads again: they go to the tasks that have the state of their keys, as long as there may be any."""
+"""Streams that a job stops reading and reads again: they return to the tasks that may have the state of their keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _streams(caller: Caller) -> None:
 
 
 async def worked(caller: Caller, body: Json, execution_id: str) -> str:
-    """A run whose tasks a container has acquired, so that they may have state, and has released."""
+    """A run whose tasks were acquired by a container, so that they may have state, and released."""
     run_id = str((await caller.deploy(body))["runId"])
     await caller.registered(run_id, execution_id)
     for task in await partitions_of(caller):

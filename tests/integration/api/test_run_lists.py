@@ -1,4 +1,4 @@
-"""Lists of runs, and what the detail of a run tells of leases and of its own time."""
+"""Lists of runs, and the leases and times in the details of a run."""
 
 from __future__ import annotations
 

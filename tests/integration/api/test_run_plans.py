@@ -1,4 +1,4 @@
-"""What a deployment would make, before it is made; and the request that made a run."""
+"""The plan of a deployment before it is made, and the request that created a run."""
 
 from __future__ import annotations
 

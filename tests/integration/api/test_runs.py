@@ -1,4 +1,4 @@
-"""How runs end, and how their containers learn of it."""
+"""How runs end, and how their containers are notified."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_a_deployment_over_a_live_run_asks_that_one_to_stop(caller: Caller
 
 async def test_a_run_replaces_only_the_one_that_it_is_said_to(caller: Caller, clock: FakeClock) -> None:
     first = await caller.deploy()
-    clock.advance(1)  # runs of one instant are listed by their random ends
+    clock.advance(1)  # runs created at the same time are listed by their random suffix
     second = await caller.http.post("/runs", json=run_body(), headers={"Sluice-Replaces": first["runId"]})
     assert second.status_code == 201
     for gone in (first["runId"], "never-was"):

@@ -1,7 +1,7 @@
 """Clients of Apache Samza 1.8, by its wire formats: heartbeats, the job model, localities and drain notifications.
 
-There is no Samza here. `SamzaContainer` does what ContainerHeartbeatClient, HttpUtil.read and SamzaContainer.readJobModel do: it appends
-names to the coordinator's URL, sends the id as it is, and takes any answer but `{"alive": true}`, with no further field, as "not alive".
+Samza itself is not used. `SamzaContainer` does what ContainerHeartbeatClient, HttpUtil.read and SamzaContainer.readJobModel do: it appends
+names to the coordinator's URL, sends the id unescaped, and takes any answer but `{"alive": true}`, without further fields, as "not alive".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SamzaContainer:
 
 
 async def launched(caller: Caller, run_id: str, url: str = "/jobs/flight-delays/") -> SamzaContainer:
-    """Its launcher registers it, as YARN's application master knows the containers that it started."""
+    """Its launcher registers it, as YARN's application master does for the containers that it starts."""
     made = SamzaContainer(caller.http, url)
     await caller.registered(run_id, made.execution_id, bare=True)
     return made

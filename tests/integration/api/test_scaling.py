@@ -31,7 +31,7 @@ from tests.support.fakes import FakeClock
 
 @pytest.fixture
 async def run_id(caller: Caller, clock: FakeClock) -> str:
-    """A run of four tasks on two containers, which have held them for a second."""
+    """A run of four tasks on two containers, which have owned them for a second."""
     caller.log.grow("flights", 4)
     run_id = str((await caller.deploy(run_body(containers=2)))["runId"])
     for slot in ("0", "1"):

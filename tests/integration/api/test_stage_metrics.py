@@ -1,4 +1,4 @@
-"""What containers tell of their stages beside batches, what the coordinator sees itself, and where Prometheus finds it."""
+"""What containers report of their stages besides batches, what the coordinator measures itself, and where Prometheus finds it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHOWN: Json = MEASURES | {"offsetsBehind": 0}
 
 @pytest.fixture
 async def run_id(caller: Caller) -> str:
-    """A run whose slot 0 is c1, which holds "Partition 0" and "Partition 1" under generation 1."""
+    """A run whose slot 0 is c1, which owns "Partition 0" and "Partition 1" under generation 1."""
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
     for task in ("Partition 0", "Partition 1"):
@@ -78,7 +78,7 @@ def feed(caller: Caller, count: int, batch: int = 0, stream: str = "flights") ->
 
 
 async def series(caller: Caller) -> dict[str, float]:
-    """What `/metrics` tells, by name and labels."""
+    """The samples of `/metrics`, by name and labels."""
     lines = (await caller.http.get("/metrics")).text.splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
 

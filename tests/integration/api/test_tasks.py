@@ -1,4 +1,4 @@
-"""Who holds a task: acquire, wait, progress, release."""
+"""Ownership of tasks: acquire, wait, progress, release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.fakes import FakeClock
 
 @pytest.fixture
 async def run_id(caller: Caller) -> str:
-    """A run whose slot 0 is c1, which holds "Partition 0" under generation 1."""
+    """A run whose slot 0 is c1, which owns "Partition 0" under generation 1."""
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
     return run_id
@@ -245,7 +245,7 @@ async def test_a_task_of_a_run_that_is_to_end_is_given_to_nobody(caller: Caller,
 
 
 async def waiting(caller: Caller, run_id: str, execution_id: str = "c2", epoch: int = 2) -> asyncio.Task[httpx.Response]:
-    """An acquire of the task that c1 holds, which waits."""
+    """An acquire that waits, of the task that c1 owns."""
     body = {"executionContainerId": execution_id, "epoch": epoch}
     asking = asyncio.create_task(caller.http.post(f"/runs/{run_id}/tasks/Partition 0/acquire", json=body, params={"wait": 30}))
     task_waiters = caller.coordinator.task_waiters
@@ -255,7 +255,7 @@ async def waiting(caller: Caller, run_id: str, execution_id: str = "c2", epoch: 
 
 
 async def soon(asking: asyncio.Task[httpx.Response]) -> httpx.Response:
-    """Long before it would give up waiting."""
+    """Long before its wait ends."""
     return await asyncio.wait_for(asking, 10)
 
 

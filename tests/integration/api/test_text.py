@@ -1,4 +1,4 @@
-"""Text that a database cannot store, or no answer can contain: NUL, lone surrogates, bytes that are not UTF-8. On both databases."""
+"""Text that a database cannot store, or that no answer can contain: NUL, lone surrogates, bytes that are not UTF-8. On both databases."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_query_with_such_text_is_refused_whatever_the_route(on_both: Cal
 
 
 def with_text(body: Any, text: str) -> Iterator[tuple[str, Any]]:
-    """The body with the text in place of each string in it, and of each key of an object that may have any; with the field's name."""
+    """The body with the text in place of each string in it, and of each key of a free-form object; with the name of the field."""
     match body:
         case Mapping():
             for name, value in body.items():

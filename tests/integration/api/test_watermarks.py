@@ -1,4 +1,4 @@
-"""Caps of watermarks over HTTP: what containers are answered that report how far their stages have come."""
+"""Caps of watermarks over HTTP: the answers to containers that report the progress of their stages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Fleet:
         return answer.json()  # type: ignore[no-any-return]
 
     async def at(self, partition: int, minute: int | None = None, **more: Any) -> Any:
-        """What the reader of that partition is answered when its container reports both stages: the steps, and who holds them."""
+        """The answer to the container of that partition's reader, which reports both stages: the steps, and the tasks that hold them."""
         reply = await self.say(self.stage(partition, "route", minute, **more), self.stage(partition, "hourly"))
         (hourly,) = reply["stages"]
         assert (hourly["task"], hourly["stage"]) == (f"Partition {partition}", "hourly")
@@ -79,7 +79,7 @@ class Fleet:
         assert answer.status_code == 204, answer.text
 
     async def drops(self, rows: int, number: int) -> None:
-        """With that batch, the reader of partition 0 has dropped so many rows as late since it began."""
+        """With that batch, the reader of partition 0 has dropped that many rows as late since it started."""
         metrics = {"rows": 0, "rowsPerSecond": 0, "batchMillis": 1, "at": NOON, "lateRows": rows, "lateRowsAt": NOON}
         await self.batch(0, 0, number, stage="hourly", stream="by-carrier", metrics=metrics)
 
@@ -92,7 +92,7 @@ class Fleet:
 
 
 async def new_fleet(caller: Caller, clock: FakeClock) -> Fleet:
-    """Only the first container is there, and owns its task."""
+    """Only the first container has started, and owns its task."""
     records = [Record(b"x", partition=n % 2) for n in range(20)]
     caller.log.create("flights", 2)
     caller.log.append("flights", records, writer=Writer(Lineage("f"), "f", Generation(1)), batch=0, now_micros=1)
@@ -257,7 +257,7 @@ async def test_a_run_shows_who_holds_the_watermark_and_why(fleet: Fleet) -> None
 
 
 async def watermark_of(fleet: Fleet) -> tuple[str | None, float | None, list[str]]:
-    """The minute, the lag, and who holds it."""
+    """The minute, the lag, and the task that holds it."""
     (found,) = (await fleet.caller.run(fleet.run_id))["watermarks"]
     holders = [f"{each['task']}/{each['stage']}: {each['why']}" for each in found["heldBy"]]
     return found["eventTime"] and found["eventTime"][14:16], found["lagSeconds"], holders

@@ -1,4 +1,4 @@
-"""Blobs as files, bare and wrapped; what is theirs alone."""
+"""Blobs as files, bare and wrapped, and properties of the filesystem store only."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_put_that_runs_again_after_its_ttl_was_removed_brings_no_ttl_bac
 
 
 async def test_a_ttl_is_there_before_its_blob(tmp_path: Path) -> None:
-    """A disk error while the blob is written leaves what the sweep removes, not a blob that stays for ever."""
+    """A disk error during the write of a blob leaves a file that the sweep removes, not a permanent blob."""
     clock = FakeClock()
     store = FilesystemBlobs(tmp_path, clock)
     await store.open(create=True)

@@ -46,7 +46,7 @@ WHERE = (str(JOB), str(TASK), str(STAGE))
 
 
 def sluice(*arguments: str, code: int = 0, **environment: str) -> str:
-    """What the command printed."""
+    """The output of the command."""
     done = subprocess.run(
         [*SLUICE, *arguments],
         capture_output=True,
@@ -61,7 +61,7 @@ def sluice(*arguments: str, code: int = 0, **environment: str) -> str:
 
 
 class Backed:
-    """A run whose task is held, and its blobs."""
+    """A run whose task is owned, and its blobs."""
 
     def __init__(self, home: Path, coordinator: Running) -> None:
         self.http = coordinator.http

@@ -1,4 +1,4 @@
-"""`sluice drain`, against a coordinator as a process; the test reports what containers would."""
+"""`sluice drain` against a coordinator process; the test reports in place of containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app.command()(drain)
 
 
 class Job:
-    """A run of two tasks, which one container holds."""
+    """A run of two tasks, which one container owns."""
 
     def __init__(self, coordinator: Running) -> None:
         self.http = coordinator.http
@@ -42,7 +42,7 @@ class Job:
         return answer.json() if answer.content else None
 
     def sluice(self, *words: str, code: int = 0) -> Result:
-        """What the command prints where there is no terminal."""
+        """The output of the command without a terminal."""
         done = CliRunner().invoke(app, [*words, "--coordinator", self.url])
         assert done.exit_code == code, done.output
         return done

@@ -1,4 +1,4 @@
-"""`sluice kafka up` and `down`, with a real broker; Java is a script only where a broker is to hang."""
+"""`sluice kafka up` and `down`, with a real broker. Java is replaced by a script only where a broker must hang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GENEROUS = 120.0
 
 @dataclass
 class Home:
-    """A home in which `sluice kafka` is called."""
+    """A home directory for `sluice kafka`."""
 
     directory: Path
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Home:
         )
 
     def call(self, *words: str, code: int = 0) -> tuple[str, str]:
-        """What the command said to its standard output and error."""
+        """The command's standard output and error."""
         with self.start(*words) as process:
             out, err = process.communicate(timeout=GENEROUS)
         assert process.returncode == code, out + err
@@ -70,7 +70,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Home]:
-    """One whose Java formats at once and then never does anything."""
+    """A home directory whose Java formats at once and then hangs."""
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\ncase "$*" in *StorageTool*) exit 0 ;; esac\nexec sleep 600\n')

@@ -1,4 +1,4 @@
-"""`sluice plan`, `scale` and `models`, against a coordinator as a process."""
+"""`sluice plan`, `scale` and `models`, against a coordinator process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app.add_typer(models.app, name="models")
 
 
 class Job:
-    """A run of four tasks on two slots, of which nobody has taken one."""
+    """A run of four tasks on two slots without containers."""
 
     def __init__(self, coordinator: Running, log: Log) -> None:
         self.http = coordinator.http
@@ -35,7 +35,7 @@ class Job:
         self.run_id = str(answer.json()["runId"])
 
     def sluice(self, *words: str, code: int = 0) -> str:
-        """What the command prints where there is no terminal."""
+        """The output of the command without a terminal."""
         done = self._invoke(*words)
         assert done.exit_code == code, done.output
         return done.stdout

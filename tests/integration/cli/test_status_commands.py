@@ -40,7 +40,7 @@ for command in (status.status, status.jobs, status.runs, status.containers, stat
 
 
 class Coordinator:
-    """A coordinator and what a test does to it."""
+    """A coordinator, and operations on it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -55,7 +55,7 @@ class Coordinator:
         return str(self.post("/runs", run_body(job=job, outputs=outputs, **changes))["runId"])
 
     def working(self, job: str = "flight-delays") -> str:
-        """A run whose only container holds both tasks and has reported a batch of each."""
+        """A run whose only container owns both tasks and has reported a batch of each."""
         run_id = self.deploy(job)
         epoch = self.post(f"/runs/{run_id}/containers", {"processorId": "0", "executionContainerId": f"{run_id}-c"})["epoch"]
         for task in ("Partition 0", "Partition 1"):
@@ -67,7 +67,7 @@ class Coordinator:
         return run_id
 
     def sluice(self, *words: str, code: int = 0) -> str:
-        """What a command prints where there is no terminal."""
+        """The output of a command without a terminal."""
         done = CliRunner().invoke(app, [*words, "--coordinator", self.url], catch_exceptions=True)
         if isinstance(done.exception, SluiceError):
             raise done.exception

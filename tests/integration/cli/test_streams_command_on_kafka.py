@@ -1,4 +1,4 @@
-"""`sluice streams --system kafka` on a real broker, as test_streams_command.py has it for the embedded log."""
+"""`sluice streams --system kafka` on a real broker; test_streams_command.py has the same for the embedded log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def topics(kafka_server: str) -> Topics:
 
 @pytest.fixture
 def words() -> str:
-    """The name of a topic that is not there yet."""
+    """The name of a topic that does not exist."""
     return f"words-{uuid4().hex}"
 
 
@@ -89,7 +89,7 @@ def test_a_part_can_be_shown(topics: Topics, words: str) -> None:
 
 
 def test_reading_ends_where_the_topic_ends_though_the_last_offset_is_no_record(topics: Topics, kafka_server: str, words: str) -> None:
-    """A transaction's end takes an offset of its own."""
+    """The end of a transaction takes an offset of its own."""
     topics("create", words)
 
     async def append_in_a_transaction() -> None:

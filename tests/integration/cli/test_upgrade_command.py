@@ -1,4 +1,4 @@
-"""`sluice upgrade` against a coordinator as a process; the test reports what containers would."""
+"""`sluice upgrade` against a coordinator process; the test reports in place of containers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def new(there: World) -> Path:
 
 
 def drained(there: World, command: Command) -> None:
-    """See the old version drained."""
+    """Take the old version through its drain."""
     command.until("is being drained")
     there.drains(there.run_id, "c1")
 
 
 def deployed(command: Command) -> str:
-    """The run that it says next."""
+    """The next run that the command names."""
     found = re.search(r"^run (\S+)$", command.until("run copy-", within=60))
     return found[1] if found else deployed(command)
 
 
 def upgraded(there: World, file: Path, *words: str) -> tuple[Command, str]:
-    """An upgrade that has come as far as the new run, of which no container is there."""
+    """An upgrade that has deployed the new run, which has no container yet."""
     command = there.upgrade(file, *words)
     drained(there, command)
     return command, deployed(command)

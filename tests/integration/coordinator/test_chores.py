@@ -1,4 +1,4 @@
-"""The chores, each run once when a test says so."""
+"""The chores, each run once by the test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fill(caller: Caller, clock: FakeClock, stream: str, records: int) -> None:
 
 
 async def report(caller: Caller, run_id: str, stages: Mapping[str, tuple[str, int]], container: str = "c1") -> None:
-    """Report for each stage of "Partition 0" the stream that it read, and up to where."""
+    """Report for each stage of "Partition 0" which stream it read, and up to which offset."""
     held = await caller.acquired(run_id, container)
     for stage in held["stages"]:
         if stage["stage"] in stages:
@@ -142,7 +142,7 @@ async def test_who_was_heard_is_written_once(caller: Caller, clock: FakeClock) -
 
 @dataclass
 class Stumbling:
-    """A chore that fails at its first turns, each in another way."""
+    """A chore that fails at its first turns, each time in another way."""
 
     name: str = "stumbling"
     every: timedelta = timedelta(0)

@@ -24,7 +24,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 async def turn(caller: Caller, of: type[Chore]) -> None:
-    """The chore has had its turn, whether by us or by itself."""
+    """Wait until the chore has run, either here or by itself."""
     (chore,) = (each for each in caller.coordinator.api.state.parts.health.maintenance._chores if isinstance(each, of))
     await chore.run_once()
 

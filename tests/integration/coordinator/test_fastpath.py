@@ -1,4 +1,4 @@
-"""The fast paths answer as the routes behind them do, for any spelling of a request."""
+"""The fast paths answer like the routes behind them, for any form of a request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD_ID = "yarn/app:1?x=%2F&y#+z"
 
 
 async def ask(app: App, path: str, query: bytes, headers: Headers) -> Answer:
-    """Status, the headers that mean something, and the body of an answer to bytes that no client library would send."""
+    """Status, relevant headers, and body of the answer to bytes that no client library would send."""
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
@@ -48,7 +48,7 @@ async def ask(app: App, path: str, query: bytes, headers: Headers) -> Answer:
 
 
 class Compared:
-    """One coordinator on a loop of its own, asked through both doors."""
+    """One coordinator on an event loop of its own, called through the fast path and through the routes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, caller: Caller, etag: bytes) -> None:
         self.loop = loop
@@ -64,7 +64,7 @@ class Compared:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compared]:
-    """A run whose containers are c1, an odd one, a bare one, and an exited one of an ended run."""
+    """A run with containers c1, an odd one, a bare one, and an exited one of an ended run."""
     home: Path = tmp_path_factory.mktemp("home")
     loop = asyncio.new_event_loop()
     context = calling(home, FakeClock())

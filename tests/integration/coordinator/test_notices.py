@@ -1,4 +1,4 @@
-"""Polls for notices: whoever waits is woken, and a fleet that waits does not make the database work."""
+"""Long polls for notices: waiting clients are woken, and a waiting fleet puts no load on the database."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def add(store: CountingStore, notices: Notices) -> None:
 async def waiting(notices: Notices, count: int) -> None:
     while notices.waiting(RUN) < count:  # noqa: ASYNC110 – nothing is notified when a poll begins
         await asyncio.sleep(0)
-    for _ in range(10):  # past its look at the database
+    for _ in range(10):  # after its query of the database
         await asyncio.sleep(0)
 
 

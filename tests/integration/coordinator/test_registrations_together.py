@@ -1,4 +1,4 @@
-"""A fleet that starts, and ends, all at once: what is written in one transaction is answered to each as if it had come alone."""
+"""A fleet that starts or ends at once: registrations in one transaction get the same answers as separate ones."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.support.fakes import FakeClock
 
 
 async def acquiring(caller: Caller) -> str:
-    """A run of which c1 has the task."""
+    """A run whose task is owned by c1."""
     caller.log.create("flights", 2)
     run_id = str((await caller.deploy())["runId"])
     await caller.registered(run_id, "c1")
@@ -19,7 +19,7 @@ async def acquiring(caller: Caller) -> str:
 
 
 async def lower(caller: Caller) -> int:
-    """How many bounds the chore has lowered."""
+    """The number of bounds that the chore has lowered."""
     parts = caller.coordinator.api.state.parts
     return sum((await LowerLeaseBounds(parts.health.store, parts.leases).run_once()).values())
 

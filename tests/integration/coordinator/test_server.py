@@ -1,4 +1,4 @@
-"""What the coordinator's process does for a fleet that the requests themselves do not show."""
+"""What the coordinator's process does for a fleet, beyond single requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONNECTIONS = 64
 
 
 async def _turns_to_accept(listening: list[socket.socket]) -> int:
-    """Turns of the event loop until as many connections were accepted as had come while it was busy."""
+    """The number of turns of the event loop until all connections that arrived while it was busy are accepted."""
     loop = asyncio.get_running_loop()
     made: list[asyncio.BaseTransport] = []
 
@@ -49,7 +49,7 @@ def test_connections_that_came_meanwhile_are_accepted_in_few_turns_of_the_event_
 
 
 def test_from_a_socket_that_is_not_shared_one_connection_is_accepted_a_turn() -> None:
-    """Why it is shared. When this fails, libuv has changed, and `shared` can go."""
+    """Why the socket is shared. If this fails, libuv has changed, and `shared` can be removed."""
     assert uvloop.run(_turns_to_accept([listen("127.0.0.1", 0)])) >= CONNECTIONS
 
 
@@ -77,7 +77,7 @@ def test_a_coordinator_that_has_ended_has_left_its_address_and_the_heap(tmp_path
 
 
 class Link:
-    """Garbage that only a collection finds."""
+    """Garbage that only the cyclic collector finds."""
 
     def __init__(self) -> None:
         self.itself = self

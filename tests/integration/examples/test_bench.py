@@ -1,4 +1,4 @@
-"""What benchmarks make of what they saw."""
+"""The results that benchmarks compute from their measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof finds what is wrong."""
+"""The check finds every kind of error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flight(row: int) -> Flight:
 
 @pytest.fixture
 def flights() -> list[Flight]:
-    """Three days, a flight every ten minutes."""
+    """Three days, with a flight every ten minutes."""
     return [flight(row) for row in range(3 * 144)]
 
 
@@ -144,13 +144,13 @@ def test_an_open_window_may_be_there_and_must_be_equal(log: Log, flights: list[F
     log.create("other", 1)
     altered = window_record(still_open, replace(totals[still_open], flights=77))
     log.append(DELAYS, [altered], writer=WRITER, batch=1, now_micros=1)
-    assert check(log, flights, watermark=DAY).different == 2  # there again, and different
+    assert check(log, flights, watermark=DAY).different == 2  # again, with another value
 
 
 def test_a_window_closes_when_the_watermark_of_its_partition_reaches_its_end() -> None:
     ends = YEAR_STARTS + 86_400 + 3600
     first, last = flight(0), replace(flight(5), scheduled=ends)  # both UA
-    other = replace(flight(1), scheduled=YEAR_STARTS)  # AA, in another partition, where time stands still
+    other = replace(flight(1), scheduled=YEAR_STARTS)  # AA, in another partition, whose watermark does not move
     assert partition_of(b"AA", PARTITIONS, 0) != partition_of(b"UA", PARTITIONS, 0)
     assert closed_windows([first, other, last], watermark=DAY) == {("UA", YEAR_STARTS)}
     assert closed_windows([first, other, replace(last, scheduled=ends - 1)], watermark=DAY) == set()

@@ -1,4 +1,4 @@
-"""The demo's job file, and what the demo makes of the coordinator's answers."""
+"""The job file of the demo, and how the demo reads the coordinator's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice run` as the demo's process."""
+"""`sluice run` as a child process of the demo."""
 
 from __future__ import annotations
 

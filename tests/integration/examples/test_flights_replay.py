@@ -53,7 +53,7 @@ def replay_of(
 
 
 def in_stream(log: Log) -> dict[int, list[Flight]]:
-    """Partition -> what is in it, in order."""
+    """Partition -> its contents, in order."""
     latest = log.latest(FLIGHTS)
     return {p: [decode(row[3]) for rows in log.read(FLIGHTS, p, 0, end) for row in rows] for p, end in latest.items()}
 
@@ -63,7 +63,7 @@ def placed(flights: list[Flight]) -> dict[int, list[Flight]]:
 
 
 class Readers:
-    """Readers that stand where they are put; `on_ask` runs at every question."""
+    """Readers at settable positions; `on_ask` runs at every poll."""
 
     def __init__(self, log: Log, on_ask: Callable[[int], None] = lambda _: None) -> None:
         self.log = log
@@ -134,7 +134,7 @@ def test_it_stops_between_two_steps_and_goes_on_later(log: Log, flights: list[Fl
 
 
 def test_it_never_leads_the_slowest_reader_by_more_than_the_bound(log: Log, flights: list[Flight]) -> None:
-    """The readers advance one flight at a question, partition 3 last; after every question the lead is measured in the stream itself."""
+    """The readers advance one flight per poll, partition 3 last; after every poll the lead is measured in the stream itself."""
     bound, leads = timedelta(days=10).total_seconds(), list[int]()
 
     def measure(asked: int) -> None:

@@ -1,4 +1,4 @@
-"""Topics as a demo's replay, its check and the tests use them, on a real broker."""
+"""`Topics` as the replay of a demo, its check and the tests use it, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of the join finds what is wrong."""
+"""The check of the join finds every kind of error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MISSED = {("EWR", 5), ("JFK", 30), ("EWR", 60)}
 
 
 def flight(row: int) -> Flight:
-    """A departure every ten minutes, from one airport and the other."""
+    """A departure every ten minutes, alternately from both airports."""
     return Flight(row, YEAR_STARTS + row * 600, "UA", row, None, ORIGINS[row % 2], "IAH", row % 50 - 20, None)
 
 

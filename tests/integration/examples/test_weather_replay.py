@@ -1,4 +1,4 @@
-"""Two streams replayed in step: exactly once each, and never too far ahead of the slower reader."""
+"""Two streams replayed together: each exactly once, and never too far ahead of the slower reader."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_one_that_was_killed_between_the_two_streams_of_a_day_goes_on_there(tmp_
 
 @pytest.mark.parametrize("slow", [DEPARTURES, WEATHER])
 def test_the_slower_reader_of_the_two_holds_both_streams_back(log: Log, slow: str) -> None:
-    """After every question the lead is measured in the streams themselves: newest row of any, less the oldest unread of any."""
+    """After every poll the lead is measured in the streams themselves: the newest row of any, less the oldest unread row of any."""
     leads, steps = list[int](), [0]
 
     def consumed() -> Mapping[str, Mapping[int, int]]:

@@ -128,7 +128,7 @@ def test_a_maker_that_is_killed_leaves_a_jar_without_an_archive_and_the_next_one
 
 
 def test_an_archive_goes_before_its_jar(environment: Mapping[str, str]) -> None:
-    """Here what is to go with the archive cannot: it is a directory."""
+    """The place of a file that belongs to the archive is taken by a directory."""
     before = ensure_archive(environment, Training())
     (Path(environment["JAVA_HOME"]) / "bin" / "java").write_text("#!/bin/sh\n# an upgrade\n")
     jar = Path(before.class_path)
@@ -152,7 +152,7 @@ def test_an_archive_is_used_where_nothing_can_be_written(environment: Mapping[st
 
 
 def test_an_archive_that_was_moved_away_from_where_it_was_made_is_not_used(environment: Mapping[str, str], tmp_path: Path) -> None:
-    """A JVM looks for the jar where it was."""
+    """A JVM looks for the jar at its former path."""
     ensure_archive(environment, Training())
     (tmp_path / "cache").rename(tmp_path / "moved")
     moved = {**environment, "SLUICE_JARS_DIR": str(tmp_path / "moved" / "jars")}
@@ -193,7 +193,7 @@ def test_what_was_killed_while_it_was_made_is_no_archive_and_goes(environment: M
 
 
 def test_a_jvm_that_writes_after_its_making_was_given_up_leaves_nothing(environment: Mapping[str, str]) -> None:
-    """As after Ctrl-C: it ends, and then writes, when nobody holds the lock any more."""
+    """As after Ctrl-C: it ends, and writes afterwards, when the lock is free again."""
     interrupted = Training(1, writes=False)
     with pytest.raises(ClassArchiveNotMade):
         ensure_archive(environment, interrupted)

@@ -1,4 +1,4 @@
-"""The coordinator as a process: how it starts, how it refuses to, how it ends."""
+"""The coordinator as a process: how it starts, refuses to start, and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes fetch the same jars, and some are killed. Java is a script here; the network has no part in this."""
+"""Several processes fetch the same jars, and some are killed. Java is replaced by a script; the network is not used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Room:
         return self.started[-1]
 
     def runs(self) -> int:
-        """How often Java was run so far."""
+        """The number of times that Java was run."""
         file = self.directory / "runs"
         return len(file.read_text().splitlines()) if file.exists() else 0
 

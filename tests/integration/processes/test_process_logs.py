@@ -1,4 +1,4 @@
-"""What real processes write to standard error with SLUICE_LOG_FORMAT=json: one JSON object a line, whatever happens."""
+"""What real processes write to standard error with SLUICE_LOG_FORMAT=json: one JSON object per line in every case."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_libraries_tell_in_detail_is_not_logged_at_any_level() -> None:
 
 
 def test_all_that_a_coordinator_says_is_records(tmp_path: Path) -> None:
-    """It stops as soon as it has begun: whoever holds its standard input is gone."""
+    """It stops as soon as it has started, because its standard input is closed."""
     found = records("-m", "sluice", "coordinator", "--home", str(tmp_path), "--port", "0", "--stop-with-stdin", code=0)
     assert [each["logger"] for each in found if each["message"].startswith("coordinator on http://127.0.0.1:")] == ["coordinator.server"]
 
@@ -103,7 +103,7 @@ def test_a_bad_format_is_refused_in_one_line(tmp_path: Path, command: list[str])
 
 
 def test_every_record_of_a_container_names_job_run_processor_and_container(tmp_path: Path) -> None:
-    """The watchdog and its driver, which gives up since there is no coordinator."""
+    """The watchdog and its driver, which gives up because there is no coordinator."""
     (tmp_path / "job.py").write_text(JOB)
     found = records(
         *("-m", "sluice", "container", str(tmp_path / "job.py")),

@@ -1,4 +1,4 @@
-"""One coordinator per database: the claim on SQLite's file and on a PostgreSQL, lost, taken again, or lost for good."""
+"""One coordinator per database: the claim on SQLite's file and in PostgreSQL, lost, taken again, or lost permanently."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_claim_whose_session_ended_is_taken_again_by_the_next_write(url:
 
 
 async def lost(store: Store) -> None:
-    """The driver hears by itself that the session is gone."""
+    """The driver finds out by itself that the session is gone."""
     while store.claimed:  # noqa: ASYNC110
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Databases that release 0.1 left behind, stored in tests/data: they are migrated, read as 0.1 read them, and containers go on."""
+"""Databases of release 0.1, stored in tests/data: they are migrated, read as 0.1 read them, and containers continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_THE_MOMENT = {"toldAt", "leaseSecondsLeft", "seconds", "offsetsBehind", "blob
 
 
 class Former(NamedTuple):
-    """A database of release 0.1, and what its coordinator answered by path."""
+    """A database of release 0.1, and the answers of its coordinator by path."""
 
     home: Path
     url: str
@@ -64,7 +64,7 @@ def upgrade(former: Former) -> None:
 
 
 def streams_again(former: Former) -> None:
-    """The streams of the runs in the embedded log, with the identities that the database knows."""
+    """Create the streams of the runs in the embedded log, with the identities that the database has recorded."""
     log = Log(former.home / "log")
     runs = [answer for path, answer in former.answers.items() if path.startswith("/runs/") and "streams" in answer and "runId" in answer]
     for stream, partitions, identity in {(s["stream"], s["partitions"], s["identity"]) for run in runs for s in run["streams"]}:
@@ -80,7 +80,9 @@ def streams_again(former: Former) -> None:
 
 @pytest.fixture
 async def caller(former: Former) -> AsyncIterator[Caller]:
-    """Today's coordinator on that database, which it migrates when it starts; by its clock the former one has just stopped."""
+    """A coordinator of the present release on that database, which it migrates when it starts; by its clock the former one has just
+    stopped.
+    """
     streams_again(former)
     clock = FakeClock(max(datetime.fromisoformat(answer["toldAt"]) for answer in former.answers.values() if "toldAt" in answer))
     async with calling(former.home, clock, database_url=former.url) as made:
@@ -97,7 +99,7 @@ async def test_the_stored_database_has_rows_in_every_table(former: Former) -> No
     async with store.engine.connect() as connection:
         rows = await connection.run_sync(counts)
     await store.close()
-    unused = {"claims"} if store.engine.dialect.name == "sqlite" else set()  # there a lock on a file is the claim
+    unused = {"claims"} if store.engine.dialect.name == "sqlite" else set()  # with SQLite a lock on a file is the claim
     assert len(rows) == 20
     assert {name for name, count in rows.items() if not count} == unused
 
@@ -115,7 +117,7 @@ async def test_the_command_brings_the_database_to_todays_schema_and_may_run_twic
 
 
 def lost(old: Any, new: Any, where: str = "") -> Iterator[str]:
-    """What an old answer says and a new one does not. A new one may say more."""
+    """What an old answer contains and a new one does not. A new one may contain more."""
     match old, new:
         case dict(), dict():
             for name in old.keys() - OF_THE_MOMENT:

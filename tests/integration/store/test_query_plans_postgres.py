@@ -36,7 +36,7 @@ def nodes(plan: Mapping[str, Any], above: str = "") -> Iterator[tuple[Mapping[st
 
 
 def scans_a_table(node: Mapping[str, Any], above: str) -> bool:
-    """Whether a node goes through a whole table or a whole index: in order and up to a limit is another thing."""
+    """Whether a node reads a whole table or a whole index; reading in order up to a limit does not count."""
     kind = node["Node Type"]
     if kind == "Seq Scan":
         return node["Relation Name"] not in SMALL

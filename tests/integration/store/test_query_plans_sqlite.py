@@ -34,7 +34,7 @@ class TestSqlitePlans(QueryPlanContract):
         await made.close()
 
     async def scans(self, store: Store, statement: Statement) -> list[str]:
-        """The lines of the plan that go through all of a table, or of an index: in order and up to a limit is another thing."""
+        """The lines of the plan that read a whole table or index; reading in order up to a limit does not count."""
         async with store.engine.connect() as connection:
             found = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
             plan = [str(row.detail) for row in found]

@@ -167,7 +167,7 @@ async def test_a_read_only_database_is_read_and_refuses_writes_as_trouble(read_o
 
 @pytest.fixture
 def nobodys(tmp_path: Path) -> Iterator[None]:
-    """This process without root's rights, so that the modes of files count."""
+    """This process without root's rights, so that file modes have an effect."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -193,7 +193,7 @@ async def reads_and_writes(store: Store) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_transactions_that_are_cancelled_and_cancelled_again_all_end(migrated: Store, turns: int) -> None:
-    """As at the end of an event loop: also those tasks that close the connections which the first cancel has made useless."""
+    """As at the end of an event loop: also the tasks that close the connections which the first cancellation has invalidated."""
     asked = [asyncio.create_task(reads_and_writes(migrated)) for _ in range(6)]
     await asyncio.sleep(0.01)
     for each in asked:

@@ -1,4 +1,4 @@
-"""Topics that grow, and that are deleted and made anew, while a job reads them: a coordinator on a real broker."""
+"""Topics that grow, or are deleted and created again, while a job reads them: a coordinator on a real broker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def caller(home: Path, clock: FakeClock, kafka_server: str) -> AsyncIterat
 
 @pytest.fixture
 def topic() -> str:
-    """With dots, as topics have them."""
+    """With dots, as topic names may have."""
     return f"ads.clicks.{uuid4().hex[:8]}"
 
 
@@ -70,7 +70,7 @@ async def test_a_topic_that_was_deleted_and_made_anew_is_seen_by_its_id(
     await admin.delete_topics([topic])
     async with asyncio.timeout(SOON.total_seconds()):
         with suppress(UnknownStream):
-            while True:  # the broker answers before the topic has gone everywhere
+            while True:  # the broker answers before the deletion has reached all parts of the cluster
                 await kafka.partitions(topic)
     await admin.close()
     await look(caller)

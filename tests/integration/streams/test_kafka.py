@@ -24,14 +24,14 @@ SOON = timedelta(seconds=20)
 
 
 class Prefixed:
-    """The system with a prefix of its own before every name that is short enough, so that each test has a cluster to itself."""
+    """The system with a prefix before every name that is short enough, so that each test has its own names."""
 
     def __init__(self, system: KafkaSystem) -> None:
         self.system = system
         self.prefix = f"{uuid4().hex[:8]}"
 
     def named(self, stream: str) -> str:
-        """Names that are refused, and those at the limit of length, are left as they are."""
+        """Names that are refused, and names at the maximum length, are not changed."""
         return f"{self.prefix}{stream}" if 0 < len(stream) < 200 and stream[0].isalnum() else stream
 
     async def partitions(self, stream: str) -> int:
@@ -89,7 +89,7 @@ class TestKafkaSystem(StreamSystemContract):
 
     @pytest.fixture
     async def delete(self, system: Prefixed, kafka_server: str) -> AsyncIterator[Delete]:
-        """Until nobody finds the topic any more: the broker answers before it has gone everywhere."""
+        """Wait until the topic is gone: the broker answers before the deletion has reached all parts of the cluster."""
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka_server)
         await admin.start()
 

@@ -248,7 +248,7 @@ def test_readers_that_overlap_do_not_keep_the_write_ahead_log_from_being_emptied
                 open_[1 - me].acquire(timeout=10)
 
     def size() -> int:
-        with suppress(FileNotFoundError):  # the last one that closes the database removes it
+        with suppress(FileNotFoundError):  # the last process that closes the database removes it
             return (tmp_path / "s.db-wal").stat().st_size
         return 0
 
@@ -307,8 +307,9 @@ YEARS = 10 * 365 * 24 * 60 * MINUTE
 
 @given(st.lists(st.sampled_from([0, 0, 0, YEARS, 2 * YEARS, -YEARS]), max_size=12), st.integers(0, 12))
 def test_records_of_wrong_clocks_hide_no_other_record(skews: list[int], wanted: int) -> None:
-    """One record a minute, each appended under a clock that was wrong by so much. A record whose own time is right is found if it was
-    appended at the time or later, and only then."""
+    """One record per minute, each appended under a clock that was wrong by that much. A record with a correct time is found if and only
+    if it was appended at that time or later.
+    """
     with TemporaryDirectory() as directory:
         log = Log(Path(directory))
         log.create("s", 1)

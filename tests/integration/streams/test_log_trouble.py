@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
 
 @contextmanager
 def full(file: Path) -> Iterator[None]:
-    """A database in which a row of 1,000 bytes more cannot be written, as on a full disk: a trigger refuses it at the hundredth."""
+    """A database that refuses a row of 1,000 bytes like a full disk: a trigger fails at the hundredth."""
     with sqlite3.connect(file) as connection:
         connection.execute(
             "CREATE TRIGGER full BEFORE INSERT ON records WHEN (SELECT count(*) FROM records) >= 100 "
@@ -138,7 +138,7 @@ def full(file: Path) -> Iterator[None]:
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory that this process may read and not write: root gives its rights up for the test."""
+    """A directory that this process may read but not write: root drops its rights for the test."""
     directory = Path(tempfile.mkdtemp(prefix="sluice-log-", dir="/tmp"))
     Log(directory).create("s", 1)
     directory.chmod(0o555)
