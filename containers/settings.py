@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from stat import S_ISREG
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from containers.scratch import scratch_directory
 from sluice.core.errors import BadSettings
 from sluice.core.ids import ExecutionContainerId, ProcessorId, RunId
-from sluice.disks import Thresholds
+from sluice.disks import NEXT_TO_NOTHING, Thresholds, checked_path
 from sluice.randomness import new_uuid
 
 
@@ -33,7 +33,7 @@ class ContainerSettings(BaseSettings):
         description="id of this incarnation; must never be used again",
     )
     host: str = Field(default_factory=socket.gethostname, validation_alias="SLUICE_CONTAINER_HOST")
-    home: Path = Path(".sluice")
+    home: Path = Field(Path(".sluice"), validate_default=True)
     state_dir: Path | None = Field(None, description="directory of the checkpoints; default: state under home")
     master: str = Field("local[2]", validation_alias="SLUICE_SPARK_MASTER")
     sockets_dir: Path | None = Field(
@@ -80,6 +80,11 @@ class ContainerSettings(BaseSettings):
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the metrics; 0: a free one")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings as a JSON object; they override Sluice's")
 
+    @field_validator("home", "state_dir", "sockets_dir")
+    @classmethod
+    def _utf8(cls, given: Path | None) -> Path | None:
+        return None if given is None else checked_path(given)
+
     @property
     def id(self) -> ExecutionContainerId:
         return ExecutionContainerId(self.execution_container_id)
@@ -119,7 +124,7 @@ class ContainerSettings(BaseSettings):
 
     @property
     def disk_thresholds(self) -> Thresholds:
-        return Thresholds(self.disk_low_bytes, 0)
+        return Thresholds(self.disk_low_bytes, NEXT_TO_NOTHING)
 
     @property
     def trigger(self) -> timedelta:

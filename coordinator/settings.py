@@ -24,6 +24,7 @@ from sluice.core.grouping import is_allowance
 from sluice.core.history.pruning import HistoryPolicy
 from sluice.core.ids import checked_name
 from sluice.core.lease import LeasePolicy
+from sluice.disks import checked_path
 
 
 class _OldNames(PydanticBaseSettingsSource):
@@ -55,7 +56,11 @@ def _environment() -> Mapping[str, str]:
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 
-    home: Path = Field(Path(".sluice"), description="directory of the database, the embedded log and local state, unless set otherwise")
+    home: Path = Field(
+        Path(".sluice"),
+        validate_default=True,
+        description="directory of the database, the embedded log and local state, unless set otherwise",
+    )
     host: str = Field("127.0.0.1", description="address to listen on; only loopback unless `insecure`")
     port: int = Field(8180, ge=0, le=65535, description="port to listen on; 0: any free one")
     insecure: bool = Field(False, description="allow listening beyond loopback although requests are not authenticated")
@@ -213,6 +218,11 @@ class Settings(BaseSettings):
             toml = TomlConfigSettingsSource(settings_cls, Path(file))
             found += [toml, _OldNames(settings_cls, toml.toml_data)]
         return tuple(found)
+
+    @field_validator("home", "log_dir")
+    @classmethod
+    def _utf8(cls, given: Path | None) -> Path | None:
+        return None if given is None else checked_path(given)
 
     @property
     def database(self) -> str:

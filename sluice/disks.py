@@ -42,8 +42,10 @@ class Thresholds:
         return Room.LOW if space.free < self.low else Room.ENOUGH
 
 
-_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|database or disk is full|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE)
-"""What Python, Java, RocksDB, SQLite and PostgreSQL say."""
+_NO_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|database or disk is full|the disk of .+ is full|\bENOSPC\b|\bEDQUOT\b", re.IGNORECASE
+)
+"""What Python, Java, RocksDB, SQLite, PostgreSQL and `note` say."""
 
 
 def says_no_room(error: str) -> bool:
@@ -69,7 +71,8 @@ def readable(count: int) -> str:
 NO_ROOM = frozenset({ENOSPC, EDQUOT})
 """Errors of system calls on a disk that is full, or beyond a quota."""
 
-_NEXT_TO_NOTHING = 1 << 20
+NEXT_TO_NOTHING = 1 << 20
+"""A disk with less is taken for full when a write has failed."""
 
 
 def space(path: Path) -> DiskSpace:
@@ -94,10 +97,40 @@ def measure(places: Mapping[str, Path]) -> Mapping[str, DiskSpace]:
     return found
 
 
+def checked_path(path: Path) -> Path:
+    """The path, if its absolute form is UTF-8. Paths are sent to containers in JSON, and given to Java, and neither has other bytes. Raises
+    ValueError."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the path {str(path.absolute())!r} is not UTF-8: rename the directory, or choose another one") from None
+    return path
+
+
 def note(path: Path) -> str:
     """For the text of an error of a write: says that the disk is full, if it is. SQLite calls a full disk an I/O error at times."""
     with suppress(OSError):
         free = space(path).free
-        if free < _NEXT_TO_NOTHING:
+        if free < NEXT_TO_NOTHING:
             return f"; the disk of {path} is full ({readable(free)} free): make room"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDisks:
+    """The disks that a process writes to: paths on them, by their names. Methods block briefly."""
+
+    places: Mapping[str, Path]
+    thresholds: Thresholds
+
+    def shortages(self) -> str:
+        """See `shortages`."""
+        return shortages(measure(self.places), self.thresholds)
+
+    def explain(self, error: str) -> bool:
+        """Whether a failure with this text is one of room: it says so, or a disk is full. Errors that follow from a full disk do not always
+        name it: a library that was unpacked in part cannot be loaded."""
+        return says_no_room(error) or any(self.thresholds.judge(each) is Room.FULL for each in measure(self.places).values())
+
+
+NO_DISKS = LocalDisks({}, Thresholds(0, 0))

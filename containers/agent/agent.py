@@ -44,7 +44,7 @@ from sluice.core.ids import Epoch, Generation, Instant, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
 from sluice.deploy import check_job
-from sluice.disks import shortages
+from sluice.disks import LocalDisks
 from sluice.job import Job
 from sluice.randomness import fraction
 from sluice.wire import agents as wire_agents
@@ -289,7 +289,7 @@ class Agent:
             new_backup=lambda start: Backup(self._backups, start),
             new_watermarks=self._new_watermarks(run),
             log_place=self._settings.log_place,
-            shortages=lambda: shortages(disks.measure(self._settings.disks), self._settings.disk_thresholds),
+            disks=LocalDisks(self._settings.disks, self._settings.disk_thresholds),
         )
         queries = self._queries = Queries(self._make_engine(run), context, self._lifecycle.lose_lease)
         self._watermarks = WatermarkReporter(

@@ -24,7 +24,7 @@ from containers.state.backup import Backup
 from sluice.clock import Clock
 from sluice.core.errors import BadJobFile, CorruptData, LeaseLost
 from sluice.core.ids import Ssp
-from sluice.disks import says_no_room
+from sluice.disks import NO_DISKS, LocalDisks
 from sluice.logconfig import about
 from sluice.wire import agents as wire_agents
 
@@ -41,8 +41,8 @@ class StageRunner:
     """Keeps one streaming query running: starts it, waits for its end, and starts it again after a pause that doubles, up to a limit. A
     batch that fails again with the same error is tried once more, and not up to the limit.
 
-    `on_started` is called each time the query has started, `on_failure` each time it has failed. `shortages`: the
-    disks of this machine that have too little room, for messages."""
+    `on_started` is called each time the query has started, `on_failure` each time it has failed. `disks`: those
+    whose lack of room explains a failure."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class StageRunner:
         clock: Clock,
         on_started: Callable[[], None] = lambda: None,
         on_failure: Callable[[StageFailure], None] = lambda failure: None,
-        shortages: Callable[[], str] = lambda: "",
+        disks: LocalDisks = NO_DISKS,
     ) -> None:
         self.start = start
         self.restarts = 0
@@ -62,7 +62,7 @@ class StageRunner:
         self._clock = clock
         self._on_started = on_started
         self._on_failure = on_failure
-        self._shortages = shortages
+        self._disks = disks
         self._query: Any = None
         self._token = ""
         self._changing = asyncio.Lock()
@@ -135,7 +135,7 @@ class StageRunner:
     def _after_failure(self, error: str) -> timedelta:
         """The pause before the next attempt. Raises StageFailed and StateIncompatible."""
         line = headline(error, job_directory())
-        if says_no_room(error):
+        if self._disks.explain(error):
             return self._after_full_disk(line, error)
         try:
             check_state_fits(error)
@@ -154,7 +154,7 @@ class StageRunner:
 
     def _after_full_disk(self, line: str, error: str) -> timedelta:
         """The pause before the next attempt after a disk was full. The disks are measured, since the error does not always name one."""
-        full = self._shortages()
+        full = self._disks.shortages()
         failure = self._failures.without_room(f"waiting for room on a disk{f' ({full})' if full else ''}: {line}")
         pause = failure.retry_in or timedelta(0)
         self.restarts += 1
@@ -194,7 +194,7 @@ class StageRunner:
 class StageContext:
     """What the stages of a container share. `new_aligner`: None for a stage that is not aligned; `new_backup`: None in a run without
     backups; `new_watermarks`: None for a stage that neither writes nor reads an intermediate stream; `trigger`: the shortest time from one
-    batch to the next; `log_place`: where the container's log is, "" if that is not known; `shortages`: see `StageRunner`."""
+    batch to the next; `log_place`: where the container's log is, "" if that is not known; `disks`: see `StageRunner`."""
 
     policy: RestartPolicy
     trigger: timedelta
@@ -204,7 +204,7 @@ class StageContext:
     new_backup: Callable[[StageStart], Backup | None]
     new_watermarks: Callable[[StageStart], StageWatermarks | None] = lambda start: None
     log_place: str = ""
-    shortages: Callable[[], str] = lambda: ""
+    disks: LocalDisks = NO_DISKS
 
 
 class Stage:
@@ -292,7 +292,7 @@ class Stage:
                 return
             start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
             self.runner = StageRunner(
-                self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed, self._context.shortages
+                self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed, self._context.disks
             )
         if self.aligner is not None:
             self.aligner.close()

@@ -25,6 +25,7 @@ from sluice.core.errors import BadSettings, CoordinatorUnreachable, SluiceError
 from sluice.core.ids import RunId
 from sluice.core.lifecycle import RunState
 from sluice.deploy import job_request
+from sluice.disks import checked_path
 from sluice.wire import runs as wire_runs
 
 LOCAL_KAFKA = "127.0.0.1:9092"
@@ -65,6 +66,10 @@ def run_options(
 ) -> RunOptions:
     """Check everything that can be checked before a process is started. Raises BadJobFile, BadSettings, BadPlacement."""
     request = job_request(job_file, containers, start, system, config, bind)
+    try:
+        checked_path(home)
+    except ValueError as error:
+        raise BadSettings(f"--home: {error}") from None
     if not 0 <= port <= 65535:
         raise BadSettings(f"--port takes 0 to 65535, not {port}")
     return RunOptions(job_file.absolute(), request, home.absolute(), port or _free_port(), master)

@@ -47,6 +47,7 @@ async def ready(parts: PartsDep, verbose: Annotated[str | None, Query()] = None)
     good = all(check.ok or not check.vital for check in checks)
     lines = "\n".join(f"[{'+' if check.ok else '-'}] {check.name}: {check.text}" for check in checks)
     text = f"{lines}\n{'ready' if good else 'not ready'}\n" if verbose is not None else ("ready\n" if good else "not ready\n")
+    text = text.encode(errors="backslashreplace").decode()  # errors of file systems name files, whose names may be any bytes
     return PlainTextResponse(text, 200 if good else 503)
 
 

@@ -62,7 +62,10 @@ _S3_OPTIONS = {"endpoint", "region"}
 
 
 def _directory(parts: SplitResult, url: str) -> Path:
-    path = Path(unquote(parts.path))
+    try:
+        path = Path(unquote(parts.path, errors="strict"))
+    except UnicodeDecodeError:
+        raise BadSettings(f"the path of {url!r} is not UTF-8: rename the directory, or choose another one") from None
     if parts.netloc or parts.query or not path.is_absolute() or path == Path("/"):
         raise BadSettings(f"a directory of blobs is written file:///absolute/path, not {url!r}")
     return path

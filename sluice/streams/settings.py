@@ -7,19 +7,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from sluice.core.errors import BadSettings
+from sluice.disks import checked_path
 
 
 class StreamSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="ignore")
 
-    home: Path = Path(".sluice")
+    home: Path = Field(Path(".sluice"), validate_default=True)
     log_dir: Path | None = None
     kafka_bootstrap: str = ""
     kafka_properties: Path | None = None
+
+    @field_validator("home", "log_dir")
+    @classmethod
+    def _utf8(cls, given: Path | None) -> Path | None:
+        return None if given is None else checked_path(given)
 
     @classmethod
     def settings_customise_sources(
@@ -45,5 +51,7 @@ def read_stream_settings(**options: object) -> StreamSettings:
         raise BadSettings(f"SLUICE_CONFIG names {file}, which is not a file")
     try:
         return StreamSettings(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
-    except (ValidationError, ValueError) as error:  # ValueError: the file is not TOML
+    except ValidationError as error:
+        raise BadSettings("; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from error
+    except ValueError as error:  # the file is not TOML
         raise BadSettings(str(error)) from error

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice import disks
-from sluice.disks import DiskSpace, Room, Thresholds, readable, says_no_room, shortages
+from sluice.disks import DiskSpace, LocalDisks, Room, Thresholds, readable, says_no_room, shortages
 
 LIMITS = Thresholds(low=1000, full=100)
 
@@ -23,6 +23,7 @@ def test_a_disk_is_low_or_full_below_its_thresholds(free: int, room: Room) -> No
         "org.rocksdb.RocksDBException: IO error: No space left on device: While appending to file: /scratch/000012.sst",
         "sluice.core.errors.StreamUnavailable: log stream counts: database or disk is full (file /log/counts.db)",
         "OSError: [Errno 122] Disk quota exceeded",
+        "log stream s: disk I/O error (file /log/s.db); the disk of /log is full (0 B free): make room",
         'ERROR: could not extend file "base/16384/16397": No space left on device',
     ],
 )
@@ -51,3 +52,12 @@ def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_of_its_parent(tmp
 )
 def test_sizes_are_readable(count: int, text: str) -> None:
     assert readable(count) == text
+
+
+def test_an_error_that_says_nothing_of_room_is_explained_by_a_disk_that_is_full(tmp_path: Path) -> None:
+    roomy, full = LocalDisks({"state": tmp_path}, Thresholds(0, 0)), LocalDisks({"state": tmp_path}, Thresholds(1 << 60, 1 << 60))
+    error = "java.lang.UnsatisfiedLinkError: /tmp/librocksdbjni.so: file too short"
+    assert not roomy.explain(error)
+    assert full.explain(error)
+    assert roomy.explain("No space left on device")
+    assert full.shortages().startswith("state: ")
