@@ -161,7 +161,7 @@ def build(
     blob_stores = stores_of_blobs(settings, clock, requests, partial(owns_blob_store, store))
     snapshots = Snapshots(store, blob_stores, notices, clock, new_lineage, reports)
     backup_monitor = BackupMonitor(store, blob_stores, snapshots, stage_metrics, clock)
-    lost_blobs = FindLostBlobs(store, blob_stores)
+    lost_blobs = FindLostBlobs(store, blob_stores, notices, clock)
     retention = Retention(settings.keep_last, settings.keep_hourly, settings.keep_daily)
     clean_up = CleanUp(store, blob_stores, clock, retention, timedelta(seconds=settings.blob_ttl_seconds))
     disks = MeasureDisks(settings.disks, Thresholds(settings.disk_low_bytes, settings.disk_full_bytes))

@@ -40,9 +40,10 @@ from sluice.client import CoordinatorClient, Refused
 from sluice.clock import Clock
 from sluice.core.drain import Mode
 from sluice.core.errors import BlobUnavailable, LeaseLost, SluiceError, StaleRun, Unavailable
-from sluice.core.ids import Epoch, Generation, Instant, TaskName
+from sluice.core.ids import Epoch, Generation, Instant, StageName, TaskName
 from sluice.core.lease import Trust
 from sluice.core.placement import replicas_of
+from sluice.core.snapshot import BlobStoreName
 from sluice.deploy import check_job
 from sluice.disks import LocalDisks
 from sluice.job import Job
@@ -246,6 +247,8 @@ class Agent:
                     log.warning("a notice of a drain is not understood: %s", str(notice.detail)[:200])
             case "MODEL":
                 self._on_version(notice.detail.get("version"))
+            case "BACKUP" if "lost" in notice.detail:
+                self._upload_again(notice.detail["lost"])
             case "BACKUP":
                 self._lifecycle.in_background(self._adopt_blob_stores(), "blob stores")
 
@@ -260,6 +263,14 @@ class Agent:
     def _after_drain(self) -> None:
         if self._slot is not None:
             self._slot.look_again()
+
+    def _upload_again(self, stages: object) -> None:
+        """Blob stores have lost blobs of the newest snapshots of these stages, some of which this container may run."""
+        for each in stages if isinstance(stages, list) and self._queries is not None else ():
+            try:
+                self._queries.upload_again(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
+            except (TypeError, KeyError):
+                log.warning("a notice of lost blobs is not understood: %s", str(each)[:200])
 
     async def _adopt_blob_stores(self) -> None:
         """Use the blob stores that the run names now. While one cannot be used, the container keeps those that it has, and tries again."""

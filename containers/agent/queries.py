@@ -16,7 +16,8 @@ from containers.agent.metrics import Meter
 from containers.agent.stage import Stage, StageContext, StageRunner, first_of
 from containers.agent.watermarks import StageWatermarks
 from containers.engine import Batch, Engine, StageStart
-from sluice.core.ids import TaskName
+from sluice.core.ids import StageName, TaskName
+from sluice.core.snapshot import BlobStoreName
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,12 @@ class Queries:
     def watermarks(self) -> Sequence[StageWatermarks]:
         """Those of the stages that write or read an intermediate stream."""
         return [stage.watermarks for stage in self._stages.values() if stage.watermarks is not None]
+
+    def upload_again(self, task: TaskName, stage: StageName, blob_store: BlobStoreName) -> None:
+        """The blob store has lost something of the stage's newest snapshot. Nothing happens if the stage is not here."""
+        for each in self._stages.values():
+            if (each.start.task, each.start.declared.stage.name) == (task, stage) and each.backup is not None:
+                each.backup.upload_again(blob_store)
 
     # --- one stage -------------------------------------------------------------------------------------------------
 

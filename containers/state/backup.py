@@ -28,7 +28,7 @@ from containers.state.wal import OffsetLogGate
 from sluice.client import RETRY_DELAY
 from sluice.core.errors import Unavailable
 from sluice.core.ids import Instant
-from sluice.core.snapshot import CommitId
+from sluice.core.snapshot import BlobStoreName, CommitId
 
 log = logging.getLogger(__name__)
 
@@ -228,6 +228,12 @@ class Backup:
         if last > durable or (last == durable >= 0 and self._commits.lacking(self._state)):
             await self.commit()
         await self._commits.wait_for_cleanup()
+
+    def upload_again(self, blob_store: BlobStoreName) -> None:
+        """The blob store has lost something of the newest snapshot: the next commit uploads the whole state to it."""
+        log.warning("%s is uploaded whole to blob store %s, which has lost a part of its newest snapshot", self._start.query, blob_store)
+        self._commits.upload_again.add(blob_store)
+        self._new_batch.set()
 
     def forget(self) -> None:
         """The container has released the task: drop the stage's metrics."""

@@ -65,6 +65,8 @@ class StageCommits:
     """The newest snapshot, as the coordinator knows it: its index in each blob store."""
     damaged: set[BlobStoreName] = field(default_factory=set)
     """The blob stores in which the newest snapshot has lost something: the next commit uploads everything to them."""
+    upload_again: set[BlobStoreName] = field(default_factory=set)
+    """The blob stores that become `damaged` when the next upload begins. A commit may be under way when that is asked for."""
     uploaders: dict[BlobStoreName, Uploader] = field(default_factory=dict)
     unanswered: Commit | None = None
     """A commit whose report has an unknown outcome. It must not wait for long: if it was not recorded, its blobs are garbage."""
@@ -72,7 +74,7 @@ class StageCommits:
 
     def lacking(self, state: StateContext) -> bool:
         """Whether a blob store that the run is backed up to does not have the newest snapshot, or not the whole of it."""
-        return not self.indexes.keys() - self.damaged >= state.destinations.to.keys()
+        return not self.indexes.keys() - self.damaged - self.upload_again >= state.destinations.to.keys()
 
     async def wait_for_cleanup(self) -> None:
         """Until the frozen copy of the last commit is removed."""
@@ -140,6 +142,10 @@ async def commit(stage: StageCommits, state: StateContext, up_to: int | None = N
 async def _open_uploaders(stage: StageCommits, state: StateContext) -> None:
     """Have an uploader for each blob store that the run backs up to now. One without the newest snapshot gets everything."""
     to = state.destinations.to
+    for name in stage.upload_again & stage.uploaders.keys():
+        del stage.uploaders[name]
+    stage.damaged |= stage.upload_again
+    stage.upload_again.clear()
     for name, blobs in to.items():
         if name not in stage.uploaders:
             uploader, index = state.uploader(blobs, stage.start), stage.indexes.get(name)

@@ -1,20 +1,30 @@
-"""Chore: compare what each blob store lists with what the retained snapshots need. Of data blobs only the names are read."""
+"""Chore: compare what each blob store lists with what the retained snapshots need. Of data blobs only the names are read.
+
+If the newest snapshot of a stage needs what is lost, the containers of the job's run are notified: the one that holds the task uploads the
+whole state again with its next commit. The notice is of the kind BACKUP, at which containers of former releases only read the run again.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from coordinator.blobpool import BlobStores
+from coordinator.fleet.notices import Notices
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
+from sluice.clock import Clock
 from sluice.core.durability.lost import Lost, find_lost
 from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable, CorruptData
 from sluice.core.ids import JobName, StageKey
 from sluice.core.snapshot import BlobId, BlobStoreName, Kind, stage_prefix
+
+AT_ONCE = 200
+"""Stages that one notice names."""
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +35,8 @@ class FindLostBlobs:
 
     store: Store
     blob_stores: BlobStores
+    notices: Notices
+    clock: Clock
     every: timedelta = timedelta(hours=1)
     name: str = "find_lost_blobs"
     found: Mapping[tuple[BlobStoreName, StageKey], Lost | None] = field(default_factory=dict)
@@ -50,10 +62,25 @@ class FindLostBlobs:
             if lost is not None and lost != self.found.get(of):
                 log.error("%s", lost)
         self.found = found
+        await self._ask_holders([each for each in found.values() if each is not None and each.newest])
         if unavailable is not None:
             raise unavailable
         lost_now = sum(each.blobs for each in found.values() if each is not None)
         return {"lost": lost_now} if lost_now else {}
+
+    async def _ask_holders(self, lost: Sequence[Lost]) -> None:
+        """Once for each comparison that finds it, since a container may have ended before it did so."""
+        by_job: defaultdict[JobName, list[Mapping[str, str]]] = defaultdict(list)
+        for each in lost:
+            by_job[each.key.job].append({"task": each.key.task, "stage": each.key.stage, "blobStore": each.blob_store})
+        for job, stages in by_job.items():
+            async with self.store.begin() as tx:
+                run = await tx.runs.current(job)
+                if run is None or run.state.ended:
+                    continue
+                for first in range(0, len(stages), AT_ONCE):
+                    await tx.runs.add_notice(run.run_id, "BACKUP", self.clock.now(), {"lost": stages[first : first + AT_ONCE]})
+            self.notices.notify(run.run_id)
 
     async def _of_stage(self, name: BlobStoreName, blobs: BlobStore, key: StageKey) -> Lost | None:
         """The snapshots are read before the blobs are listed, so that every blob of theirs was put before. Raises BlobUnavailable,

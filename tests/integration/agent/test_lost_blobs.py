@@ -182,3 +182,24 @@ async def test_lost_blobs_are_shown_with_the_snapshots_that_they_cost_while_the_
         lines = (await http.get("/metrics")).text.splitlines()
     assert 'sluice_job_blobs_lost{blob_store="one",sluice_job="delays"} 1.0' in lines
     assert 'sluice_job_blobs_lost{blob_store="two",sluice_job="delays"} 0.0' in lines
+
+
+async def test_the_container_that_runs_a_stage_uploads_again_what_its_newest_snapshot_has_lost_though_nothing_arrives(
+    there: Place,
+) -> None:
+    run_id = await there.deploy(job=one_stage())
+    container = start(there, run_id, "c1", "disk1", **OFTEN)
+    disk, query = await began(container)
+    await disk.runs(query, 0, {0: 1, 1: 0})
+    await container.wire.after("snapshots")
+    for blob in data_in(there, "one"):
+        blob.unlink()
+    await there.parts.lost_blobs.run_once()
+    await container.wire.after("snapshots", 2)
+    await stopped(container)
+    await there.parts.lost_blobs.run_once()
+    (problem,) = (await there.run(run_id)).backup_problems
+    assert "that snapshot" in problem, "the older one"
+    await restores_from(there, run_id, "one")
+    disk2, query2 = await began(start(there, run_id, "c2", "disk2", **NEVER))
+    assert disk2.state(query2.start) == disk.state(query.start)
