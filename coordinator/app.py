@@ -41,6 +41,7 @@ from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
 from coordinator.runs.pruning import PruneHistory
 from coordinator.runs.regrouping import Regrouping
+from coordinator.runs.removal import Removal
 from coordinator.runs.runs import Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.trim import TrimStreams
@@ -259,6 +260,7 @@ def build(
         snapshots=snapshots,
         backup_monitor=backup_monitor,
         lost_blobs=lost_blobs,
+        removal=Removal(store, models, snapshots.forget),
         notices_wait=timedelta(seconds=settings.notices_wait_seconds),
     )
 

@@ -24,6 +24,7 @@ from coordinator.jobmodels.versions import ModelVersions
 from coordinator.runs.alignment import AlignmentCoordinator
 from coordinator.runs.deploy import Deployments
 from coordinator.runs.lag import LagMonitor
+from coordinator.runs.removal import Removal
 from coordinator.runs.runs import BasicRunBodies, Runs
 from coordinator.runs.tasks import Tasks
 from coordinator.runs.watermarks import WatermarkCoordinator
@@ -94,6 +95,7 @@ class Parts:
     snapshots: Snapshots
     backup_monitor: BackupMonitor
     lost_blobs: FindLostBlobs
+    removal: Removal
     notices_wait: timedelta
     basic_runs: BasicRunBodies = field(default_factory=BasicRunBodies)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 
-from coordinator.api.deps import PROBLEMS, Actor, Parts, PartsDep, RunIdPath
+from coordinator.api.deps import PROBLEMS, Actor, JobPath, Parts, PartsDep, RunIdPath
 from coordinator.blobpool import BlobStores
 from coordinator.fleet.leases import Contact
 from coordinator.fleet.stage_metrics import Failures, StageFailure, StageReport, Stages
@@ -142,6 +142,24 @@ async def get_jobs(
     found = await parts.runs.jobs(JobName(after) if after else None, None if limit is None else limit + 1)
     page = tuple(job_reply(row) for row in found[:limit])
     return wire_runs.JobsReply(jobs=page, next=page[-1].job if limit is not None and len(found) > limit else None)
+
+
+@router.delete("/jobs/{job}")
+async def remove_job(
+    job: JobPath,
+    parts: PartsDep,
+    actor: Actor,
+    dry_run: Annotated[bool, Query(alias="dryRun", description="only say what would be deleted")] = False,
+) -> wire_runs.JobRemovalReply:
+    """Remove a job whose run has ended, with its runs, versions, drains and snapshots. Its blobs become garbage, which is deleted after the
+    grace period. The generations of its tasks are kept: a later job of the same name continues their count."""
+    rows = await (parts.removal.plan(JobName(job)) if dry_run else parts.removal.remove(JobName(job), actor))
+    names = ("runs", "containers", "drains", "snapshots", "pins")
+    counts: dict[str, object] = {name: rows[name] for name in names}
+    grace = parts.blob_stores.garbage_grace.total_seconds()
+    return wire_runs.JobRemovalReply.model_validate(
+        counts | {"versions": rows["job_models"], "job": job, "dry_run": dry_run, "garbage_grace_seconds": grace}
+    )
 
 
 def spec_of(request: wire_runs.RunRequest) -> RunSpec:

@@ -73,6 +73,11 @@ class JobModels:
         ]
         self._served[job] = Served(model, body, etag, headers)
 
+    def forget(self, job: JobName) -> None:
+        """The job has been removed."""
+        self._served.pop(job, None)
+        self._decoded = {key: model for key, model in self._decoded.items() if key[0] != job}
+
     def served(self, job: str) -> Served:
         """Raises NoJobModel before the job has one."""
         found = self.find(job)

@@ -181,7 +181,7 @@ class Deployments:
             model=await self._models.decoded(tx, former) if former else None,
             starts=drain.drained if drain else starts,
             left_out=left_out,
-            unknown=former is None and not await tx.snapshots.page(job, None, None, None, 1),
+            unknown=former is None and not await tx.fleet.owners(job) and not await tx.snapshots.page(job, None, None, None, 1),
             kept=kept,
         )
 
@@ -207,7 +207,7 @@ class Deployments:
         run_id = self._new_run_id(job, now)
         async with self._store.begin() as tx:
             newest = await tx.jobmodels.page(job, None, 1)
-            if former is not None and newest[0].version != former.model_version:
+            if former is not None and (not newest or newest[0].version != former.model_version):  # changed, or the job was removed
                 return None
             version = await self._version(tx, job, run_id, plan.model, now, who)
             run = RunRow(

@@ -19,8 +19,14 @@ from sluice.randomness import new_uuid
 
 
 async def is_known(tx: ReadTransaction, job: JobName) -> bool:
-    """Whether the database has a run or a snapshot of the job. Blobs of other jobs are never garbage."""
-    return await tx.runs.current(job) is not None or bool(await tx.snapshots.page(job, None, None, None, 1))
+    """Whether the database has a run or a snapshot of the job, or had them until the job was removed. Blobs of other jobs are never
+    garbage."""
+    return await tx.runs.current(job) is not None or bool(await tx.snapshots.page(job, None, None, None, 1)) or await is_removed(tx, job)
+
+
+async def is_removed(tx: ReadTransaction, job: JobName) -> bool:
+    """Whether the job was removed: the owners of its tasks are all that is left of it."""
+    return await tx.runs.current(job) is None and bool(await tx.fleet.owners(job))
 
 
 async def stages_by_prefix(tx: ReadTransaction, job: JobName) -> Mapping[str, StageKey]:

@@ -166,6 +166,12 @@ class Snapshots:
         log.warning("stage %s of task %s of job %s begins lineage %s: %s", stage, task, run.job, begun.lineage, why)
         return begun.lineage
 
+    def forget(self, job: JobName) -> None:
+        """The job has been removed."""
+        for known in (self.newest, self.stores):
+            for key in [each for each in known if each.job == job]:
+                del known[key]
+
     async def set_backup(self, run_id: RunId, to: tuple[str, ...], restore_from: tuple[str, ...]) -> RunRow:
         """Set the blob stores of the run's containers from their next commit on. Raises UnknownRun, StaleRun, BlobStoreUnusable."""
         document = self._blob_stores.blob_stores_of(to, restore_from).document

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import and_, delete, exists, func, select, tuple_
+from sqlalchemy import Table, and_, delete, exists, func, select, tuple_
 
 from coordinator.store import tables
 from coordinator.store.columns import Reads, Writes
@@ -14,6 +14,22 @@ from coordinator.store.fleet import ContainerRow, container_row
 from sluice.core.drain import DrainId, Mode, Phase
 from sluice.core.history.pruning import PastContainer, PastDrain, PastRun
 from sluice.core.ids import ExecutionContainerId, JobName, RunId
+
+_OF_A_JOB: Sequence[Table] = (
+    tables.job_models,
+    tables.assignments,
+    tables.baselines,
+    tables.watched_streams,
+    tables.localities,
+    tables.stores,
+    tables.snapshots,
+    tables.pins,
+    tables.cleanups,
+    tables.containers,
+    tables.drains,
+    tables.runs,
+)
+"""Tables with a column `job`, without the jobs and the owners of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,14 @@ class HistoryReads(Reads):
             for slot, execution_id, epoch, last, ended, owns in await self._connection.execute(query)
         ]
 
+    async def rows_of_job(self, job: JobName) -> Mapping[str, int]:
+        """How many rows each table has of the job, by the name of the table."""
+        found = {}
+        for table in _OF_A_JOB:
+            rows = select(func.count()).select_from(table).where(table.c.job == job)
+            found[table.name] = int(await self._connection.scalar(rows) or 0)
+        return found
+
 
 class HistoryWrites(HistoryReads, Writes):
     async def drop_containers(self, execution_ids: Collection[ExecutionContainerId]) -> None:
@@ -129,3 +153,13 @@ class HistoryWrites(HistoryReads, Writes):
         if dropped:
             await self._connection.execute(delete(tables.starts).where(tables.starts.c.run_id == run_id))
         return dropped
+
+    async def drop_job(self, job: JobName) -> None:
+        """Delete all rows of a job but the owners of its tasks, whose generations must never be given again."""
+        of_job = select(tables.runs.c.run_id).where(tables.runs.c.job == job)
+        for table in (tables.notices, tables.starts):
+            await self._connection.execute(delete(table).where(table.c.run_id.in_(of_job)))
+        drains = select(tables.drains.c.drain_id).where(tables.drains.c.job == job)
+        await self._connection.execute(delete(tables.drain_stages).where(tables.drain_stages.c.drain_id.in_(drains)))
+        for table in (*_OF_A_JOB, tables.jobs):
+            await self._connection.execute(delete(table).where(table.c.job == job))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from sluice.client import TIMEOUT, CoordinatorClient, actor_headers, path_segment
 from sluice.wire import drains as wire_drains
 from sluice.wire import jobmodels as wire_jobmodels
+from sluice.wire import runs as wire_runs
 from sluice.wire import snapshots as wire_snapshots
 
 POLL = timedelta(seconds=0.5)
@@ -34,6 +35,13 @@ class OperatorClient(CoordinatorClient):
     async def drains(self, job: str, limit: int = 200) -> Sequence[wire_drains.DrainSummary]:
         """Up to `limit` drains of the job, newest first."""
         return (await self._read(wire_drains.DrainsReply, "GET", "/drains", params={"job": job, "limit": limit})).drains
+
+    # --- jobs ------------------------------------------------------------------------------------------------------
+
+    async def remove_job(self, job: str, *, dry_run: bool) -> wire_runs.JobRemovalReply:
+        query = {"dryRun": "true"} if dry_run else {}
+        path = f"/jobs/{path_segment(job)}"
+        return await self._read(wire_runs.JobRemovalReply, "DELETE", path, params=query, headers=actor_headers())
 
     # --- versions of the job model ---------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "status": Command(
         "sluice.cli.status:status", "Show the health of jobs: containers, tasks, and the throughput and lag of each stage.", INSPECT
     ),
-    "jobs": Command("sluice.cli.status:jobs", "List jobs and their current runs.", INSPECT),
+    "jobs": Command("sluice.cli.jobs:app", "List jobs and their current runs, and remove finished jobs.", INSPECT),
     "runs": Command("sluice.cli.status:runs", "List the runs of a job, newest first.", INSPECT),
     "containers": Command("sluice.cli.status:containers", "List the containers of a run, including those that have ended.", INSPECT),
     "tasks": Command("sluice.cli.status:tasks", "List the tasks of a run: their container, progress and lag.", INSPECT),

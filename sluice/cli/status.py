@@ -1,4 +1,4 @@
-"""`sluice status`, `jobs`, `runs`, `containers` and `tasks`: what the coordinator knows, as text or (`--json`) as JSON.
+"""`sluice status`, `runs`, `containers` and `tasks`: what the coordinator knows, as text or (`--json`) as JSON.
 
 Exit codes: 0; 1 when the coordinator cannot be reached or does not know the job or run; 2 when `sluice status --check` finds a problem.
 """
@@ -21,7 +21,7 @@ from rich.text import Text
 from sluice.cli.console.live import InPlace
 from sluice.cli.console.overview import RunOverview, StatusReply, UnreadRun, overview, status_of
 from sluice.cli.console.pages import status_page
-from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, jobs_table, moment, runs_table, shown, tasks_table
+from sluice.cli.console.tables import Screen, containers_table, duration, is_interactive, moment, runs_table, shown, tasks_table
 from sluice.cli.runner import LOCAL, Json, Limit, OptionalJob, OptionalRun, Url, call, find_job, find_run, print_reply, with_next_page
 from sluice.client import CoordinatorClient
 from sluice.clock import SystemClock
@@ -80,12 +80,6 @@ def status(
     problems = [Text(shown(each)) for each in reply.problems]
     print_reply(reply, lambda _: Group(*problems) if problems else Text("healthy"), as_json=as_json)
     raise typer.Exit(0 if reply.healthy else DEGRADED)
-
-
-def jobs(as_json: Json = False, coordinator: Url = LOCAL) -> None:
-    """List jobs and their current runs."""
-    reply = call(coordinator, lambda client: client.jobs())
-    print_reply(reply, lambda width: jobs_table(reply, width), as_json=as_json)
 
 
 def runs(

@@ -134,6 +134,10 @@ class StaleRun(Conflict):
     """The run is not the job's current one, or has ended."""
 
 
+class JobNotFinished(Conflict):
+    """The job's current run has not ended, or a container of the job may still act."""
+
+
 class RunIsDraining(Conflict):
     """The job's current run is draining."""
 

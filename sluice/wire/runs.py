@@ -398,6 +398,20 @@ class JobReply(Reply):
     runs: int
 
 
+class JobRemovalReply(Reply):
+    """What was deleted with the job, or would be (`dryRun`). `garbageGraceSeconds`: its blobs are deleted about that much later."""
+
+    job: str
+    dry_run: bool
+    runs: int
+    containers: int
+    versions: int
+    drains: int
+    snapshots: int
+    pins: int
+    garbage_grace_seconds: float
+
+
 class JobsReply(Reply):
     """By name. `next` is the `after` of the following page, null on the last."""
 

@@ -66,6 +66,7 @@ def test_the_document_declares_every_route() -> None:
     assert document["openapi"].startswith("3.1")
     assert {(method.upper(), path) for path, methods in document["paths"].items() for method in methods} == {
         ("DELETE", "/drain/{uuid}"),
+        ("DELETE", "/jobs/{job}"),
         ("DELETE", "/jobs/{job}/pins/{pinId}"),
         ("GET", "/"),
         ("GET", "/containerHeartbeat"),
@@ -92,6 +93,7 @@ def test_the_document_declares_every_route() -> None:
         ("GET", "/readyz"),
         ("GET", "/runs"),
         ("GET", "/runs/{runId}"),
+        ("GET", "/runs/{runId}/containers"),
         ("GET", "/runs/{runId}/containers/{executionContainerId}/standby"),
         ("GET", "/runs/{runId}/notices"),
         ("GET", "/runs/{runId}/request"),

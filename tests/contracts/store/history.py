@@ -23,6 +23,7 @@ from tests.contracts.rows import (
     ownership_row,
     run_row,
     snapshot_row,
+    stage_state_row,
 )
 
 LATER = NOON + timedelta(hours=1)
@@ -123,3 +124,27 @@ class HistoryContract:
             await tx.runs.put(run_row("r1"))
             await tx.runs.put(replace(STOPPED, run_id=R2, created_at=LATER))
             assert [await tx.history.drop_of_run(run_id, 9) for run_id in (R1, R2)] == [0, 0]
+
+    async def test_a_job_goes_as_a_whole_but_for_the_owners_of_its_tasks(self, store: Store) -> None:
+        async with store.begin() as tx:
+            for job, run_id in ((JOB, "r1"), (OTHER, "q1")):
+                await tx.runs.put(run_row(run_id, job))
+                await tx.runs.add_notice(RunId(run_id), "STOP", NOON, {})
+                await tx.runs.put_start_offsets(RunId(run_id), {Ssp("log", "s", 0): 5})
+                await tx.fleet.put_container(container_row(f"{run_id}-c", run_id=run_id, job=job))
+                await tx.fleet.put_owner(ownership_row(job=job))
+                await tx.fleet.put_stage_state(stage_state_row(job=job))
+                await tx.jobmodels.add(model_row(1, job))
+                await tx.snapshots.put(snapshot_row(1, job=job))
+                await tx.drains.put(drain_row(1, run_id, job))
+                await tx.drains.put_stages([drain_stage_row("t", "s", drain_row(1, run_id, job).drain_id)])
+            kept = await tx.history.rows_of_job(OTHER)
+            assert await tx.history.rows_of_job(JOB) == kept
+            await tx.history.drop_job(JOB)
+            assert not any((await tx.history.rows_of_job(JOB)).values())
+            assert await tx.history.rows_of_job(OTHER) == kept
+            assert [each.job for each in await tx.runs.jobs()] == [OTHER]
+            assert (await tx.runs.notices(R1, 0), await tx.runs.start_offsets(R1)) == ([], {})
+            assert await tx.drains.stages(drain_row(1, "r1", JOB).drain_id) == []
+            assert len(await tx.drains.stages(drain_row(1, "q1", OTHER).drain_id)) == 1
+            assert [each.owner.generation for each in await tx.fleet.owners(JOB)] == [1]

@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from coordinator.server import listen, server
 from coordinator.settings import read_settings
-from sluice.cli import status
+from sluice.cli import jobs, status
+from sluice.client import Refused
 from sluice.core.errors import ClientError, CoordinatorUnreachable, SluiceError, UnknownJob
 from sluice.streams.log import Log
 from tests.support.api import Json, run_body
@@ -35,7 +36,8 @@ GENEROUS = 30.0
 UP_A_LINE = "\x1b[1A"
 
 app = typer.Typer()
-for command in (status.status, status.jobs, status.runs, status.containers, status.tasks):
+app.add_typer(jobs.app, name="jobs")
+for command in (status.status, status.runs, status.containers, status.tasks):
     app.command()(command)
 
 
@@ -121,6 +123,19 @@ def test_ids_are_whole_where_there_is_no_terminal(coordinator: Coordinator) -> N
     assert coordinator.sluice("tasks").count(f" {run_id}-c ") == 2
     assert run_id in coordinator.sluice("jobs")
     assert coordinator.sluice("runs").splitlines()[1].split()[:2] == [run_id, "RUNNING"]
+
+
+def test_a_finished_job_is_removed_and_a_running_one_is_not(coordinator: Coordinator) -> None:
+    run_id = coordinator.working()
+    with pytest.raises(Refused, match="sluice drain flight-delays"):
+        coordinator.sluice("jobs", "rm", "flight-delays")
+    coordinator.post(f"/containers/{run_id}-c/exit", {"exitCode": 0, "reason": "done"})
+    coordinator.post(f"/runs/{run_id}/stop", {})
+    planned = coordinator.sluice("jobs", "rm", "flight-delays", "--dry-run")
+    assert planned.startswith("job flight-delays would be removed, with 1 runs, 1 containers, 1 versions")
+    assert run_id in coordinator.sluice("jobs")
+    assert coordinator.as_json("jobs", "rm", "flight-delays")["runs"] == 1
+    assert run_id not in coordinator.sluice("jobs")
 
 
 def test_every_job_has_its_part_in_the_status(coordinator: Coordinator) -> None:

@@ -29,6 +29,7 @@ WIRE = {
     ("incompatible-expansion", 422, "A stateful job's stream changed its partition count in a way that would part keys from their state."),
     ("bad-placement", 422, "The tasks cannot be spread over that many containers."),
     ("stale-run", 409, "The run is not the job's current one, or has ended."),
+    ("job-not-finished", 409, "The job's current run has not ended, or a container of the job may still act."),
     ("run-is-draining", 409, "The job's current run is draining."),
     ("version-conflict", 412, "The job model has changed since."),
     ("version-adopted", 409, "A container runs a later version of the job model."),

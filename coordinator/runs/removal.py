@@ -1,0 +1,58 @@
+"""Remove a finished job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from coordinator.jobmodels.cache import JobModels
+from coordinator.store.sql import ReadTransaction, Store
+from sluice.core.errors import JobNotFinished, UnknownJob
+from sluice.core.ids import JobName
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Removes all that the database has of a job, in one transaction, except the generations of its tasks: the embedded log and blob stores
+    may still know them, so a later job of that name continues their count. Its blobs are garbage from then on, and are collected after
+    their grace period."""
+
+    store: Store
+    models: JobModels
+    forget_snapshots: Callable[[JobName], None]
+
+    async def plan(self, job: JobName) -> Mapping[str, int]:
+        """How many rows `remove` would delete, by table. Raises UnknownJob, JobNotFinished."""
+        async with self.store.read() as tx:
+            await _check_finished(tx, job)
+            return await tx.history.rows_of_job(job)
+
+    async def remove(self, job: JobName, who: str) -> Mapping[str, int]:
+        """Returns how many rows were deleted, by table. Raises UnknownJob, JobNotFinished."""
+        async with self.store.begin() as tx:
+            await _check_finished(tx, job)
+            rows = await tx.history.rows_of_job(job)
+            await tx.history.drop_job(job)
+        self.models.forget(job)
+        self.forget_snapshots(job)
+        log.warning(
+            "job %s was removed%s, with %d runs and %d snapshots", job, f" by {who}" if who else "", rows["runs"], rows["snapshots"]
+        )
+        return rows
+
+
+async def _check_finished(tx: ReadTransaction, job: JobName) -> None:
+    current = await tx.runs.current(job)
+    if current is None:
+        raise UnknownJob(f"there is no job {job!r}")
+    if not current.state.ended:
+        raise JobNotFinished(
+            f"run {current.run_id} of job {job} is {current.state}: drain it (`sluice drain {job}`) or stop it "
+            f"(POST /runs/{current.run_id}/stop), and try again when it has ended"
+        )
+    acting = [each.run_id for each in await tx.history.runs(job) if each.active]
+    if acting:
+        raise JobNotFinished(f"a container of run {acting[0]} of job {job} may still act: try again when its lease has ended")
