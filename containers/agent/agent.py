@@ -266,9 +266,12 @@ class Agent:
 
     def _upload_again(self, stages: object) -> None:
         """Blob stores have lost blobs of the newest snapshots of these stages, some of which this container may run."""
-        for each in stages if isinstance(stages, list) and self._queries is not None else ():
+        queries = self._queries
+        if queries is None or not isinstance(stages, list):
+            return
+        for each in stages:
             try:
-                self._queries.upload_again(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
+                queries.upload_again(TaskName(each["task"]), StageName(each["stage"]), BlobStoreName(each["blobStore"]))
             except (TypeError, KeyError):
                 log.warning("a notice of lost blobs is not understood: %s", str(each)[:200])
 
