@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, str] = {
     "backup": "bench.backup",
     "checkpoint-latency": "bench.checkpoint_latency",
     "collection": "bench.collection",
+    "connections": "bench.connections",
     "diff": "bench.diff",
     "drain": "bench.drain",
     "failover": "bench.failover",
