@@ -104,6 +104,8 @@ class Pool(Generic[C]):
 
 def is_reserved(url: bytes) -> bool:
     """Whether a request is a heartbeat, a probe or a scrape."""
+    if url.startswith(b"/containerHeartbeat?"):
+        return True
     path = url.partition(b"?")[0]
     return path.endswith(b"/containerHeartbeat") or path in (b"/livez", b"/readyz", b"/metrics")
 
@@ -206,13 +208,19 @@ class Connections:
 
     def begin(self, connection: Connection, *, reserved: bool) -> bool:
         """A request has arrived. Returns whether it may be served."""
-        admitted = [pool.begin(connection, reserved=reserved) for pool in self._pools(connection)]
-        if not all(admitted):
+        if self._per_peer is None:
+            served = self._all.begin(connection, reserved=reserved)
+        else:
+            served = all([pool.begin(connection, reserved=reserved) for pool in self._pools(connection)])  # noqa: C419  (both must begin)
+        if not served:
             self.count(Refusal.FULL)
-        return all(admitted)
+        return served
 
     def end(self, connection: Connection, *, reserved: bool) -> None:
         """The request was answered."""
+        if self._per_peer is None:
+            self._all.end(connection, reserved=reserved)
+            return
         for pool in self._pools(connection):
             pool.end(connection, reserved=reserved)
 
@@ -273,7 +281,6 @@ class Connection(HttpToolsProtocol):
         self._durations = {_Waits.HEAD: timeouts.head, _Waits.BODY: timeouts.body, _Waits.READ: timeouts.read}
         self._unparsed = 0
         """Bytes given to the parser since it last found an end."""
-        self._in_head = False
         self._in_body = False
         self._reserved = False
         """Whether the last request was a reserved one."""
@@ -297,6 +304,12 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) <= MAX_HEAD_BYTES - self._unparsed:  # nearly always
+            self._unparsed += len(data)
+            super().data_received(data)
+            if not self._answering or self._in_body or self._waits is not None:
+                self._watch(idle=False)
+            return
         start = 0
         while start < len(data) and not self.transport.is_closing():
             end = start + MAX_HEAD_BYTES - self._unparsed
@@ -309,13 +322,8 @@ class Connection(HttpToolsProtocol):
             start = end
         self._watch(idle=False)
 
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
         self._unparsed = 0
-        self._in_head = False
         self._in_body = True
         if not self._answering:  # otherwise the request is put into a queue, and is answered in the place that this one has
             self._reserved = is_reserved(self.url)
@@ -336,7 +344,8 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._answering:
             self._connections_of_server.end(self, reserved=self._reserved)
-            self._watch(idle=True)
+            if self._in_head or self._in_body or self._waits is not None or self.transport.is_closing():
+                self._watch(idle=True)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -349,6 +358,11 @@ class Connection(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._watch(idle=True)
+
+    @property
+    def _in_head(self) -> bool:
+        """Whether a head has begun whose end has not been found."""
+        return self.scope is not None and (self.cycle is None or self.scope is not self.cycle.scope)
 
     @property
     def _answering(self) -> bool:
