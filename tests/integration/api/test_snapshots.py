@@ -28,6 +28,23 @@ async def test_a_reported_snapshot_is_what_the_next_holder_restores(caller: Call
     assert (stage["snapshot"], stage["batchId"], stage["generation"]) == (snapshot, 10, 1)
 
 
+async def test_a_lineage_begins_at_an_older_snapshot_when_the_newest_is_lost(caller: Caller) -> None:
+    run_id, lineage = await held(caller)
+    await report(caller, run_id, report_body(1, lineage))
+    await report(caller, run_id, report_body(2, lineage, 1))
+    at = {"generation": 1, "lineage": lineage, "why": "its index is gone"}
+    unknown = await caller.http.post(f"/runs/{run_id}/{STAGE}/lineage", json=at | {"checkpointId": checkpoint_id(7)})
+    assert problem_slug(unknown) == (404, "unknown-snapshot")
+    begun = [
+        (await caller.http.post(f"/runs/{run_id}/{STAGE}/lineage", json=at | {"checkpointId": checkpoint_id(1)})).json()["lineage"]
+        for _ in range(2)
+    ]
+    assert begun[0] == begun[1] != lineage
+    (stage,) = (await caller.acquired(run_id, "c1"))["stages"]
+    assert (stage["lineage"], stage["snapshot"]["checkpointId"], stage["batchId"]) == (begun[0], checkpoint_id(1), 10)
+    assert (await report(caller, run_id, report_body(3, begun[0], 1))).status_code == 200
+
+
 async def test_a_report_that_comes_twice_is_answered_alike(caller: Caller) -> None:
     run_id, lineage = await held(caller)
     assert [(await report(caller, run_id, report_body(1, lineage))).json()["seq"] for _ in range(2)] == [1, 1]

@@ -16,7 +16,8 @@ from coordinator.runs.trim import TrimStreams
 from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Generation, Lineage
 from sluice.streams.log import Record, Writer
-from tests.support.api import Caller, Json, chained_body
+from tests.support.api import Caller, Json, chained_body, report_body
+from tests.support.api import report as report_snapshot
 from tests.support.fakes import FakeClock
 
 
@@ -60,6 +61,18 @@ async def test_what_every_reader_of_an_intermediate_stream_has_committed_is_trim
     assert [await chore.run_once(), await chore.run_once()] == [{"trimmed": 7}, {}]
     assert caller.log.earliest("by-carrier")[0] == 7
     assert caller.log.earliest("flights")[0] == 0
+
+
+async def test_what_a_retained_snapshot_needs_is_kept_however_old_the_snapshot_is(caller: Caller, clock: FakeClock) -> None:
+    run_id = await deployed(caller, clock, chained_body(2))
+    held = await caller.acquired(run_id, "c1")
+    (lineage,) = (stage["lineage"] for stage in held["stages"] if stage["stage"] == "hourly")
+    read = [{"system": "log", "stream": "by-carrier", "partition": 0, "offset": 4}]
+    answer = await report_snapshot(caller, run_id, report_body(1, lineage, batchId=0) | {"offsets": read})
+    assert answer.status_code == 200, answer.text
+    await report(caller, run_id, {"route": ("flights", 10), "hourly": ("by-carrier", 7)})
+    clock.advance(90 * 86_400)
+    assert await trimming(caller, clock).run_once() == {"trimmed": 4}
 
 
 async def test_young_records_are_kept(caller: Caller, clock: FakeClock) -> None:
