@@ -279,9 +279,10 @@ def build(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             await take(settings, store)
-            await models.recover()
-            await parts.registrations.recover()
-            await snapshots.recover()
+            async with store.keeping_claim():
+                await models.recover()
+                await parts.registrations.recover()
+                await snapshots.recover()
             store.resynchronise_with(resynchronise)
             hold.check_start(max(snapshots.newest.values(), default=None))
             async with maintenance:
@@ -324,7 +325,8 @@ async def take(settings: Settings, store: Store) -> None:
     """Claim the database for this coordinator, then `prepare`. May run twice. Raises DatabaseInUse, and what `prepare` raises."""
     make_directories(settings)
     await store.claim()
-    await prepare(settings, store)
+    async with store.keeping_claim():
+        await prepare(settings, store)
     await store.claim()  # again, because a new database had no table for claims before
 
 

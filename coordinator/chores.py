@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from coordinator.store.sql import Store
+from coordinator.store.sql import KEEP_CLAIM_SECONDS, Store
 from sluice.clock import Clock
 from sluice.core.errors import DatabaseInUse, SluiceError
 
@@ -35,7 +35,7 @@ class KeepClaim:
 
     store: Store
     usurped: Callable[[DatabaseInUse], None]
-    every: timedelta = timedelta(seconds=1)
+    every: timedelta = timedelta(seconds=KEEP_CLAIM_SECONDS)
     name: str = "keep_claim"
 
     async def run_once(self) -> Mapping[str, int]:

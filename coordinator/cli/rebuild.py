@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -43,11 +44,13 @@ async def _rebuilt(settings: Settings, *, dry_run: bool, force: bool, quiet: boo
             await take(settings, store)
         progress = Progress("blobs")
         title = "reading indexes"
-        with Bars(title, unit=progress.unit, quiet=quiet) as bars:
-            finding = asyncio.create_task(find(blob_stores, progress, clock.now()))
-            while not (await asyncio.wait([finding], timeout=0.5))[0]:
-                bars.show(title, progress.done, None)
-            rebuilt = finding.result()
+        keeping = nullcontext() if dry_run else store.keeping_claim()
+        async with keeping:
+            with Bars(title, unit=progress.unit, quiet=quiet) as bars:
+                finding = asyncio.create_task(find(blob_stores, progress, clock.now()))
+                while not (await asyncio.wait([finding], timeout=0.5))[0]:
+                    bars.show(title, progress.done, None)
+                rebuilt = finding.result()
         if not dry_run:
             await write(store, blob_stores, clock, rebuilt, force=force)
         return rebuilt

@@ -1,42 +1,111 @@
 """The claim: one coordinator per database. Leases are in memory, and two coordinators on one database would each have their own.
 
-With SQLite it is a lock on a file beside the database, which the operating system releases when the process ends. With PostgreSQL it is
-an advisory lock of a session, and every transaction that writes runs in that session: if the session is lost, the claim is lost with it,
-and nothing can be written without it. A lost claim is taken again, unless another coordinator had it meanwhile: then the state in memory
-is out of date. To detect that even after the other coordinator has ended, each one writes its name to the table `claims`.
+With SQLite it is a lock on a file beside the database, which the operating system releases when the process ends.
 
-If a client vanishes without closing its connection, the server releases the lock when its keep-alives fail, after about 25 seconds.
+With PostgreSQL it is a lease by the database's time: a row of the table `claims` with the holder, its term and an end, which the holder
+renews every second, and which every transaction that writes checks. An advisory lock of the session in which the holder writes shows at
+once that the holder has ended, and keeps out coordinators of releases that know no lease. A coordinator that starts while the lock is held
+waits until it sees the claim renewed, and is refused then, or until the claim has run out: then it ends the sessions of the holder, which
+may be frozen, and takes the claim. Sessions are limited to less than the lease in what they wait for, so a frozen holder blocks no one for
+longer.
+
+A lost claim is taken again, unless another coordinator had it meanwhile: then the state in memory is out of date.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from sqlalchemy import Row, select, text
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from coordinator.store import tables
 from sluice.core.errors import DatabaseInUse, StoreUnavailable
 from sluice.randomness import new_uuid
 
+log = logging.getLogger(__name__)
+
 _NAME = "coordinator"
 _LOCK = 7355609
+CLAIM_SECONDS = 10.0
+"""How long a claim on PostgreSQL is valid after it was renewed."""
+
+SESSION_MILLIS = 8_000
+"""How long a statement may take, wait for a lock, or be waited for within a transaction. Less than CLAIM_SECONDS."""
+
+_LOOK_SECONDS = 0.25
+"""How often a coordinator that waits for a claim looks at it."""
+
+_LOOKS_UNTIL_SILENT = 8
+"""After so many looks it says that it waits."""
+
 _KEEP_ALIVE = ("tcp_keepalives_idle = 10", "tcp_keepalives_interval = 5", "tcp_keepalives_count = 3")
 _HOLDER = text(
     "SELECT a.pid, a.backend_start, a.application_name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid "
     "WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 0 AND l.objid = :lock AND l.objsubid = 1 "
     "AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+
+_END_SESSIONS = text(
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+    "WHERE application_name = :name AND datname = current_database() AND pid <> pg_backend_pid()"
+)
+_IS_LEASE = text("SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('claims') AND attname = 'expires_at'")
+_ROW = text("SELECT holder, term, expires_at, expires_at < clock_timestamp() AS over FROM claims WHERE name = :name")
+_RENEW = text(
+    "UPDATE claims SET expires_at = clock_timestamp() + make_interval(secs => :seconds) "
+    "WHERE name = :name AND holder = :holder AND term = :term"
+)
+_SIGN = text(
+    "INSERT INTO claims (name, holder, term, expires_at) VALUES (:name, :holder, 1, clock_timestamp() + make_interval(secs => :seconds)) "
+    "ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, term = claims.term + 1, expires_at = excluded.expires_at RETURNING term"
+)
+
+
+def new_holder() -> str:
+    """A name for this process as a client of the database: of at most 55 characters, since PostgreSQL cuts names after 63."""
+    return f"{socket.gethostname()[:24]} pid {os.getpid()} {new_uuid().hex[:12]}"
+
+
+def session_settings(holder: str) -> dict[str, str]:
+    """Settings of PostgreSQL for all sessions of the process."""
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    return {"application_name": _session_name(holder), **dict.fromkeys(limits, str(SESSION_MILLIS))}
+
+
+def _session_name(holder: str) -> str:
+    return f"sluice: {holder}"[:63]
+
+
+class _Held(DatabaseInUse):
+    """Another coordinator uses this database.
+
+    It has the claim until `expires_at`, unless it renews it. None: it knows no lease."""
+
+    slug = DatabaseInUse.slug
+
+    def __init__(self, detail: str, expires_at: datetime | None) -> None:
+        super().__init__(detail)
+        self.expires_at = expires_at
+
+
+class _Ending(StoreUnavailable):
+    """The coordinator's database cannot be read or written.
+
+    The sessions of a holder whose claim has run out are being ended."""
+
+    slug = StoreUnavailable.slug
 
 
 class Claim(Protocol):
@@ -129,14 +198,17 @@ class _Session:
 
 
 class SessionClaim:
-    """The claim on a PostgreSQL database. `answer_within`: time limit of `SELECT 1`, in seconds, after which the session is closed."""
+    """The claim on a PostgreSQL database, for the process that is called `holder` there. `answer_within`: time limit of a renewal, in
+    seconds, after which the session is closed; `seconds`: how long the claim is valid."""
 
-    def __init__(self, engine: AsyncEngine, answer_within: float = 10.0) -> None:
+    def __init__(self, engine: AsyncEngine, holder: str, answer_within: float = 8.0, seconds: float = CLAIM_SECONDS) -> None:
         self._engine = engine
         self._answer_within = answer_within
-        self._holder = f"{socket.gethostname()} pid {os.getpid()} {new_uuid().hex[:12]}"
+        self._seconds = seconds
+        self._holder = holder
         self._wanted = False
-        self._signed = False
+        self._term = 0
+        """0 until the claim was signed."""
         self._session: _Session | None = None
         self._former: tuple[Any, ...] | None = None
 
@@ -145,14 +217,14 @@ class SessionClaim:
         return self._session is not None and not self._session.closed
 
     async def take(self) -> bool:
-        again, self._wanted = self._signed, True
+        again, self._wanted = bool(self._term), True
         session = self._session
         if session is not None and not await self._answers(session):
             await self._drop(session)
         opened = self._session is None
         if self._session is None:
-            self._session = await self._open()
-        if not self._signed:
+            self._session = await self._open() if again else await self._open_when_free()
+        if not self._term:
             async with self._session.connection.begin():
                 await self._sign(self._session.connection)
         return again and opened
@@ -176,10 +248,14 @@ class SessionClaim:
             raise StoreUnavailable(f"{self._where}: the session of the claim has just ended")
         try:
             async with session.connection.begin():
+                await self._renew(session.connection)
                 yield session.connection
+        except DatabaseInUse as error:
+            raise StoreUnavailable(f"{error} This coordinator ends.") from error
         except DBAPIError:
-            if not await self._answers(session):  # a driver may report the end of the session as another error
-                await self._drop(session)
+            with suppress(DatabaseInUse):
+                if not await self._answers(session):  # a driver may report the end of the session as another error
+                    await self._drop(session)
             raise
         finally:
             if session.closed:
@@ -190,19 +266,46 @@ class SessionClaim:
             await self._drop(self._session)
 
     async def _answers(self, session: _Session) -> bool:
+        """Renew the claim. False if the session has ended, or does not answer. Raises DatabaseInUse."""
         if session.closed:
             return False
         try:
             async with asyncio.timeout(self._answer_within), session.connection.begin():
-                await session.connection.exec_driver_sql("SELECT 1")
+                await self._renew(session.connection)
         except (DBAPIError, OSError):
             return False
         return True
+
+    async def _renew(self, connection: AsyncConnection) -> None:
+        """Raises DatabaseInUse. In a transaction that writes it also keeps others from taking the claim before the transaction ends."""
+        if not self._term:
+            await connection.exec_driver_sql("SELECT 1")
+            return
+        values = {"name": _NAME, "holder": self._holder, "term": self._term, "seconds": self._seconds}
+        if (await connection.execute(_RENEW, values)).rowcount == 0:
+            await self._check_signature(connection)
 
     async def _drop(self, session: _Session) -> None:
         if self._session is session:
             self._session, self._former = None, session.backend
         await session.drop()
+
+    async def _open_when_free(self) -> _Session:
+        """Wait until the claim is free or has run out. Raises DatabaseInUse when its holder renews it."""
+        expires_at: datetime | None = None
+        for look in count():
+            try:
+                return await self._open()
+            except _Held as held:
+                if held.expires_at is None or expires_at not in (None, held.expires_at):
+                    raise
+                expires_at = held.expires_at
+                if look == _LOOKS_UNTIL_SILENT:
+                    log.warning("%s It does not renew its claim, which runs out at %s: waiting until then", held, expires_at)
+            except _Ending as ending:
+                log.warning("%s", ending)
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise AssertionError("unreachable")
 
     async def _open(self) -> _Session:
         connection = await self._engine.connect()
@@ -219,17 +322,17 @@ class SessionClaim:
         """Take the lock for this session. Returns the session's backend."""
         for setting in _KEEP_ALIVE:
             await connection.exec_driver_sql(f"SET {setting}")
-        await connection.execute(text("SELECT set_config('application_name', :name, false)"), {"name": f"sluice: {self._holder}"[:63]})
         if not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
             await self._refused(connection)
         own = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         backend = tuple((await connection.exec_driver_sql(own)).one())
-        if self._signed:
+        if self._term:
             await self._check_signature(connection)
         return backend
 
     async def _refused(self, connection: AsyncConnection) -> None:
-        """Another session has the lock. If it is our former one, which the server still considers alive, it is terminated."""
+        """Another session has the lock. If it is our former one, which the server still considers alive, it is terminated; so are the
+        sessions of a coordinator whose claim has run out, unless we had the claim before."""
         other: Row[Any] | None = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
         if other is None:
             raise StoreUnavailable(f"{self._where}: another coordinator is just taking or releasing the claim")
@@ -237,20 +340,27 @@ class SessionClaim:
             await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": other.pid})
             raise StoreUnavailable(f"{self._where}: the former session of this coordinator is ending")
         who = f"{other.application_name or 'a session of another user'}, since {other.backend_start:%Y-%m-%d %H:%M:%S %Z}"
-        raise DatabaseInUse(f"{self._where} is another coordinator's ({who}): stop that one, or name another database.")
+        row = (await connection.execute(_ROW, {"name": _NAME})).first() if await connection.scalar(_IS_LEASE) else None
+        leased = row is not None and other.application_name == _session_name(row.holder)
+        if row is not None and leased and row.over and not self._term:
+            await connection.execute(_END_SESSIONS, {"name": other.application_name})
+            raise _Ending(f"{self._where} was another coordinator's ({who}), whose claim has run out: its sessions are ended")
+        raise _Held(
+            f"{self._where} is another coordinator's ({who}): stop that one, or name another database.",
+            row.expires_at if row is not None and leased else None,
+        )
 
     async def _check_signature(self, connection: AsyncConnection) -> None:
-        holder = await connection.scalar(select(tables.claims.c.holder).where(tables.claims.c.name == _NAME))
-        if holder != self._holder:
+        row = (await connection.execute(_ROW, {"name": _NAME})).first()
+        if row is None or (row.holder, row.term) != (self._holder, self._term):
+            holder = "the row is gone" if row is None else row.holder
             raise DatabaseInUse(f"{self._where} was used by another coordinator meanwhile ({holder}): the state in memory is out of date.")
 
     async def _sign(self, connection: AsyncConnection) -> None:
-        """Write our name, unless the table does not exist yet: the lock is taken before the first migration."""
-        if await connection.scalar(text("SELECT to_regclass('claims')")) is None:
-            return
-        row = postgresql.insert(tables.claims).values(name=_NAME, holder=self._holder)
-        await connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"holder": self._holder}))
-        self._signed = True
+        """Write our name, with a new term, unless the table is not there yet: the lock is taken before the first migration."""
+        if await connection.scalar(_IS_LEASE):
+            values = {"name": _NAME, "holder": self._holder, "seconds": self._seconds}
+            self._term = int(await connection.scalar(_SIGN, values) or 0)
 
     @property
     def _where(self) -> str:

@@ -40,6 +40,9 @@ async def upgrade(store: Store) -> str:
         async with store.engine.begin() as connection:
             if connection.dialect.name == "sqlite":
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                for limit in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+                    await connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
             return await connection.run_sync(_upgrade)
     except (DBAPIError, CommandError, OSError) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error

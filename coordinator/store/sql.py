@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from coordinator.store.claim import Claim, FileClaim, SessionClaim
+from coordinator.store.claim import Claim, FileClaim, SessionClaim, new_holder, session_settings
 from coordinator.store.cleanup import CleanupReads, CleanupWrites
 from coordinator.store.drains import DrainReads, DrainWrites
 from coordinator.store.fleet import FleetReads, FleetWrites
@@ -25,7 +25,7 @@ from coordinator.store.runs import RunReads, RunWrites
 from coordinator.store.snapshots import SnapshotReads, SnapshotWrites
 from coordinator.store.sqlite import connect
 from sluice import disks
-from sluice.core.errors import StoreUnavailable
+from sluice.core.errors import SluiceError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ beginning only when no reader uses it, which never happens while readers overlap
 _BUSY_MILLIS = 10_000
 _READERS_MILLIS = 1_000
 """How long a truncation waits for readers. Writers of this process wait meanwhile."""
+
+KEEP_CLAIM_SECONDS = 1.0
+"""How often the claim is renewed."""
 
 _WITHIN = {"sqlite": None, "postgresql": 30.0}
 """Time limit of a transaction, in seconds. SQLite needs none: it limits only how long it waits for a lock."""
@@ -86,7 +89,7 @@ class WriteTransaction(ReadTransaction):
 class Store:
     """A database behind an engine; see `open_store`. Writers of this process wait for one another here, not in the database."""
 
-    def __init__(self, engine: AsyncEngine, wal_bytes: int = WAL_BYTES) -> None:
+    def __init__(self, engine: AsyncEngine, wal_bytes: int = WAL_BYTES, claim: Claim | None = None) -> None:
         self.engine = engine
         self.failures = 0
         """Transactions that the database failed."""
@@ -94,7 +97,7 @@ class Store:
         self._resynchronise: Callable[[], Awaitable[None]] | None = None
         self._in_doubt = False
         """Whether memory may differ from the database: a commit failed, so it is unknown what was written, or the claim was lost."""
-        self._claim: Claim = FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine)
+        self._claim: Claim = claim or FileClaim(engine)
         self._wal = _wal_of(engine)
         self._wal_bytes = wal_bytes
 
@@ -160,6 +163,22 @@ class Store:
                 self._in_doubt = await self._claim.take() or self._in_doubt
             await self._settle()
 
+    @asynccontextmanager
+    async def keeping_claim(self) -> AsyncIterator[None]:
+        """Keep the claim renewed during a block that takes long. A failure to renew it shows when something is written."""
+        keeper = asyncio.create_task(self._keep_claim(), name="keep the claim")
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _keep_claim(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_CLAIM_SECONDS)
+            with suppress(SluiceError):
+                await self.claim()
+
     @property
     def claimed(self) -> bool:
         """Whether the claim was held when it was last checked."""
@@ -205,11 +224,16 @@ def _size(file: Path | None) -> int:
 
 def open_store(url: str) -> Store:
     """Open the database at an SQLAlchemy URL with an async driver: `sqlite+aiosqlite:///FILE` or `postgresql+asyncpg://…`."""
-    return Store(new_engine(url))
+    holder = new_holder()
+    engine = new_engine(url, holder)
+    return Store(engine, claim=FileClaim(engine) if engine.dialect.name == "sqlite" else SessionClaim(engine, holder))
 
 
-def new_engine(url: str) -> AsyncEngine:
-    engine = create_async_engine(url, pool_pre_ping=not url.startswith("sqlite"), hide_parameters=True)  # rows contain users' configuration
+def new_engine(url: str, holder: str = "") -> AsyncEngine:
+    """`holder`: the name of this process as a client of the database."""
+    sqlite = url.startswith("sqlite")
+    arguments = {} if sqlite else {"server_settings": session_settings(holder)}
+    engine = create_async_engine(url, pool_pre_ping=not sqlite, hide_parameters=True, connect_args=arguments)  # rows have users' settings
     if engine.dialect.name == "sqlite":
         event.listen(engine.sync_engine, "do_connect", _connect_sqlite)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)

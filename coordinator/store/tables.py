@@ -56,8 +56,10 @@ claims = Table(
     metadata,
     Column("name", String(16), primary_key=True),
     Column("holder", String(300), nullable=False),
+    Column("term", BigInteger, nullable=False, server_default=text("0")),
+    Column("expires_at", Utc),
 )
-"""The coordinator that uses the database, or used it last; see `coordinator/store/claim.py`."""
+"""The coordinator that uses the database, or used it last. `term` grows with each; see `coordinator/store/claim.py`."""
 
 ONLY = "coordinator"
 """The key of tables that have one row."""

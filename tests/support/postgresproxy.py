@@ -46,26 +46,32 @@ class _Statements:
 
 class PostgresProxy:
     """`cut_commit_of`: the name of a table. The next COMMIT of a transaction that writes to it is executed, and the connection is closed
-    instead of answered. `cut` counts such commits.
+    instead of answered. `cut` counts such commits. `hold_commit_of`: the same, but the answer waits until `release` is set; `held` is set
+    meanwhile.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.cut_commit_of = ""
         self.cut = 0
+        self.hold_commit_of = ""
+        self.held = asyncio.Event()
+        self.release = asyncio.Event()
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        statements, cutting = _Statements(), False
+        statements, cutting, holding = _Statements(), False, False
 
         async def to_server() -> None:
-            nonlocal cutting
+            nonlocal cutting, holding
             with suppress(OSError):
                 while data := await reader.read(1 << 16):
                     written = statements.commits(data)
                     if written is not None and self.cut_commit_of and f"INTO {self.cut_commit_of} ".encode() in written:
                         cutting, self.cut_commit_of = True, ""
+                    if written is not None and self.hold_commit_of and f"INTO {self.hold_commit_of} ".encode() in written:
+                        holding, self.hold_commit_of = True, ""
                     server_writer.write(data)
                     await server_writer.drain()
             server_writer.close()
@@ -76,6 +82,9 @@ class PostgresProxy:
                     if cutting and _READY in data:
                         self.cut += 1
                         break
+                    if holding and _READY in data:
+                        self.held.set()
+                        await self.release.wait()
                     writer.write(data)
                     await writer.drain()
             writer.close()

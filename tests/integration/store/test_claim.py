@@ -82,12 +82,13 @@ async def other(url: str) -> AsyncIterator[Other]:
 
 @asynccontextmanager
 async def claimed(url: str) -> AsyncIterator[Store]:
-    """A store as a coordinator opens it."""
+    """A store as a coordinator opens it, which renews its claim."""
     async with opened(url) as store:
         await store.claim()
         await upgrade(store)
         await store.claim()
-        yield store
+        async with store.keeping_claim():
+            yield store
 
 
 async def write(store: Store, run_id: str = "r1") -> None:
@@ -182,7 +183,7 @@ async def test_a_claim_that_another_had_meanwhile_is_lost_for_good(url: str, oth
 async def test_a_session_that_hangs_is_given_up_and_ended_before_the_claim_is_taken_again(url: str, other: Other) -> None:
     async with opened(url) as store:
         await upgrade(store)
-        claim = SessionClaim(store.engine, answer_within=0.2)
+        claim = SessionClaim(store.engine, "this test", answer_within=0.2)
         await claim.take()
         first = await other.holder() or 0
         os.kill(first, signal.SIGSTOP)
