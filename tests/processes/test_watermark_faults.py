@@ -18,7 +18,7 @@ from tests.support.processes import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOUR = 3600
-HOURS = 48
+HOURS = 24
 KEYS = "abcd"
 SLOW = 5
 """Of how many records there is one in a fast partition. A batch reads equally many of each, so the other is behind in event time."""
