@@ -96,7 +96,7 @@ async def get_run(
         reports=parts.stage_metrics.of_run(RunId(run_id)),
         failures=parts.stage_metrics.failures_of(RunId(run_id)),
         lag=parts.lag.of_run(RunId(run_id)),
-        backed_up=parts.snapshots.newest,
+        snapshot_at=parts.snapshots.newest,
         backup_problems=tuple(map(str, [*parts.backup_monitor.of_run(RunId(run_id)), *parts.lost_blobs.of_job(described.run.job)])),
         watermarks=parts.watermarks.streams(RunId(run_id)),
         late_rows=parts.stage_metrics.late_rows_of(RunId(run_id)),
@@ -297,7 +297,7 @@ class InMemory:
     reports: Stages
     failures: Failures
     lag: Lag
-    backed_up: Mapping[StageKey, datetime]
+    snapshot_at: Mapping[StageKey, datetime]
     watermarks: Sequence[StreamWatermark] = ()
     late_rows: Mapping[tuple[TaskName, StageName], LateRows] = field(default_factory=dict)
     missing_event_times: Sequence[str] = ()
@@ -407,7 +407,7 @@ def _stage_progress(row: StageStateRow, owner: TaskOwner | None, memory: InMemor
         alignment=None if event_time is None else _alignment(event_time),
         lag=lag,
         metrics=_metrics(memory.reports.get((row.task, row.stage)), owner, lag),
-        snapshot_at=None if row.head is None else memory.backed_up.get(row.key),
+        snapshot_at=None if row.head is None else memory.snapshot_at.get(row.key),
         late_rows=late.rows if late is not None else 0,
         late_rows_given_up=late.given_up if late is not None else 0,
         late_rows_at=late.last_at if late is not None else None,

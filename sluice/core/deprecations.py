@@ -95,7 +95,7 @@ DEPRECATIONS: tuple[Deprecation, ...] = (
     *_renamed(Kind.FIELD, {"errand": "operation"}, "OperationReply"),
     # output of commands with --json
     *_renamed(Kind.FIELD, {"tasksHeld": "tasksOwned", "troubles": "problems"}, "RunOverview"),
-    *_renamed(Kind.FIELD, {"offsetsBehind": "lag"}, "StageOverview"),
+    *_renamed(Kind.FIELD, {"offsetsBehind": "lag", "backupAgeSeconds": "snapshotAgeSeconds"}, "StageOverview"),
     *_renamed(Kind.FIELD, {"told": "summary", "backRun": "rollbackRun"}, "UpgradeReply"),
     *_renamed(Kind.SETTING, {"hold_back_seconds": "crash_loop_backoff_seconds", "log_keep_seconds": "log_retention_seconds"}),
     *_renamed(

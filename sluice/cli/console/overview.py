@@ -35,7 +35,7 @@ class StageOverview(wire_body.RenamedReply):
     batch_millis: int | None
     watermark_lag_seconds: float | None
     report_age_seconds: float | None
-    backup_age_seconds: float | None
+    snapshot_age_seconds: float | None
     late_rows: int = 0
 
 
@@ -175,7 +175,7 @@ def _stage(name: str, progress: Sequence[wire_runs.StageProgress], at: datetime)
         batch_millis=_most(each.batch_millis for each in measured),
         watermark_lag_seconds=_most(watermark_lag(each) for each in measured),
         report_age_seconds=_most(report_age(each, at) for each in progress),
-        backup_age_seconds=_most(backup_age(each, at) for each in progress),
+        snapshot_age_seconds=_most(snapshot_age(each, at) for each in progress),
         late_rows=sum(each.late_rows for each in progress),
     )
 
@@ -199,7 +199,7 @@ def report_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     return None if last is None else max(0.0, (at - last).total_seconds())
 
 
-def backup_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
+def snapshot_age(progress: wire_runs.StageProgress, at: datetime) -> float | None:
     """Seconds since the stage's newest snapshot was reported; None without one."""
     return None if progress.snapshot_at is None else max(0.0, (at - progress.snapshot_at).total_seconds())
 

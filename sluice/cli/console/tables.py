@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sluice.cli.console.overview import StageOverview, backup_age, lag_of, report_age, watermark_lag
+from sluice.cli.console.overview import StageOverview, lag_of, report_age, snapshot_age, watermark_lag
 from sluice.wire import runs as wire_runs
 
 NONE = "-"
@@ -232,7 +232,7 @@ def _progress(progress: wire_runs.StageProgress | None, at: datetime) -> Sequenc
     if progress is None:
         return (NONE,) * 7
     batch, age, of = NONE if progress.batch_id is None else str(progress.batch_id), duration(report_age(progress, at)), progress.metrics
-    lag, backup = count(lag_of(progress)), duration(backup_age(progress, at))
+    lag, backup = count(lag_of(progress)), duration(snapshot_age(progress, at))
     if of is None:
         return (batch, NONE, lag, NONE, NONE, backup, age)
     return (batch, rate(of.rows_per_second), lag, millis(of.batch_millis), duration(watermark_lag(of)), backup, age)
@@ -247,7 +247,7 @@ def stages_table(stages: Sequence[StageOverview], width: int | None) -> Table:
     rows = [
         (
             *(each.stage, rate(each.rows_per_second), count(each.lag), millis(each.batch_millis)),
-            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.backup_age_seconds)),
+            *(duration(each.watermark_lag_seconds), duration(each.report_age_seconds), duration(each.snapshot_age_seconds)),
             count(each.batches),
         )
         for each in stages

@@ -229,7 +229,7 @@ def test_a_status_as_json_has_the_whole_of_it(coordinator: Coordinator) -> None:
     assert (job["tasksHeld"], job["troubles"]) == (job["tasksOwned"], job["problems"])
     assert job["stages"][0].keys() == {
         *("stage", "batches", "rowsPerSecond", "lag", "offsetsBehind", "batchMillis", "watermarkLagSeconds", "reportAgeSeconds"),
-        *("backupAgeSeconds", "lateRows"),
+        *("snapshotAgeSeconds", "backupAgeSeconds", "lateRows"),
     }
 
 

@@ -43,7 +43,7 @@ def test_a_stage_sums_its_tasks_rates_and_tells_the_worst_of_their_times() -> No
         126,
     )
     assert route.watermark_lag_seconds == 3598
-    assert (route.report_age_seconds, route.backup_age_seconds, hourly.backup_age_seconds) == (180, 240, None)
+    assert (route.report_age_seconds, route.snapshot_age_seconds, hourly.snapshot_age_seconds) == (180, 240, None)
     assert (hourly.stage, hourly.rows_per_second, hourly.lag, hourly.report_age_seconds) == ("hourly", None, None, None)
 
 
