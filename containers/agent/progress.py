@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.client import CoordinatorClient
-from sluice.core.errors import ClientError, Unavailable
+from sluice.core.errors import ClientError, CoordinatorUnavailable, Unavailable
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from sluice.wire import agents as wire_agents
 from sluice.wire import body as wire_body
@@ -92,18 +92,28 @@ class ProgressReporter:
     async def flush(self) -> None:
         """Send what was not sent yet. Raises LeaseLost, CoordinatorUnreachable."""
         async with self._sending:
-            for key, report in list(self._unsent.items()):
-                try:
-                    await self._coordinator.progress(self._run_id, report.task, _body(report))
-                except ClientError as refused:
-                    about = {"task": report.task, "stage": report.stage, "generation": report.generation}
-                    log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
-                if self._unsent.get(key) is report:
-                    del self._unsent[key]
+            try:
+                await self._send_progress()
+            except CoordinatorUnavailable:
+                # Its database cannot be written, perhaps for the same full disk. It keeps failures in memory, until the next progress: so
+                # they are sent again after that.
+                for failure in list(self._failures.values()):
+                    await self._send_failure(failure)
+                raise
             for key, failure in list(self._failures.items()):
                 await self._send_failure(failure)
                 if self._failures.get(key) is failure:
                     del self._failures[key]
+
+    async def _send_progress(self) -> None:
+        for key, report in list(self._unsent.items()):
+            try:
+                await self._coordinator.progress(self._run_id, report.task, _body(report))
+            except ClientError as refused:
+                about = {"task": report.task, "stage": report.stage, "generation": report.generation}
+                log.error("the coordinator refused the progress of %s/%s: %s", report.task, report.stage, refused, extra=about)
+            if self._unsent.get(key) is report:
+                del self._unsent[key]
 
     async def _send_failure(self, failure: FailureReport) -> None:
         task, stage = failure.task, failure.stage

@@ -126,6 +126,7 @@ def test_snapshots_of_a_history_that_has_ended_say_nothing() -> None:
 def test_an_index_without_a_run_or_with_one_that_cannot_be_read_says_nothing() -> None:
     index = snapshot(version(1), planned(2, Previous()), TaskName("Partition 0"))
     strange: list[Mapping[str, object] | None] = [None, {}, {**(index.continuation or {}), "modelVersion": "many"}]
+    strange += [{**(index.continuation or {}), name: "\ud800"} for name in ("runId", "firstRun", "grouping", "slot")]
     for each in strange:
         without = decoded(encoded(replace(index, continuation=each)), BlobId("i"))
         assert of_index(without) is None

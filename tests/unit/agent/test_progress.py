@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from containers.agent.progress import ProgressReport, ProgressReporter
+from containers.agent.progress import FailureReport, ProgressReport, ProgressReporter
 from sluice.client import CoordinatorClient
-from sluice.core.errors import CoordinatorUnreachable, LeaseLost
+from sluice.core.errors import CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost
 from sluice.core.ids import Generation, Lineage, RunId, Ssp, StageName, TaskName
 from tests.support.engines import soon
 
@@ -187,3 +187,17 @@ async def test_a_refused_report_is_logged_and_dropped_and_the_others_are_sent(
     assert "refused the progress of Partition 0/hourly: refused with unknown-task" in caplog.text
     await reports.flush()
     assert len(there.asked) == 2
+
+
+async def test_a_failure_is_reported_although_the_coordinator_cannot_store_progress_and_again_after_it(
+    there: Scripted, reports: ProgressReporter
+) -> None:
+    reports.put(ProgressReport(TaskName("t"), StageName("a"), Generation(1), Lineage("l"), 1, {}))
+    reports.put_failure(FailureReport(TaskName("t"), StageName("b"), Generation(1), "no room", 1, 1.0, ""))
+    there.script = [lambda: problem(503, "store-unavailable"), lambda: httpx.Response(200, json={})]
+    with pytest.raises(CoordinatorUnavailable):
+        await reports.flush()
+    there.script = [lambda: httpx.Response(200, json={}), lambda: httpx.Response(200, json={})]
+    await reports.flush()
+    await reports.flush()
+    assert [path.rpartition("/")[2] for path, _ in there.asked] == ["progress", "failure", "progress", "failure"]

@@ -1,0 +1,53 @@
+"""`sluice run` on a disk that becomes full while the job runs: database, log, state, backups, temporary files and logs are all on it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sluice.core.ids import Generation, Lineage
+from sluice.streams.log import Log, Record, Writer
+from tests.processes.stage import TOY
+from tests.support.disks import small_disk
+from tests.support.processes import kill_whole, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+WRITER = Writer(Lineage("feeder"), "feeder", Generation(1))
+
+
+def feed(log: Log, first: int, end: int) -> None:
+    records = [Record(str(n).encode(), partition=n % 2) for n in range(first, end)]
+    assert log.append("numbers", records, writer=WRITER, batch=first, now_micros=1)
+
+
+def test_a_job_waits_while_its_disk_is_full_and_writes_each_record_once_when_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(TOY)
+    said = tmp_path / "run.log"
+    with small_disk(tmp_path / "home", 128 << 20) as disk:
+        log = Log(disk.root / "log")
+        log.create("numbers", 2)
+        log.create("out", 1)
+        feed(log, 0, 20)
+        sluice = str(Path(sys.executable).with_name("sluice"))
+        command = [sluice, "run", "job.py", "--home", str(disk.root), "--port", "0", "--start", "earliest", "--master", "local[1]"]
+        with said.open("wb") as out:
+            process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        try:
+            wait_for("the first records", lambda: process.poll() is not None or sum(log.latest("out").values()) == 20)
+            feed(log, 20, 40)
+            disk.fill()
+            wait_for("the report of the full disk", lambda: process.poll() is not None or "waiting for room on a disk" in said.read_text())
+            disk.make_room()
+            wait_for("the other records", lambda: process.poll() is not None or sum(log.latest("out").values()) == 40)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 0, said.read_text()
+            values = sorted(int(row[3] or b"") for rows in log.read("out", 0, 0, 100) for row in rows)
+            assert values == list(range(40))
+        finally:
+            kill_whole(process)
+            print(*(f"--- {file}\n{file.read_text(errors='replace')[-3000:]}" for file in (disk.root / "logs").rglob("*.log")), sep="\n")
