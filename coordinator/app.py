@@ -233,6 +233,7 @@ def build(
             metrics.exposition,
             new_registry(
                 [
+                    metrics.of_build,
                     partial(metrics.of_leases, leases),
                     partial(metrics.of_jobs, lag),
                     partial(metrics.of_versions, lag),

@@ -4,11 +4,13 @@ integers, which is faster. docs/operating.md lists the metrics.
 
 from __future__ import annotations
 
+import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -267,6 +269,12 @@ def of_drains(watch: DrainDeadlines) -> Iterable[Metric]:
     for phase in (each for each in Phase if each.over):
         ended.add_metric([phase.value], watch.outcomes.get(phase, 0))
     yield from (seconds, stages, late, keeps, ended)
+
+
+def of_build() -> Iterable[Metric]:
+    info = InfoMetricFamily("sluice_build", "Versions of Sluice and of Python.")
+    info.add_metric([], {"version": version("sluice-spark"), "python": platform.python_version()})
+    yield info
 
 
 def of_connections(connections: Connections) -> Iterable[Metric]:

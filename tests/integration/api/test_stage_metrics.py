@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +331,11 @@ async def test_of_a_job_whose_run_has_failed_the_state_is_told_and_nothing_else(
     found = {name: value for name, value in (await series(caller)).items() if name.startswith("sluice_job_") and "flight" in name}
     assert found['sluice_job_state{sluice_job="flight-delays",state="FAILED"}'] == 1
     assert {name.partition("{")[0] for name in found} == {"sluice_job_state"}
+
+
+async def test_the_versions_of_sluice_and_python_are_shown(caller: Caller) -> None:
+    found = await series(caller)
+    assert found[f'sluice_build_info{{python="{platform.python_version()}",version="{version("sluice-spark")}"}}'] == 1
 
 
 async def test_requests_are_counted_by_route_and_answer_with_how_long_they_took(caller: Caller, run_id: str) -> None:
