@@ -247,7 +247,7 @@ def build(
                     partial(metrics.of_drains, drain_watch),
                     partial(metrics.of_snapshots, snapshots, lag),
                     partial(metrics.of_degraded_backups, backup_monitor),
-                    partial(metrics.of_lost_blobs, lost_blobs),
+                    partial(metrics.of_lost_blobs, lost_blobs, backup_monitor),
                     partial(metrics.of_clock, hold),
                     partial(metrics.of_disks, disks),
                     partial(metrics.of_clean_up, clean_up, clock),

@@ -340,12 +340,13 @@ def of_degraded_backups(monitor: BackupMonitor) -> Iterable[Metric]:
     yield degraded
 
 
-def of_lost_blobs(lost_blobs: FindLostBlobs) -> Iterable[Metric]:
-    """As of the last comparison."""
+def of_lost_blobs(lost_blobs: FindLostBlobs, monitor: BackupMonitor) -> Iterable[Metric]:
+    """As of the last comparison; 0 for a job that has begun since."""
     labels = ["sluice_job", "blob_store"]
     lost = GaugeMetricFamily("sluice_job_blobs_lost", "Blobs that retained snapshots need and that are gone.", labels=labels)
     costs = GaugeMetricFamily("sluice_job_snapshots_lost", "Retained snapshots that cannot be restored from a blob store.", labels=labels)
     totals: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    totals |= {(job, name): [0, 0] for job, names in monitor.asked.items() for name in names}
     for (name, key), each in lost_blobs.found.items():
         total = totals[key.job, name]
         if each is not None:
