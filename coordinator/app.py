@@ -151,7 +151,7 @@ def build(
     clock = clock or SystemClock()
     connections = Connections(connection_limit(settings.max_connections, file_limit()), settings.max_connections_per_peer, clock)
     store = store or open_store(settings.database)
-    leases, task_waiters = Leases(settings.lease_policy, clock), TaskWaiters()
+    leases, task_waiters = Leases(settings.lease_policy, clock, settings.database_outage), TaskWaiters()
     notices = Notices(store)
     models = JobModels(store)
     systems = stream_systems(settings, clock)
@@ -191,7 +191,7 @@ def build(
             ExpireLeases(store, leases, notices, clock, task_waiters),
             FlushLastSeen(store, leases, clock),
             LowerLeaseBounds(store, leases),
-            KeepClaim(store, usurped),
+            KeepClaim(store, usurped, clock, leases.claim_confirmed),
             disks,
             drain_watch,
             TrimStreams(store, systems, clock, timedelta(seconds=settings.log_retention_seconds), models.decoded),
@@ -279,7 +279,9 @@ def build(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
+            sent = clock.elapsed()
             await take(settings, store)
+            leases.claim_confirmed(sent)
             async with store.keeping_claim():
                 await models.recover()
                 await parts.registrations.recover()

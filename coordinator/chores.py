@@ -13,6 +13,7 @@ from typing import Protocol
 from coordinator.store.sql import KEEP_CLAIM_SECONDS, Store
 from sluice.clock import Clock
 from sluice.core.errors import DatabaseInUse, SluiceError
+from sluice.core.ids import Instant
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +32,24 @@ class Chore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeepClaim:
-    """Check the claim on the database, and take it again if it was lost. `usurped` is called if another coordinator has taken it."""
+    """Check the claim on the database, and take it again if it was lost. `usurped` is called if another coordinator has taken it,
+    `confirmed` with the time at which a request was sent that found the claim held."""
 
     store: Store
     usurped: Callable[[DatabaseInUse], None]
+    clock: Clock
+    confirmed: Callable[[Instant], None]
     every: timedelta = timedelta(seconds=KEEP_CLAIM_SECONDS)
     name: str = "keep_claim"
 
     async def run_once(self) -> Mapping[str, int]:
-        held = self.store.claimed
+        held, sent = self.store.claimed, self.clock.elapsed()
         try:
             await self.store.claim()
         except DatabaseInUse as error:
             self.usurped(error)
             raise
+        self.confirmed(sent)
         if held:
             return {}
         log.info("took the claim on the database again")

@@ -83,6 +83,12 @@ class Settings(BaseSettings):
         160, description="lease of containers that send no epoch, as Apache Samza's: they send a heartbeat every 60 s and try it for 93 s"
     )
     bare_grace_seconds: float = Field(120, description="grace period of such containers, which take up to two minutes to shut down")
+    database_outage_seconds: float = Field(
+        120,
+        ge=15,
+        le=1e6,
+        description="with PostgreSQL: leases are renewed so long while the database is away; then heartbeats are answered with 503",
+    )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="maximum size of a request's body")
     max_connections: int | None = Field(
         None,
@@ -232,6 +238,11 @@ class Settings(BaseSettings):
     def database_shown(self) -> str:
         """The URL without its password, for logs and messages."""
         return re.sub(r"(?<=://)([^:/@]*):[^/]*@", r"\1:***@", self.database)
+
+    @property
+    def database_outage(self) -> timedelta | None:
+        """None with SQLite, whose file is locked while the coordinator runs."""
+        return None if self.database.startswith("sqlite") else timedelta(seconds=self.database_outage_seconds)
 
     @property
     def log_directory(self) -> Path:

@@ -64,7 +64,7 @@ def _renewed(scope: Scope, leases: Leases) -> LeaseEntry | None:
             epoch = int(value)
     raw = query[len(_PARAMETER) :].decode("ascii", "replace")
     execution_id = unquote_plus(raw) if "%" in raw or "+" in raw else raw
-    if epoch is None and leases.is_bare(execution_id):
+    if (epoch is None and leases.is_bare(execution_id)) or not leases.may_renew:
         return None
     return leases.beat(execution_id, epoch)
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import inf
 
 from sluice.clock import Clock
+from sluice.core.errors import StoreUnavailable
 from sluice.core.ids import Epoch, ExecutionContainerId, Instant
 from sluice.core.lease import Lease, LeaseBounds, LeasePolicy, Terms, bounds_after_start, granted, is_silent, may_renew
 
@@ -52,10 +53,13 @@ class LeaseEntry:
 
 
 class Leases:
-    """For one event loop; there are no locks. `bounds` are stored in the database; see `needed`."""
+    """For one event loop; there are no locks. `bounds` are stored in the database; see `needed`. `outage`: leases are renewed so long after
+    the claim on the database was last confirmed; None: without limit, where no other coordinator can take it while this one runs."""
 
-    def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
+    def __init__(self, policy: LeasePolicy, clock: Clock, outage: timedelta | None = None) -> None:
         self.policy = policy
+        self._outage = outage
+        self._renews_until = inf
         self.terms: Terms = policy.terms(0)
         self.bounds: LeaseBounds = policy.bounds(self.terms)
         self._granted = self.bounds
@@ -83,6 +87,16 @@ class Leases:
     def ending(self) -> int:
         """How many containers are no longer valid but may still act."""
         return len(self._ending)
+
+    def claim_confirmed(self, at: Instant) -> None:
+        """The claim on the database was held when a request was sent at that time."""
+        if self._outage is not None:
+            self._renews_until = at + self._outage.total_seconds()
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether the claim was confirmed recently enough. Otherwise another coordinator may have it, and give the tasks away."""
+        return self._clock.elapsed() < self._renews_until
 
     def needed(self, more: int) -> LeaseBounds:
         """The bounds to store before leases are granted to so many more containers."""
@@ -165,7 +179,11 @@ class Leases:
 
         A heartbeat without epoch, of a container that sends one, is answered as alive and renews nothing. A heartbeat after lease and grace
         period is refused, because the tasks may have been reassigned. A lease never ends earlier than a former answer said: if a shrinking
-        fleet shortens the terms and this answer is lost, the container trusts the longer lease of the answer before."""
+        fleet shortens the terms and this answer is lost, the container trusts the longer lease of the answer before.
+
+        Raises StoreUnavailable if no lease may be renewed; see `may_renew`."""
+        if not self.may_renew:
+            raise StoreUnavailable("the claim on the database has not been confirmed for too long: another coordinator may have it")
         entry = self._valid.get(execution_id)
         if entry is None or (sent is not None and sent != entry.epoch):
             return None

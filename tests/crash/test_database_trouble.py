@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.chores import KeepClaim
 from sluice.streams.log import Log
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.coordinators import GENEROUS, Running, refused, running
@@ -76,6 +77,26 @@ async def test_while_the_server_is_away_heartbeats_go_on_and_afterwards_everythi
         assert await caller.alive("c1", 1)
         assert (await ready(caller))[0] == 200
         assert (await caller.run(run_id))["tasks"][0]["stages"][0]["batchId"] == 7
+
+
+async def test_without_the_database_leases_are_renewed_for_two_minutes_and_no_container_is_invalid_then(
+    url: str, server: Postgres, home: Path, clock: FakeClock
+) -> None:
+    async with calling(home, clock, database_url=url) as caller:
+        caller.log.create("flights", 2)
+        run_id = (await caller.deploy())["runId"]
+        await caller.registered(run_id, "c1")
+        server.stop()
+        for _ in range(11):
+            clock.advance(10)
+            assert await caller.alive("c1", 1)
+        clock.advance(10)
+        assert problem_slug(await caller.beat("c1", 1)) == (503, "store-unavailable")
+        assert problem_slug(await caller.beat("c1", 9)) == (503, "store-unavailable")
+        server.start()
+        parts = caller.coordinator.api.state.parts
+        await KeepClaim(parts.health.store, lambda _: None, clock, parts.leases.claim_confirmed).run_once()
+        assert await caller.alive("c1", 1)
 
 
 async def test_a_coordinator_that_starts_while_the_server_is_away_says_so(url: str, server: Postgres, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from coordinator.chores import KeepClaim
 from coordinator.fleet.expiry import ExpireLeases
 from coordinator.store.fleet import ContainerState
 from coordinator.store.sqlite import Connection
+from sluice.clock import SystemClock
 from sluice.core.ids import RunId
 from tests.support.api import Caller, calling, problem_slug, run_body
 from tests.support.databases import another_client
@@ -41,8 +42,8 @@ async def cut(proxy: PostgresProxy, home: Path, clock: FakeClock) -> AsyncIterat
 
 async def resynchronised(caller: Caller) -> None:
     """What the chore does every second while nothing is written."""
-    store = caller.coordinator.api.state.parts.health.store
-    await KeepClaim(store, lambda _: None).run_once()
+    parts = caller.coordinator.api.state.parts
+    await KeepClaim(parts.health.store, lambda _: None, SystemClock(), lambda _: None).run_once()
 
 
 async def test_a_version_whose_commit_was_not_answered_is_served(cut: Caller, proxy: PostgresProxy) -> None:
