@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, str] = {
     "flights": "bench.flights",
     "growth": "bench.growth",
     "heartbeats": "bench.heartbeats",
+    "history": "bench.history",
     "job-model": "bench.job_model",
     "start": "bench.start",
 }
