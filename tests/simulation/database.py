@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,28 @@ from coordinator.store.sqlite import Connection
 from tests.simulation.loop import Process
 
 
+@dataclass
+class DatabaseFaults:
+    """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error."""
+
+    away: bool = False
+    lose_commits: int = 0
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        if self.away:
+            raise sqlite3.OperationalError("the database is away")
+        result = function()
+        if self.lose_commits and getattr(getattr(function, "func", None), "__name__", "") == "commit":
+            self.lose_commits -= 1
+            raise sqlite3.OperationalError("the answer of a commit is lost")
+        return result
+
+
 class _LoopQueue:
     """In place of the queue of aiosqlite's thread: what is put into it is done by the loop."""
+
+    def __init__(self, faults: DatabaseFaults) -> None:
+        self._faults = faults
 
     def put_nowait(self, work: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
         future, function = work
@@ -27,7 +48,7 @@ class _LoopQueue:
 
         def run() -> None:
             try:
-                result = function()
+                result = self._faults.run(function)
             except Exception as error:
                 if not future.done():
                     future.set_exception(error)
@@ -39,9 +60,9 @@ class _LoopQueue:
 
 
 class LoopConnection(Connection):
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, faults: DatabaseFaults, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._tx = _LoopQueue()  # type: ignore[assignment]
+        self._tx = _LoopQueue(faults)  # type: ignore[assignment]
 
     def __await__(self) -> Any:
         return self._connect().__await__()
@@ -57,13 +78,13 @@ class LoopConnection(Connection):
         self.end()
 
 
-def simulated_store(url: str, process: Process) -> Store:
+def simulated_store(url: str, process: Process, faults: DatabaseFaults) -> Store:
     """A database whose connections end with the process."""
     engine = new_engine(url)
     opened: list[LoopConnection] = []
 
     def connect(*arguments: Any, **named: Any) -> LoopConnection:
-        opened.append(LoopConnection(partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64))
+        opened.append(LoopConnection(faults, partial(sqlite3.connect, *arguments, **named), iter_chunk_size=64))
         return opened[-1]
 
     def use(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:

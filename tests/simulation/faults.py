@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from sluice.core.errors import SluiceError
 from tests.simulation.world import Container, World
+from tests.support.faults import Fault
 
 
 def _running(world: World) -> list[Container]:
@@ -94,6 +95,30 @@ async def jump_clock(world: World) -> None:
     world.say(f"the clock of {name} is off by {clock.ahead}")
 
 
+async def blob_store_fails(world: World) -> None:
+    """Operations of containers fail, hang, or succeed without an answer."""
+    world.blobs_fail = world.chance.choice((Fault.FAIL, Fault.LOST, Fault.PART, Fault.HANG)), world.chance.choice((0.2, 1.0))
+    world.say(f"the blob store fails: {world.blobs_fail}")
+    world.later(world.chance.choice((5, 30, 70)), lambda: setattr(world, "blobs_fail", None))
+
+
+async def database_away(world: World) -> None:
+    world.database.away = True
+    world.later(world.chance.choice((1, 10, 19)), lambda: setattr(world.database, "away", False))
+
+
+async def commit_without_answer(world: World) -> None:
+    world.database.lose_commits = world.chance.choice((1, 1, 3))
+
+
+async def grow_input(world: World) -> None:
+    world.grow()
+
+
+async def scale(world: World) -> None:
+    await world.scale(world.chance.choice((1, 2, 3)))
+
+
 async def deploy(world: World) -> None:
     await world.deploy(world.chance.choice((1, 2)))
 
@@ -151,6 +176,11 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         long_coordinator_outage,
         freeze_coordinator,
         jump_clock,
+        blob_store_fails,
+        database_away,
+        commit_without_answer,
+        grow_input,
+        scale,
         deploy,
         drain,
         drain_and_keep_state,
@@ -167,6 +197,7 @@ async def heal(world: World) -> None:
             engine.kill_after = None
         if container.process.frozen:
             world.loop.thaw(container.process)
+    world.blobs_fail, world.database.away, world.database.lose_commits = None, False, 0
     world.network.cut.clear()
     world.network.lossy, world.network.slow = 0.0, 0.01
     for clock in (world.clock, *world.clocks.values()):

@@ -22,6 +22,8 @@ from containers.settings import ContainerSettings
 from coordinator.app import build
 from coordinator.settings import read_settings
 from sluice import Job
+from sluice.blobs.counted import Requests
+from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import OperatorClient
 from sluice.client import CoordinatorClient, Refused
 from sluice.core.errors import CoordinatorUnreachable, SluiceError
@@ -30,16 +32,19 @@ from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
-from tests.simulation.database import simulated_store
+from sluice.wire.jobmodels import ChangeRequest
+from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.loop import Process, SimulatedLoop
 from tests.simulation.network import Network, Server, Way
 from tests.support.agents import two_stages
-from tests.support.counting_engine import Ledger, summed
+from tests.support.counting_engine import Ends, Ledger, summed
+from tests.support.faults import Fault, FaultyBlobs, Operation
 
 T = TypeVar("T")
 
 KEYS = "abcdefg"
+MOST_PARTITIONS = 8
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -76,6 +81,17 @@ class Container:
         return not self.process.dead and not self.life.done()
 
 
+class GrowingLedger(Ledger):
+    """Partitions may be added to a stage between two batches of a lineage."""
+
+    def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
+        former = self.read.get((lineage, batch - 1))
+        if former is not None:
+            begin = {partition: offset for partition, offset in begin.items() if partition in former[1]}
+            end = {partition: offset for partition, offset in end.items() if partition in former[1] or (lineage, batch) in self.read}
+        super().reads(lineage, batch, begin, end)
+
+
 @dataclass
 class Slot:
     """What starts the containers of a slot again, as Kubernetes does, on a machine with a disk that may be lost."""
@@ -86,6 +102,7 @@ class Slot:
     build: int
     container: Container | None = None
     supervisor: asyncio.Task[None] | None = None
+    removed: bool = False
 
 
 class World:
@@ -101,7 +118,10 @@ class World:
         self.coordinator: Process | None = None
         self.coordinators = 0
         self.log = Log(directory / "home" / "log")
-        self.ledger = Ledger(self.log)
+        self.ledger = GrowingLedger(self.log)
+        self.blobs_fail: tuple[Fault, float] | None = None
+        """How operations of containers on the blob store fail, and how likely."""
+        self.database = DatabaseFaults()
         self.producer = Writer(Lineage("producer"), "producer", Generation(1))
         self.produced = 0
         self.containers: list[Container] = []
@@ -135,7 +155,7 @@ class World:
         self.say(f"{process.name} starts")
 
         async def run() -> None:
-            store = simulated_store(settings.database, process)
+            store = simulated_store(settings.database, process, self.database)
             coordinator = build(settings, self.clock, store=store)
             async with coordinator.api.router.lifespan_context(coordinator.api):
                 self.network.server = Server(process, httpx.ASGITransport(coordinator.asgi))
@@ -211,6 +231,7 @@ class World:
             make_engine,
             renewed,
             lease_lost,
+            lambda url: wrapped(FaultyBlobs(open_blob_store(url, clock), self._blob_fault), Requests(), clock=clock),
         )
         life = process.context().run(lambda: self.loop.create_task(agent.run(), name=name))
         container = Container(name, slot.run, slot.name, process, agent, life)
@@ -219,6 +240,12 @@ class World:
         self.loop.create_task(self._watchdog(container), name=f"watchdog {name}")
         self.say(f"{name} starts in slot {slot.name} of {slot.run}")
         return container
+
+    def _blob_fault(self, operation: Operation) -> Fault | None:
+        if self.blobs_fail is None:
+            return None
+        fault, share = self.blobs_fail
+        return fault if self.chance.random() < share else None
 
     async def _watchdog(self, container: Container) -> None:
         """Ends a container whose lease has ended, also a frozen one."""
@@ -254,8 +281,8 @@ class World:
                 self.say(f"slot {slot.name} loses its disk")
                 shutil.rmtree(self.disk(slot.name), ignore_errors=True)
                 self.disks[slot.name] += 1
-            if code == 0 and reason != "stop requested":
-                return  # the run has ended
+            if slot.removed or (code == 0 and reason != "stop requested"):
+                return  # or the run has ended
             await asyncio.sleep(self.chance.uniform(0.5, 10))
 
     async def _report_exit(self, container: Container, code: int) -> None:
@@ -292,6 +319,28 @@ class World:
         for name, slot in self.slots.items():
             slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
 
+    async def scale(self, containers: int) -> None:
+        """Also while a container of a removed slot runs: it ends by itself."""
+        try:
+            await self.operator().change(self.run_id, ChangeRequest(containers=containers), None)
+        except (Refused, CoordinatorUnreachable) as error:
+            self.say(f"not scaled: {error}")
+            return
+        self.say(f"scaled to {containers}")
+        for name in map(str, range(containers)):
+            if name not in self.slots:
+                slot = self.slots[name] = Slot(name, self.run_id, self.version, self.build)
+                slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
+        for name in [name for name in self.slots if int(name) >= containers]:
+            self.slots.pop(name).removed = True
+
+    def grow(self) -> None:
+        """The input has twice as many partitions."""
+        partitions = self.log.partitions("in")
+        if partitions < MOST_PARTITIONS:
+            self.log.grow("in", 2 * partitions)
+            self.say(f"in has {2 * partitions} partitions")
+
     async def drain(self, mode: str = "DEFAULT") -> str:
         """Its last phase. Checks the sums after a drain that has emptied everything."""
         request = wire_drains.DrainRequest(run_id=self.run_id, drain_mode=mode)
@@ -324,17 +373,14 @@ class World:
     # --- data ------------------------------------------------------------------------------------------------------
 
     def produce(self, number: int) -> None:
-        records = [
-            Record(str(self.chance.randrange(1, 10)).encode(), self.chance.choice(KEYS).encode(), self.chance.randrange(2))
-            for _ in range(number)
-        ]
+        records = [Record(str(self.chance.randrange(1, 10)).encode(), self.chance.choice(KEYS).encode()) for _ in range(number)]
         self.log.append("in", records, writer=self.producer, batch=self.produced, now_micros=int(self.clock.now().timestamp() * 1e6))
         self.produced += 1
 
     def check(self, drained: Mapping[tuple[str, int], int]) -> None:
         """What was read of the input is all in the output, once."""
         self.checked_drains += 1
-        read = self.drained_of_input = {partition: drained["in", partition] for partition in (0, 1)}
+        read = self.drained_of_input = {partition: offset for (stream, partition), offset in drained.items() if stream == "in"}
         went_in = summed(self.log, "in", {}, read, lambda headers: True)
         for stream in ("mid", "out"):
             came = summed(self.log, stream, self.log.earliest(stream), self.log.latest(stream), self._counts)
