@@ -82,14 +82,22 @@ class Container:
 
 
 class GrowingLedger(Ledger):
-    """Partitions may be added to a stage between two batches of a lineage."""
+    """Partitions may be added to a stage between two batches of a lineage, or when a batch is repeated; it then reads nothing of them."""
 
     def reads(self, lineage: Lineage, batch: int, begin: Ends, end: Ends) -> None:
-        former = self.read.get((lineage, batch - 1))
-        if former is not None:
-            begin = {partition: offset for partition, offset in begin.items() if partition in former[1]}
-            end = {partition: offset for partition, offset in end.items() if partition in former[1] or (lineage, batch) in self.read}
-        super().reads(lineage, batch, begin, end)
+        known = self.read.get((lineage, batch)) or self.read.get((lineage, batch - 1))
+        if known is not None:
+            added = end.keys() - known[1].keys()
+            if (lineage, batch) in self.read and any(end[each] != begin.get(each, end[each]) for each in added):
+                raise self.fault(f"batch {batch} of {lineage} is repeated and reads {added}")
+            first = {each: offset for each, offset in begin.items() if each in known[1]}
+            last = {each: offset for each, offset in end.items() if each in known[1]}
+            former = self.read.get((lineage, batch - 1))
+            if (lineage, batch) in self.read and self.read[lineage, batch] != (first, last):
+                raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(first, last)}")
+            if former is not None and {each: first[each] for each in former[1] if each in first} != former[1]:
+                raise self.fault(f"batch {batch} of {lineage} begins at {first}, and the one before ended at {former[1]}")
+        self.read[lineage, batch] = (begin, end)
 
 
 @dataclass

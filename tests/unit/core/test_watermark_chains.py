@@ -41,7 +41,8 @@ EVERYTHING = 10**6
 class Row:
     """A record, or the window of `count` records that ends at that minute.
 
-    `arrived`: when it was appended to the input of the first stage. `excused`: it was older than that task's progress when it was read.
+    `arrived`: when it was appended to the input of the first stage; of a window, the last of its records. `excused`: it was older than
+    that task's progress when it was read; of a window, one of its records was.
     """
 
     minute: int
@@ -102,7 +103,7 @@ class Task:
     known: Sequence[WatermarkStep] = ()
     rose: list[tuple[datetime, int]] = field(default_factory=list)
     """Each watermark, and the time at which the states were read that allowed it."""
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, Row] = field(default_factory=dict)
     kept: int = 0
     dropped: list[tuple[Row, int]] = field(default_factory=list)
     generation: int = 1
@@ -127,7 +128,7 @@ class Task:
                 self._take(row)
         self.planned = watermark
         for end in sorted(end for end in self.open if watermark is not None and at(end) <= watermark):
-            self._write(Row(end, arrived=0, count=self.open.pop(end)), end // WINDOW)
+            self._write(self.open.pop(end), end // WINDOW)
         self.position += len(batch)
         if batch:
             self.newest = max([row.minute for row in batch] + ([] if self.newest is None else [self.newest]))
@@ -148,7 +149,10 @@ class Task:
     def _take(self, row: Row) -> None:
         if self.windows:
             end = (row.minute // WINDOW + 1) * WINDOW
-            self.open[end] = self.open.get(end, 0) + row.count
+            former = self.open.get(end, Row(end, arrived=0, count=0))
+            self.open[end] = Row(
+                end, max(former.arrived, row.arrived), excused=former.excused or row.excused, count=former.count + row.count
+            )
             return
         late = self.upstream is None and self.newest is not None and row.minute < self.newest - self.delays
         self._write(Row(row.minute, row.arrived, row.excused or late, row.count), row.minute)
@@ -294,7 +298,7 @@ def test_no_row_is_late_over_three_stages_that_was_in_the_input_and_not_older_th
     chain.finish()
     dropped = [each for task in (*chain.second, *chain.third) for each in task.dropped]
     assert [(row, passed) for row, passed in dropped if not row.excused and row.arrived <= passed] == []
-    still_open = sum(count for task in chain.second for count in task.open.values())
+    still_open = sum(window.count for task in chain.second for window in task.open.values())
     kept = sum(task.kept for task in chain.third)
     assert kept + still_open + sum(row.count for row, _ in dropped) == chain.read, "the same as in one batch over all records"
 
