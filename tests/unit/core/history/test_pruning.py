@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -139,10 +140,11 @@ def histories(draw: st.DrawFn) -> JobHistory:
         PastDrain(DrainId(f"d{seq}"), draw(st.sampled_from(runs)).run_id, seq, draw(phases), ago(draw(DAYS)), 1, draw(st.booleans()))
         for seq in range(draw(st.integers(0, 8)), 0, -1)
     ]
+    chance = random.Random(draw(st.integers(0, 2**32)))  # 80 draws for one example would take most of its time
     return JobHistory(
         runs[-1].run_id,
         runs[::-1],
-        [PastVersion(version, ago(draw(DAYS))) for version in range(80, 0, -1)],
+        [PastVersion(version, ago(chance.randrange(400))) for version in range(80, 0, -1)],
         drains,
         {each.run_id: draw(st.frozensets(pairs, max_size=4)) for each in runs if each.first_run == first},
         draw(st.frozensets(st.sampled_from([each.run_id for each in runs]), max_size=2)),
