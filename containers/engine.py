@@ -50,7 +50,7 @@ class StageStart:
     reported: int | None
     starts: Mapping[Ssp, int]
     first_run: RunId
-    around: Sequence[BatchHooks] = ()
+    batch_hooks: Sequence[BatchHooks] = ()
     replay: Mapping[int, str] = field(default_factory=dict)
     """Offset-log entries by batch (Spark's text of `offsets/N`). These batches must be run again before the query goes on, unless the
     checkpoint has them already."""
@@ -166,13 +166,13 @@ class Engine(Protocol):
         """Stop between two batches. False if the batch had to be interrupted, at the deadline or when `forced` was set."""
         ...
 
-    def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+    def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         """Pause the query: let the running batch finish, and wait before the next one. The query then reads nothing and its checkpoint does
-        not change, until `release`, `empty` or `stop`. False if it cannot be paused, or did not get there by `deadline` or before `forced`
+        not change, until `resume`, `empty` or `stop`. False if it cannot be paused, or did not get there by `deadline` or before `forced`
         was set; it then keeps running."""
         ...
 
-    def release(self, query: Any) -> None:
+    def resume(self, query: Any) -> None:
         """Resume a paused query."""
         ...
 

@@ -302,7 +302,7 @@ def build(
     api.state.backups = Backups(
         snapshots=snapshots,
         blob_stores=blob_stores,
-        registry=SnapshotCatalog(store, clock, retention, lambda: f"pin-{new_uuid().hex[:12]}"),
+        catalog=SnapshotCatalog(store, clock, retention, lambda: f"pin-{new_uuid().hex[:12]}"),
         audits=Audits(store, blob_stores),
         collection=collection,
         operations=operations,

@@ -118,7 +118,7 @@ class StageRunner:
             if self._stopping.is_set():
                 return None
             self._paused.clear()
-            await self._engine.call(lambda engine: engine.release(self._query))
+            await self._engine.call(lambda engine: engine.resume(self._query))
         log.info("%s resumes", self.start.query)
         return await self._end()
 
@@ -169,7 +169,7 @@ class StageRunner:
         until = self._clock.elapsed() + within.total_seconds()
         async with self._changing:
             query = self._query
-            if query is not None and (self.paused or await self._engine.call(lambda engine: engine.hold(query, within, forced))):
+            if query is not None and (self.paused or await self._engine.call(lambda engine: engine.pause(query, within, forced))):
                 self._paused.set()
                 return True
         return await self.stop(timedelta(seconds=max(0.0, until - self._clock.elapsed())), forced)
@@ -290,7 +290,7 @@ class Stage:
         if self.runner is None or not self.runner.paused:
             if not await self.prepare() or self._interruptions != interruptions:
                 return
-            start = self.start if self.aligner is None else replace(self.start, around=(self.aligner, *self.start.around))
+            start = self.start if self.aligner is None else replace(self.start, batch_hooks=(self.aligner, *self.start.batch_hooks))
             self.runner = StageRunner(
                 self._engine, start, self._context.policy, self._context.clock, self._on_started, self.failed, self._context.disks
             )

@@ -218,7 +218,7 @@ class SparkEngine:
         known = self._queries.get(query)
         return None if known is None or known.caps is None else known.caps.progress
 
-    def hold(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
+    def pause(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         try:
             paused = pause(self._opened.spark, query, deadline, forced)
         except Exception as error:  # the gate uses internals of Spark
@@ -228,14 +228,14 @@ class SparkEngine:
             self._queries[query.name].paused = paused
         return paused is not None
 
-    def release(self, query: Any) -> None:
+    def resume(self, query: Any) -> None:
         known = self._queries[query.name]
         paused, known.paused = known.paused, None
         assert paused is not None
         if known.flushed:
             paused.end(ENDS_WITHIN, threading.Event())  # `start` then raises why the query cannot continue
         else:
-            paused.release()
+            paused.resume()
 
     def stop(self, query: Any, deadline: timedelta, forced: threading.Event) -> bool:
         known = self._queries[query.name]
@@ -336,7 +336,7 @@ class SparkEngine:
             self._systems,
             self._config,
             self._settings.max_rows,
-            start.around,
+            start.batch_hooks,
             start.drain,
             start.failed_drains,
         )

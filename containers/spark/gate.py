@@ -88,7 +88,7 @@ class Gate:
 
 
 class PausedQuery:
-    """A query between two batches. `run` runs one and pauses the query again, `release` resumes the query, `end` stops it."""
+    """A query between two batches. `run` runs one and pauses the query again, `resume` resumes the query, `end` stops it."""
 
     def __init__(self, spark: SparkSession, query: StreamingQuery) -> None:
         """Use `pause`."""
@@ -115,7 +115,7 @@ class PausedQuery:
         """Whether the query is in no batch. If it waits for its next trigger, it meets the gate then."""
         return self.gate.reached.is_set() or not self._query.status["isTriggerActive"]
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Put the sources back, and let the query continue."""
         self._interval(self._trigger_millis)
         set_member(self._execution, "uniqueSources", self._sources)
@@ -190,9 +190,9 @@ def pause(spark: SparkSession, query: StreamingQuery, deadline: timedelta, force
                 return paused
             paused.gate.reached.wait(STEP.total_seconds())
     except BaseException:
-        paused.release()
+        paused.resume()
         raise
-    paused.release()
+    paused.resume()
     return None
 
 

@@ -72,7 +72,7 @@ class StageTask:
         systems: Mapping[str, TaskSystem],
         config: Mapping[str, str],
         max_rows: int,
-        around: Sequence[BatchHooks] = (),
+        batch_hooks: Sequence[BatchHooks] = (),
         drain: str = "",
         failed_drains: Sequence[str] = (),
     ) -> None:
@@ -82,7 +82,7 @@ class StageTask:
         self._streams = streams
         self._systems = systems
         self._max_rows = max_rows
-        self._around = around
+        self._batch_hooks = batch_hooks
         self.draining = drain
         self._failed_drains = failed_drains
         self.timed: list[StreamId] = []
@@ -184,11 +184,11 @@ class StageTask:
         return self._grant.lineage
 
     def _begins(self, batch: int) -> None:
-        for each in self._around:
+        for each in self._batch_hooks:
             each.before_batch(batch)
 
     def _writes(self, batch: int) -> None:
-        for each in self._around:
+        for each in self._batch_hooks:
             each.before_write(batch)
 
     def fence(self, writes: Sequence[str]) -> int:

@@ -66,7 +66,7 @@ class Backup:
         self._commits = await open_commits(start, prepared.follows, state, prepared.damaged)
         self._last_batch = await self._last_on_disk()
         self._behind_since = state.clock.elapsed()
-        return replace(start, around=(*start.around, self))
+        return replace(start, batch_hooks=(*start.batch_hooks, self))
 
     def extend(self, start: StageStart) -> None:
         """The task was acquired again: its next snapshots say so."""

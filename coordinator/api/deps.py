@@ -157,7 +157,7 @@ class Backups:
 
     snapshots: Snapshots
     blob_stores: BlobStores
-    registry: SnapshotCatalog
+    catalog: SnapshotCatalog
     audits: Audits
     collection: Collection
     operations: Operations

@@ -86,7 +86,7 @@ async def get_snapshots(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> wire_snapshots.SnapshotsReply:
     """The retained snapshots of a job, newest first. For the next page, set `before` to the answer's `next`."""
-    found = await ours.registry.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
+    found = await ours.catalog.snapshots(JobName(job), _task(task), _stage(stage), before, limit + 1)
     following = found[limit - 1].row.seq if len(found) > limit else None
     return wire_snapshots.SnapshotsReply(job=job, snapshots=tuple(_snapshot(each) for each in found[:limit]), next=following)
 
@@ -96,7 +96,7 @@ async def get_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, task: wire_snapshots.TaskText, stage: wire_body.Name, ours: SnapshotsDep
 ) -> wire_snapshots.SnapshotReply:
     """One snapshot. Its id is unique within a task and stage only, so both are needed."""
-    return _snapshot(await ours.registry.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
+    return _snapshot(await ours.catalog.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
 
 
 @router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)
@@ -105,7 +105,7 @@ async def verify_snapshot(
 ) -> wire_snapshots.OperationReply:
     """Read a whole snapshot and compare every size and hash. A long-running operation; its result lists what is wrong."""
     key, where = _key(job, body.task, body.stage), None if body.blob_store is None else BlobStoreName(body.blob_store)
-    found = (await ours.registry.snapshot(key, CommitId(checkpoint_id))).row
+    found = (await ours.catalog.snapshot(key, CommitId(checkpoint_id))).row
     subject = f"{job} {body.task} {body.stage} {checkpoint_id} {where or ''}".rstrip()
     return _operation(
         ours.operations.start("verify", subject, "bytes", lambda progress: ours.audits.verify(key, found.checkpoint, where, progress))
@@ -117,7 +117,7 @@ async def restore_snapshot(
     job: JobPath, checkpoint_id: CheckpointPath, body: wire_snapshots.StoreBody, ours: SnapshotsDep
 ) -> wire_snapshots.RestoreReply:
     """Make the task's next owner restore this snapshot. Refused while a container owns the task."""
-    found = await ours.registry.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
+    found = await ours.catalog.choose(_key(job, body.task, body.stage), CommitId(checkpoint_id))
     return wire_snapshots.RestoreReply(
         job=job,
         task=body.task,
@@ -132,7 +132,7 @@ async def restore_snapshot(
 @router.get("/jobs/{job}/pins")
 async def get_pins(job: JobPath, ours: SnapshotsDep) -> wire_snapshots.PinsReply:
     """The pins of a job that have not expired."""
-    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await ours.registry.pins(JobName(job))))
+    return wire_snapshots.PinsReply(pins=tuple(_pin(rows) for rows in await ours.catalog.pins(JobName(job))))
 
 
 @router.post("/jobs/{job}/pins", status_code=201)
@@ -141,14 +141,14 @@ async def pin_snapshots(job: JobPath, body: wire_snapshots.PinRequest, ours: Sna
     lasts = None if body.expires_seconds is None else timedelta(seconds=body.expires_seconds)
     checkpoint = None if body.checkpoint_id is None else CommitId(body.checkpoint_id)
     return _pin(
-        await ours.registry.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
+        await ours.catalog.pin(JobName(job), Wanted(body.pin_id, _task(body.task), _stage(body.stage), checkpoint, body.reason, lasts))
     )
 
 
 @router.delete("/jobs/{job}/pins/{pinId}", status_code=204)
 async def unpin_snapshots(job: JobPath, pin_id: Annotated[str, Path(alias="pinId", max_length=300)], ours: SnapshotsDep) -> None:
     """Delete a pin. Snapshots that only this pin kept are deleted."""
-    await ours.registry.unpin(JobName(job), pin_id)
+    await ours.catalog.unpin(JobName(job), pin_id)
 
 
 # --- garbage ---------------------------------------------------------------------------------------------------------

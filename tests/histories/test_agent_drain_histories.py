@@ -118,8 +118,8 @@ class History:
 
     def start(self, slot: str) -> None:
         root = self.there.home.parent / f"disk {slot} {self.disks[slot]}"
-        version, holds = f"version {self.version}", self.chance.random() < 0.7
-        engine = CountingEngine(root=root, ledger=self.ledger, version=version, holds=holds, operators=(f"sums of {version}",))
+        version, can_pause = f"version {self.version}", self.chance.random() < 0.7
+        engine = CountingEngine(root=root, ledger=self.ledger, version=version, can_pause=can_pause, operators=(f"sums of {version}",))
         wire = TrappedWire(self.there.app)
         name = f"c{len(self.there.incarnations)}"
         self.containers[slot] = self.there.start(

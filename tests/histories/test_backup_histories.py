@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
     def the_newest_is_pinned(self, hours: int | None) -> None:
         if self.do(self.head()) is not None:
             lasts = None if hours is None else timedelta(hours=hours)
-            self.do(self.world.registry.pin(JOB, Wanted(None, None, None, None, "", lasts)))
+            self.do(self.world.catalog.pin(JOB, Wanted(None, None, None, None, "", lasts)))
 
     @rule(data=st.data())
     def a_pin_is_taken_away(self, data: st.DataObject) -> None:
@@ -124,14 +124,14 @@ class Histories(RuleBasedStateMachine):
                 return [row.pin_id for row in await tx.snapshots.pins(JOB)]
 
         if found := self.do(pins()):
-            self.do(self.world.registry.unpin(JOB, data.draw(st.sampled_from(found))))
+            self.do(self.world.catalog.unpin(JOB, data.draw(st.sampled_from(found))))
 
     @rule(data=st.data())
     def an_earlier_snapshot_is_chosen(self, data: st.DataObject) -> None:
         if retained := sorted(self.do(self.world.retained())):
             checkpoint = data.draw(st.sampled_from(retained))
             try:
-                self.do(self.world.registry.choose(KEY, checkpoint))
+                self.do(self.world.catalog.choose(KEY, checkpoint))
             except TaskHeld:
                 assert self.agent is not None
             else:

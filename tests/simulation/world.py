@@ -214,7 +214,7 @@ class World:
                 root=root,
                 ledger=self.ledger,
                 version=version,
-                holds=self.chance.random() < 0.7,
+                can_pause=self.chance.random() < 0.7,
                 operators=(f"sums of {version}",),
                 loop=self.loop,
                 process=process,

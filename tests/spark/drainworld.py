@@ -62,7 +62,7 @@ class Drained:
         self.bench.run_until_read(self.grant, self.stage)
         return self
 
-    def holds(self) -> PausedQuery:
+    def pauses(self) -> PausedQuery:
         """Let the stage read everything, and pause its running query."""
         query = self.bench.start(self.grant, self.stage)
         query.processAllAvailable()

@@ -30,12 +30,12 @@ def more_events(count: int, first: int) -> list[object]:
 def test_a_held_query_reads_nothing_until_it_is_released(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed)
-    held, (query,) = drained.holds(), either.queries
+    held, (query,) = drained.pauses(), either.queries
     before = drained.committed
     either.feed(more_events(5, first=1025), batch=1)
     assert held.gate.reached.wait(SOON.total_seconds())
     assert drained.committed == before
-    held.release()
+    held.resume()
     query.processAllAvailable()
     assert drained.committed > before
     assert either.stop(query)
@@ -46,7 +46,7 @@ def test_a_held_query_reads_nothing_until_it_is_released(either: Bench) -> None:
 def test_a_drain_runs_its_batches_in_the_held_query(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed, max_rows=10)
-    held, (query,) = drained.holds(), either.queries
+    held, (query,) = drained.pauses(), either.queries
     before = drained.committed
     either.feed([*more_events(10, first=9000), *more_events(10, first=1025)], batch=1)
     ends = drained.ends()
@@ -68,7 +68,7 @@ def test_a_drain_runs_its_batches_in_the_held_query(either: Bench) -> None:
 def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed).runs()
-    held = drained.holds()
+    held = drained.pauses()
     assert drained.flusher(paused=held).flush().rows_left == 0
     assert held.end(SOON, Event())
     assert drained.counted() == 25
@@ -76,7 +76,7 @@ def test_a_query_that_has_not_run_a_batch_since_its_start_is_flushed_in_place(ei
 
 def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -> None:
     drained = Drained(either, windowed)
-    held = drained.holds()  # with nothing to read it has planned nothing
+    held = drained.pauses()  # with nothing to read it has planned nothing
     either.feed(EVENTS, batch=0)
     flusher = drained.flusher(paused=held)
     assert flusher.advance(drained.ends()) == 1
@@ -88,7 +88,7 @@ def test_a_query_that_never_ran_a_batch_reads_the_rest_in_place(either: Bench) -
 def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, windowed)
-    held = drained.holds()
+    held = drained.pauses()
     flushed = drained.flusher(paused=held).flush()
     assert held.end(SOON, Event())
     again = drained.flusher()
@@ -100,7 +100,7 @@ def test_a_store_that_was_flushed_in_place_is_one_that_spark_goes_on_from(either
 def test_a_query_with_two_sources_is_held_at_both(either: Bench) -> None:
     either.feed(EVENTS, batch=0)
     drained = Drained(either, joined("left_outer"))
-    held = drained.holds()
+    held = drained.pauses()
     either.feed(more_events(4, first=1025), batch=1)
     flusher = drained.flusher(paused=held)
     flusher.advance(drained.ends())
@@ -174,7 +174,7 @@ def test_a_batch_that_fails_in_the_held_query_is_an_interrupted_one(either: Benc
     sink.go.set()
     drained = Drained(either, sink.stage)
     either.feed(EVENTS, batch=0)
-    held = drained.holds()
+    held = drained.pauses()
     either.feed(more_events(5, first=2000), batch=1)
     sink.fails = True
     with pytest.raises(StreamingQueryException, match="the sink is full"):

@@ -29,7 +29,7 @@ def once(task: StageTask) -> DataStreamWriter:
 def test_a_held_query_reads_the_rest_keeps_its_state_and_goes_on_with_it(bench: Bench) -> None:
     bench.feed(EVENTS, batch=0)
     drained = Drained(bench, once, max_rows=10)
-    held, (query,) = drained.holds(), bench.queries
+    held, (query,) = drained.pauses(), bench.queries
     before = drained.committed
     bench.feed([*EVENTS, *({"t": 2000 + second, "k": "a"} for second in range(5))], batch=1)
     ends = drained.ends()
@@ -38,7 +38,7 @@ def test_a_held_query_reads_the_rest_keeps_its_state_and_goes_on_with_it(bench: 
     assert flusher.keep(ends) == before + 3
     assert flusher.keep(ends) == before + 3
     assert len(drained.output()) == 30
-    held.release()
+    held.resume()
     bench.feed([*EVENTS, {"t": 4000, "k": "b"}], batch=3)
     query.processAllAvailable()
     assert len(drained.output()) == 32

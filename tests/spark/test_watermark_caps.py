@@ -207,7 +207,7 @@ def test_a_drain_flushes_a_capped_query_in_place(bench: Bench, starts: GatedStar
     reader = Reader(bench, starts, windowed, at(1000)).feed(FAST).start().reads()
     paused = reader.pause()
     reader.feed(SLOW)
-    paused.release()
+    paused.resume()
     reader.reads()
     paused = reader.pause()
     reader.feed([{"t": 1005, "k": "a"}])

@@ -101,7 +101,7 @@ class World:
     snapshots: Snapshots = field(init=False)
     clean_up: CleanUp = field(init=False)
     collection: Collection = field(init=False)
-    registry: SnapshotCatalog = field(init=False)
+    catalog: SnapshotCatalog = field(init=False)
     sweep: SweepExpired = field(init=False)
     retire: RetireStores = field(init=False)
     hold: DeletionHold = field(init=False)
@@ -124,7 +124,7 @@ class World:
         self.collection = Collection(
             self.store, stores, self.clock, self.hold, grace=GRACE, every=timedelta(hours=1), deletes_per_second=1e9, pause=_no_pause
         )
-        self.registry = SnapshotCatalog(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
+        self.catalog = SnapshotCatalog(self.store, self.clock, self.retention, lambda: f"pin{next(self.number)}")
         self.sweep = SweepExpired(stores, self.clean_up, self.clock, self.hold)
         self.retire = RetireStores(self.store, self.clock, self.hold, timedelta(days=7), self.retention)
 

@@ -136,13 +136,13 @@ def of_history(origin: str, failed: Collection[str]) -> Callable[[Headers], bool
 
 @dataclass(kw_only=True)
 class CountingEngine(DiskEngine):
-    """`version` is the version of the job, which encodes its state in its own way. `holds`: whether queries can be paused; otherwise
+    """`version` is the version of the job, which encodes its state in its own way. `can_pause`: whether queries can be paused; otherwise
     they are stopped.
     """
 
     ledger: Ledger
     version: str
-    holds: bool = True
+    can_pause: bool = True
     trap: Trap | None = None
     dead: bool = False
 
@@ -198,17 +198,17 @@ class CountingEngine(DiskEngine):
             self._tell()
             return started
 
-    def hold(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+    def pause(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
         with self._at_work(), self._between_batches(query):
             self._step()
-            query.held = self.holds
-            return self.holds
+            query.held = self.can_pause
+            return self.can_pause
 
     def stop(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
         with self._at_work(), self._between_batches(query):
             return super().stop(query, deadline, forced)
 
-    def release(self, query: FakeQuery) -> None:
+    def resume(self, query: FakeQuery) -> None:
         self._step()
         query.held = False
         if query.start.query in self._emptied:
@@ -218,7 +218,7 @@ class CountingEngine(DiskEngine):
 
     def finish(self, start: StageStart) -> None:
         with self._at_work():
-            if not self._is_held(start):
+            if not self._is_paused(start):
                 self._made_ready(start)
                 self._finish(start)
 
@@ -231,7 +231,7 @@ class CountingEngine(DiskEngine):
     def empty(self, start: StageStart, ends: Mapping[Ssp, int]) -> Emptied:
         with self._at_work():
             self._emptied.add(start.query)
-            if not self._is_held(start):
+            if not self._is_paused(start):
                 self._made_ready(start)
             directory = self.directory(start)
             found = inspect(directory)
@@ -252,7 +252,7 @@ class CountingEngine(DiskEngine):
 
     def keep(self, start: StageStart, ends: Mapping[Ssp, int]) -> Kept:
         with self._at_work():
-            if not self._is_held(start):
+            if not self._is_paused(start):
                 self._made_ready(start)
             self._finish(start)
             batch, (_, read) = self._last(start)
@@ -286,7 +286,7 @@ class CountingEngine(DiskEngine):
         self._step()
         if text is not None:
             write_offset_log(directory, batch, text)
-        for each in start.around:
+        for each in start.batch_hooks:
             each.before_batch(batch)
         self._step()
         begin, end = self._range(start, batch)
@@ -298,7 +298,7 @@ class CountingEngine(DiskEngine):
         takes = of_history(start.first_run, start.failed_drains) if stream == self.ledger.mid else lambda headers: True
         added = summed(self.ledger.log, stream, begin, end, takes)
         out = before if start.declared.stage.name != COUNTS or what == "flush" else Counter[str]()
-        for each in start.around:
+        for each in start.batch_hooks:
             each.before_write(batch)
         self.ledger.reads(start.lineage, batch, begin, end)
         self._step()
@@ -422,7 +422,7 @@ class CountingEngine(DiskEngine):
         with lock:
             yield
 
-    def _is_held(self, start: StageStart) -> bool:
+    def _is_paused(self, start: StageStart) -> bool:
         return any(query.held for query in self.queries if query.start.query == start.query)
 
     def _tell(self) -> None:

@@ -56,14 +56,14 @@ class FakeQuery:
 
 @dataclass
 class FakeEngine:
-    """Create it on the event loop of the test. `on_open`, `on_start`, `on_hold` and `on_stop` run in the engine's threads, and may block
+    """Create it on the event loop of the test. `on_open`, `on_start`, `on_pause` and `on_stop` run in the engine's threads, and may block
     or raise.
     """
 
     on_open: Callable[[], None] = lambda: None
     on_start: Callable[[StageStart], None] = lambda start: None
     on_stop: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
-    on_hold: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
+    on_pause: Callable[[FakeQuery, threading.Event], bool] = lambda query, forced: True
     on_check: Callable[[], None] = lambda: None
     ends_told_early: bool = False
     opened: int = 0
@@ -102,12 +102,12 @@ class FakeEngine:
         query.callbacks.on_end(query.token, None)
         return orderly
 
-    def hold(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
-        if self.on_hold(query, forced):
+    def pause(self, query: FakeQuery, deadline: timedelta, forced: threading.Event) -> bool:
+        if self.on_pause(query, forced):
             query.held = True
         return query.held
 
-    def release(self, query: FakeQuery) -> None:
+    def resume(self, query: FakeQuery) -> None:
         query.held = False
         self._loop.call_soon_threadsafe(self._released.put_nowait, query)
 
@@ -137,7 +137,7 @@ class FakeEngine:
         """The next query that starts."""
         return await soon(self._started.get())
 
-    async def released(self) -> FakeQuery:
+    async def resumed(self) -> FakeQuery:
         """The next query that continues after a pause."""
         return await soon(self._released.get())
 
@@ -255,7 +255,7 @@ class DiskEngine(FakeEngine):
     async def runs_unseen(self, query: FakeQuery, batch: int, ends: Mapping[int, int]) -> None:
         """Run a batch of a sink that does not write through the task."""
         text = plan(ends, query.start.declared.stage.reads[0])
-        await asyncio.to_thread(self._run, replace(query.start, around=()), batch, text)
+        await asyncio.to_thread(self._run, replace(query.start, batch_hooks=()), batch, text)
         await query.commits(batch)
 
     def _run(self, start: StageStart, batch: int, text: str | None) -> None:
@@ -264,9 +264,9 @@ class DiskEngine(FakeEngine):
             (directory / part).mkdir(exist_ok=True)
         if text is not None and not (directory / "offsets" / str(batch)).exists():
             write_offset_log(directory, batch, text)
-        for each in start.around:
+        for each in start.batch_hooks:
             each.before_batch(batch)
-        for each in start.around:
+        for each in start.batch_hooks:
             each.before_write(batch)
         planned = (directory / "offsets" / str(batch)).read_text()
         self.outputs.setdefault(start.query, []).append((batch, planned))

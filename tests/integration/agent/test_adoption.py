@@ -433,7 +433,7 @@ async def test_a_version_is_adopted_when_the_drain_that_kept_it_up_is_cancelled(
     model.set()
     await zero.wire.after("jobModel", 2)
     await ask(there, "DELETE", f"/drain/{uuid}")
-    assert reads(await zero.engine.released()) == {"in": [0]}
+    assert reads(await zero.engine.resumed()) == {"in": [0]}
     assert reads(await zero.engine.started()) == {"in": [0, 2]}
     await zero.wire.after("adopted")
     assert await all_on(there, run_id) == 2

@@ -69,7 +69,7 @@ async def test_a_container_on_an_empty_disk_restores_the_last_commit_of_an_order
 
 
 def backup_of(query: FakeQuery) -> Backup:
-    (found,) = (each for each in query.start.around if isinstance(each, Backup))
+    (found,) = (each for each in query.start.batch_hooks if isinstance(each, Backup))
     return found
 
 

@@ -83,7 +83,7 @@ async def test_a_drain_stops_flushes_commits_and_ends_the_run_and_the_next_one_b
 ) -> None:
     run_id = await there.deploy(job=one_stage())
     container = start(there, run_id, "c1", "disk1", **NEVER)
-    container.engine.on_hold = lambda query, forced: held
+    container.engine.on_pause = lambda query, forced: held
     disk, query = await began(container)
     for batch in range(3):
         await disk.runs(query, batch, {0: batch + 1, 1: 7})
@@ -139,7 +139,7 @@ async def test_a_drain_that_is_cancelled_in_time_lets_the_queries_go_on(there: P
     await soon(first.wire.held.wait())
     await ask(there, "DELETE", f"/drain/{uuid}")
     held.set()
-    assert await disk.released() is query
+    assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
     assert len(disk.queries) == 1
     assert await there.state(run_id) == "RUNNING"
@@ -170,15 +170,15 @@ async def test_a_task_whose_batch_outlasts_a_cancelled_drain_goes_on_as_well(the
     container = there.start(run_id, "c1", engine=DiskEngine(root=root), job=one_stage_over_two_tasks(), state_dir=root, **NEVER)
     disk, batch_ends = disk_of(container), threading.Event()
     queries = await disk.all_started(2)
-    disk.on_hold = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
+    disk.on_pause = lambda query, forced: query is queries["Partition 0/only"] or batch_ends.wait(20)
     held = container.wire.hold("/stages/only/drain")  # of the task whose query was paused at once
     uuid = (await drained(there, run_id))["uuid"]
     await soon(container.wire.held.wait())
     await ask(there, "DELETE", f"/drain/{uuid}")
     held.set()
-    assert await disk.released() is queries["Partition 0/only"]
+    assert await disk.resumed() is queries["Partition 0/only"]
     batch_ends.set()
-    assert await disk.released() is queries["Partition 1/only"]
+    assert await disk.resumed() is queries["Partition 1/only"]
 
 
 # --- when a drain is not as it seemed ---------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_g
     run_id = await there.deploy(job=one_stage(), containers=1)
     container = start(there, run_id, "c1", "disk1", **NEVER)
     stopping, go = threading.Event(), threading.Event()
-    container.engine.on_hold = lambda query, forced: signalled(stopping) and go.wait(20)
+    container.engine.on_pause = lambda query, forced: signalled(stopping) and go.wait(20)
     disk, query = await began(container)
     await disk.runs(query, 0, {0: 5, 1: 5})
     await drained(there, run_id, hardDeadlineSeconds=5)
@@ -196,7 +196,7 @@ async def test_a_drain_that_fails_before_anything_was_flushed_lets_the_queries_g
     there.clock.advance(6)
     await until_failed(there, run_id)
     go.set()
-    assert await disk.released() is query
+    assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
     assert await there.state(run_id) == "RUNNING"
 
@@ -217,13 +217,13 @@ async def test_a_drain_that_the_coordinator_does_not_know_any_more_is_cancelled(
     container = start(there, run_id, "c1", "disk1", **NEVER)
     disk, query = await began(container)
     go, stopping = threading.Event(), threading.Event()
-    container.engine.on_hold = lambda query, forced: signalled(stopping) and go.wait(20)
+    container.engine.on_pause = lambda query, forced: signalled(stopping) and go.wait(20)
     uuid = (await drained(there, run_id))["uuid"]
     await soon(asyncio.to_thread(stopping.wait, 20))
     container.wire.foreign["/stages/only/drain"] = [problem(409, "unknown-drain")]
     container.wire.foreign[uuid] = [problem(404, "unknown-drain")]
     go.set()
-    assert await disk.released() is query
+    assert await disk.resumed() is query
 
 
 NONSENSE: list[dict[str, Any]] = [{}, {"uuid": "some"}, {"uuid": "some", "phase": "MELTING"}, {"uuid": "some", "phase": "STOPPING"}]
@@ -460,7 +460,7 @@ async def test_a_drain_that_keeps_the_state_is_cancelled_after_a_stage_has_read_
     await soon(asyncio.to_thread(keeping.wait, 20))
     assert (await ask(there, "DELETE", f"/drain/{uuid}"))["phase"] == "CANCELLED"
     go.set()
-    assert await disk.released() is query
+    assert await disk.resumed() is query
     await disk.runs(query, 1, {0: 9, 1: 9})
     assert await there.state(run_id) == "RUNNING"
 
@@ -477,5 +477,5 @@ async def test_a_drain_that_keeps_the_state_fails_at_its_deadline_and_the_query_
     there.clock.advance(6)
     await until_failed(there, run_id)
     go.set()
-    assert await disk.released() is query
+    assert await disk.resumed() is query
     assert await there.state(run_id) == "RUNNING"

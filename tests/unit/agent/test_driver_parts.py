@@ -52,7 +52,7 @@ def test_a_driver_without_a_watchdog_has_nobody_to_tell() -> None:
     WatchdogPipe(None).exiting(ExitReason(0, "stop requested"))
 
 
-def test_last_words_are_one_line_whatever_the_reason_holds() -> None:
+def test_last_words_are_one_line_whatever_the_reason_pauses() -> None:
     read_fd, write_fd = os.pipe()
     WatchdogPipe(write_fd).exiting(ExitReason(1, "first\nsecond \ud800"))
     assert os.read(read_fd, 1000) == b"end 1 first\0second ?\n"

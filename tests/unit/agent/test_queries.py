@@ -135,7 +135,7 @@ async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_oth
     await ended(running)
     assert (first.held, len(engine.queries)) == (True, 1)
     running = runs(queries, quick, slow)
-    assert await engine.released() is first
+    assert await engine.resumed() is first
     assert (await engine.started()).start.query == slow.query
     await soon(queries.stop(LONG))
     await ended(running)
@@ -144,7 +144,7 @@ async def test_a_stage_whose_store_was_made_ready_in_a_pause_starts_when_the_oth
 
 async def test_a_query_that_cannot_be_held_is_stopped_and_starts_again() -> None:
     quick, _ = two_starts()
-    engine = FakeEngine(on_hold=lambda query, forced: False)
+    engine = FakeEngine(on_pause=lambda query, forced: False)
     queries = await opened(engine)
     running = runs(queries, quick)
     first = await engine.started()
@@ -185,7 +185,7 @@ async def test_what_keeps_a_query_in_step_with_others_holds_it_again_when_it_goe
     (pacer,) = pacers
     assert pacer.opened
     running = runs(queries, quick)
-    await engine.released()
+    await engine.resumed()
     assert (pacer.opened, len(pacers)) == (False, 1)
     await soon(queries.stop(LONG))
     await ended(running)

@@ -63,7 +63,7 @@ class Bench:
     async def stop(self) -> bool:
         return await soon(self.runner.stop(LONG, self.forced))
 
-    async def hold(self) -> bool:
+    async def pause(self) -> bool:
         return await soon(self.runner.pause(LONG, self.forced))
 
 
@@ -316,11 +316,11 @@ async def test_a_held_query_goes_on_when_its_runner_runs_again() -> None:
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()
-    assert await bench.hold() is True
+    assert await bench.pause() is True
     await soon(run)
     assert (bench.runner.paused, query.held) == (True, True)
     run = bench.runs()
-    assert await bench.engine.released() is query
+    assert await bench.engine.resumed() is query
     assert not bench.runner.paused
     await bench.stop()
     await soon(run)
@@ -331,7 +331,7 @@ async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_
     bench = Bench(RestartPolicy(1, TINY))
     run = bench.runs()
     query = await bench.engine.started()
-    await bench.hold()
+    await bench.pause()
     await soon(run)
     await query.ends("its state is gone")
     run = bench.runs()
@@ -343,10 +343,10 @@ async def test_a_query_that_ended_while_it_was_held_counts_as_failed_when_it_is_
 
 
 async def test_a_query_that_cannot_be_held_is_stopped_instead() -> None:
-    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_hold=lambda query, forced: False))
+    bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_pause=lambda query, forced: False))
     run = bench.runs()
     query = await bench.engine.started()
-    assert await bench.hold() is True
+    assert await bench.pause() is True
     await soon(run)
     assert (bench.runner.paused, query.stopped) == (False, True)
 
@@ -361,10 +361,10 @@ async def test_a_query_that_is_just_starting_is_held_when_it_has_started() -> No
     bench = Bench(RestartPolicy(5, TINY), FakeEngine(on_start=slow))
     run = bench.runs()
     await soon(asyncio.to_thread(starting.wait, 20))
-    hold = asyncio.create_task(bench.hold())
+    pause = asyncio.create_task(bench.pause())
     await asyncio.sleep(0)
     go_on.set()
-    await soon(hold)
+    await soon(pause)
     await soon(run)
     assert [query.held for query in bench.engine.queries] == [True]
 
@@ -373,7 +373,7 @@ async def test_a_stop_that_comes_while_a_held_query_is_about_to_go_on_is_not_los
     bench = Bench(RestartPolicy(5, TINY))
     run = bench.runs()
     query = await bench.engine.started()
-    await bench.hold()
+    await bench.pause()
     await soon(run)
     run, stop = bench.runs(), asyncio.create_task(bench.stop())
     await soon(stop)

@@ -45,7 +45,7 @@ def test_a_holder_without_a_lease_is_not_waited_for() -> None:
     assert acquire(held(), NEW, None, NOW) == Granted(Generation(4))
 
 
-def test_only_the_present_generation_holds() -> None:
+def test_only_the_present_generation_pauses() -> None:
     assert holds(held(3), Generation(3))
     assert not holds(held(3), Generation(2))
     assert not holds(held(3), Generation(4))
