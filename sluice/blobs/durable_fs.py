@@ -54,10 +54,15 @@ class Move:
     top: Path
 
 
-def move(*moves: Move) -> None:
-    """Rename files in this order, durably. All syncs are done at the end, which costs little more than one."""
+def rename(*moves: Move) -> None:
+    """Rename files in this order. The new names are durable after a `sync` of their directories."""
     for one in moves:
         _with_parents(one.target, one.top, partial(one.source.replace, one.target))
+
+
+def move(*moves: Move) -> None:
+    """Rename files in this order, durably. All syncs are done at the end, which costs little more than one."""
+    rename(*moves)
     for one in moves:
         sync(one.target.parent)
 

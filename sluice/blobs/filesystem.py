@@ -3,9 +3,9 @@
     <root>/sluice.json                 the marker, see `marker`
     <root>/blobs/jobs/…                a blob; moved here by a rename, so it is complete
     <root>/ttl/jobs/…                  when the blob of that name expires; written before the blob
-    <root>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
+    <root>/deleted/<millis>-<random>   ids that were deleted, one a line; kept until <millis> (`sluice.blobs.deletions`)
     <root>/tmp                         files being written
-    <root>/lock                        held while deciding whether a blob has expired
+    <root>/lock                        held while a TTL is written or removed, and while deciding whether a blob has expired
 
 File and directory are fsynced before a call returns.
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from sluice.blobs import durable_fs
+from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
 from sluice.blobs.durable_fs import Move
 from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
@@ -41,6 +42,9 @@ _READ = 1 << 20
 _THREADS = 8
 _ABANDONED = timedelta(days=1)
 """Age at which a file in tmp is taken to be left by a killed process."""
+
+_LOOKS = 5
+"""How often the records of deletions are searched if some were merged into others meanwhile."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -149,15 +153,22 @@ class _Files:
             return durable_fs.write_temporary(self._tmp, body)
 
     def place(self, blob: BlobId, written: Sequence[Path | BaseException]) -> None:
-        """Move the written files into place: the TTL, if any, before the blob. If a write failed, raise its error and leave nothing."""
+        """Move the written files into place: the TTL, if any, before the blob. If a write failed, raise its error and leave nothing.
+
+        If the blob exists by now, nothing is moved: the caller has given this put up and repeated it, and may have removed the TTL."""
         paths = [path for path in written if isinstance(path, Path)]
         targets = [(self._ttl / blob, self._ttl), (self._blobs / blob, self._blobs)][-len(written) :]
+        moves = [Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=False)]
         try:
             for failure in written:
                 if isinstance(failure, BaseException):
                     raise failure
             with self._translated_errors(blob):
-                durable_fs.move(*(Move(path, target, top) for path, (target, top) in zip(paths, targets, strict=True)))
+                with durable_fs.locked(self._lock):
+                    if not (self._blobs / blob).is_file():
+                        durable_fs.rename(*moves)
+                for one in moves:
+                    durable_fs.sync(one.target.parent if one.target.parent.is_dir() else one.top)
         finally:
             for path in paths:
                 path.unlink(missing_ok=True)
@@ -198,12 +209,13 @@ class _Files:
         for blob in blobs:
             checked_blob_id(blob)
         with self._translated_errors(f"{len(blobs)} blobs, the first {blobs[0]}"):
-            until = self._clock.now() + REMEMBER
-            record = durable_fs.write_temporary(self._tmp, "".join(f"{blob}\n" for blob in blobs).encode())
-            name = f"{int(until.timestamp() * 1000):013}-{token_hex(8)}"
-            durable_fs.move(Move(record, self._deleted / name, self._deleted))
+            self._record("".join(f"{blob}\n" for blob in blobs).encode(), record_name(millis(self._clock.now() + REMEMBER)))
             durable_fs.remove(blobs, self._blobs)
             durable_fs.remove(blobs, self._ttl)
+
+    def _record(self, body: bytes, name: str) -> None:
+        written = durable_fs.write_temporary(self._tmp, body)
+        durable_fs.move(Move(written, self._deleted / name, self._deleted))
 
     def remove_ttl(self, blob: BlobId) -> None:
         target = self._path(blob)
@@ -246,9 +258,13 @@ class _Files:
             return False
 
     def _remove_old(self, now: datetime) -> None:
-        """Delete outdated records of deleted blobs, and what killed processes left in tmp."""
-        old = [name for name in _names(self._deleted) if name < f"{int(now.timestamp() * 1000):013}"]
+        """Delete outdated records of deleted blobs, merge small ones, and delete what killed processes left in tmp."""
+        records = [DeletionRecord(name, (self._deleted / name).stat().st_size) for name in _names(self._deleted)]
+        old = ended(records, now)
         durable_fs.remove(old, self._deleted)
+        if group := plan_merge(each for each in records if each.name not in set(old)):
+            self._record(b"".join((self._deleted / each.name).read_bytes() for each in group), merged_name(group))
+            durable_fs.remove([each.name for each in group], self._deleted)
         for path in self._tmp.iterdir():
             with suppress(FileNotFoundError):
                 if datetime.fromtimestamp(path.stat().st_mtime, UTC) + _ABANDONED < now:
@@ -257,10 +273,16 @@ class _Files:
     def _missing(self, blob: BlobId) -> SluiceError:
         if not self._blobs.is_dir():
             return self._vanished()
-        for name in reversed(_names(self._deleted)):
-            with suppress(FileNotFoundError):
-                if f"\n{blob}\n" in "\n" + (self._deleted / name).read_text():
-                    return BlobDeleted(f"{blob} was deleted from {self._root}")
+        for _ in range(_LOOKS):
+            gone = False
+            for name in reversed(_names(self._deleted)):
+                try:
+                    if names((self._deleted / name).read_text(), blob):
+                        return BlobDeleted(f"{blob} was deleted from {self._root}")
+                except FileNotFoundError:
+                    gone = True
+            if not gone:
+                break
         return BlobMissing(f"there is no blob {blob} in {self._root}")
 
     def _path(self, blob: BlobId) -> Path:

@@ -2,7 +2,8 @@
 
 The contract, tested by `tests/contracts/blobs.py` on every implementation, wrapped and bare:
 
-* A blob is complete or does not exist. The same `put` may run twice, if an answer was lost: an id is never reused for other bytes.
+* A blob is complete or does not exist. The same `put` may run twice, if an answer was lost: an id is never reused for other bytes. The
+  second one, however late it arrives, brings no TTL back that was removed meanwhile.
 * `put_if_absent` is the exception, for ids that two writers may use: exactly one wins, and each of the others learns that it lost.
 * Errors say who must act. BlobMissing: the blob does not exist, and is not known to have been deleted. BlobDeleted (a BlobMissing): it was
   deleted through this port within `REMEMBER`. BlobUnavailable: the store does not answer, or answers nonsense; the request may have been

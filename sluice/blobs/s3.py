@@ -2,7 +2,7 @@
 
     <prefix>/sluice.json                 the marker, see `marker`
     <prefix>/blobs/jobs/…                a blob; the tag `sluice-ttl-days` while it has a TTL
-    <prefix>/deleted/<millis>-<random>   ids that were deleted, at most 1,000, one a line; kept until <millis>
+    <prefix>/deleted/<millis>-<random>   ids that were deleted, one a line; kept until <millis> (`sluice.blobs.deletions`)
 
 Blobs with a TTL are deleted by a lifecycle rule of the bucket, or, where rules are not supported, by `sweep_expired`, which reads the tags.
 """
@@ -14,14 +14,16 @@ import os
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import S3Store
 
+from sluice.blobs.deletions import DeletionRecord, ended, merged_name, millis, names, plan_merge, record_name
 from sluice.blobs.marker import MARKER, MARKER_BODY, check_marker, not_made, not_ours
 from sluice.blobs.port import REMEMBER, About, Listed, Sink
 from sluice.blobs.s3config import S3Credentials, S3Location, code_of, credentials_for, error_for
@@ -29,7 +31,6 @@ from sluice.blobs.s3control import TTL_DAYS, TTL_TAG, Missing, S3Control
 from sluice.clock import Clock
 from sluice.core.errors import BadSettings, BlobCorrupted, BlobDeleted, BlobMissing, BlobUnavailable, SluiceError
 from sluice.core.snapshot import BlobId, checked_blob_id, checked_prefix
-from sluice.randomness import token_hex
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config
@@ -39,24 +40,37 @@ _PAGE = 1000
 _INLINE = 1 << 20
 """Up to this size a body is written into its sink on the event loop; a larger one on a thread, in parts of at least this size."""
 _CONCURRENCY = 16
-_MAX_WITHOUT_TTL = 200_000
+_LOOKS = 5
+"""How often the records of deletions are searched if some were merged into others meanwhile."""
 
 _TIMEOUTS: ClientConfig = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=10), "user_agent": "sluice"}
 """`timeout` is for a whole request with its body, so it is long. `sluice.blobs.timeouts` notices earlier that a request hangs."""
 
 
+@dataclass(frozen=True, slots=True)
+class TagReads:
+    """Where lifecycle rules are not supported, a sweep reads the tags of blobs. Of at most `remembered` blobs it is remembered that they
+    have no TTL; of the others at most `in_a_sweep` are read, and the next sweep continues after them."""
+
+    remembered: int = 200_000
+    in_a_sweep: int = 10_000
+
+
 class S3Blobs:
     """A prefix in a bucket, which must exist. Credentials come from the environment."""
 
-    def __init__(self, location: S3Location, clock: Clock) -> None:
+    def __init__(self, location: S3Location, clock: Clock, tag_reads: TagReads | None = None) -> None:
         access = credentials_for(location, os.environ)
-        self._location = location
+        self.location = location
         self._clock = clock
         self._store = _client(location, access)
         self._control = S3Control(location, access)
         self._threads = ThreadPoolExecutor(_CONCURRENCY, thread_name_prefix="blobs")
         self._lifecycle = False
-        self._without_ttl: set[BlobId] = set()
+        self._tag_reads = tag_reads or TagReads()
+        self._without_ttl: set[str] = set()
+        self._swept_to: str | None = None
+        """The key at which the last sweep stopped."""
 
     async def open(self, *, create: bool) -> None:
         with self._translated_errors("open"):
@@ -67,7 +81,7 @@ class S3Blobs:
                     raise
                 await self._create_marker(create)
             else:
-                check_marker(marker, str(self._location))
+                check_marker(marker, str(self.location))
                 if create:  # checks that the bucket can be written
                     await self._write(MARKER, MARKER_BODY)
         if create:
@@ -75,17 +89,32 @@ class S3Blobs:
 
     async def _create_marker(self, create: bool) -> None:
         """With `create`, mark an empty location as Sluice's."""
-        async for page in obstore.list(self._store, prefix=self._location.prefix or None, chunk_size=10):
+        async for page in obstore.list(self._store, prefix=self.location.prefix or None, chunk_size=10):
             if others := [found["path"] for found in page]:
-                raise not_ours(str(self._location), others[0])
+                raise not_ours(str(self.location), others[0])
         if not create:
-            raise not_made(str(self._location))
+            raise not_made(str(self.location))
         with suppress(AlreadyExistsError):
-            await obstore.put_async(self._store, self._location.key(MARKER), MARKER_BODY, mode="create")
+            await obstore.put_async(self._store, self.location.key(MARKER), MARKER_BODY, mode="create")
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
+        """With a TTL an existing blob is not replaced: it is of the same put, which was given up or repeated, and its TTL may have been
+        removed since. A server may refuse such a request by closing the connection while a large body is sent."""
         with self._translated_errors(blob):
-            await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl)
+            try:
+                await self._write(f"blobs/{checked_blob_id(blob)}", body, ttl, mode="overwrite" if ttl is None else "create")
+            except AlreadyExistsError as error:
+                _check_not_running(blob, error)
+            except BaseError:
+                if ttl is None or not await self._exists(blob, memoryview(body).nbytes):
+                    raise
+
+    async def _exists(self, blob: BlobId, size: int) -> bool:
+        """False also if the server does not answer."""
+        try:
+            return (await obstore.head_async(self._store, self._key(blob)))["size"] == size
+        except (BaseError, FileNotFoundError):
+            return False
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:
         key = self._key(blob)
@@ -93,8 +122,7 @@ class S3Blobs:
             try:
                 await obstore.put_async(self._store, key, body, mode="create", use_multipart=False)
             except AlreadyExistsError as error:
-                if code_of(str(error)) == "ConditionalRequestConflict":  # another put is running, and may fail
-                    raise BlobUnavailable(f"another put of {blob} is running") from error
+                _check_not_running(blob, error)
                 return False
         return True
 
@@ -139,10 +167,9 @@ class S3Blobs:
         keys = [self._key(blob) for blob in blobs]
         rest = iter(blobs)
         while some := list(islice(rest, _PAGE)):
-            until = int((self._clock.now() + REMEMBER).timestamp() * 1000)
+            until = millis(self._clock.now() + REMEMBER)
             with self._translated_errors("delete"):
-                record = "".join(f"{blob}\n" for blob in some).encode()
-                await self._write(f"deleted/{until:013}-{token_hex(8)}", record, REMEMBER)
+                await self._write(f"deleted/{record_name(until)}", "".join(f"{blob}\n" for blob in some).encode(), REMEMBER)
             await self._control.delete(keys[: len(some)])
             del keys[: len(some)]
 
@@ -155,12 +182,12 @@ class S3Blobs:
                 raise await self._missing(blob, error) from error
 
     async def list(self, prefix: str, about: About, *, after: str = "") -> AsyncIterator[Sequence[Listed]]:
-        cut = len(self._location.key("blobs/"))
+        cut = len(self.location.key("blobs/"))
         inside = checked_prefix(prefix)[: prefix.rfind("/") + 1]
         with self._translated_errors("list"):
             pages = obstore.list(
                 self._store,
-                prefix=self._location.key(f"blobs/{inside}"),
+                prefix=self.location.key(f"blobs/{inside}"),
                 offset=self._key(BlobId(after)) if after else None,
                 chunk_size=_PAGE,
             )
@@ -173,23 +200,31 @@ class S3Blobs:
                 ]
 
     async def sweep_expired(self, now: datetime, limit: int) -> int:
-        if self._lifecycle:
-            return 0
         with self._translated_errors("sweep"):
-            await self._remove_old_records(now)
-            count = 0
-            async for page in obstore.list(self._store, prefix=self._location.key("blobs"), chunk_size=_PAGE):
-                old = [(found["path"], found["last_modified"]) for found in page if found["last_modified"] + timedelta(days=1) < now]
-                expired = await self._expired(old, now)
-                if some := expired[: limit - count]:
-                    await self._control.delete(some)
-                count += len(some)
-                if count == limit:
-                    break
+            await self._tidy_records(now)
+            return 0 if self._lifecycle else await self._sweep_by_tags(now, limit)
+
+    async def _sweep_by_tags(self, now: datetime, limit: int) -> int:
+        count, left = 0, self._tag_reads.in_a_sweep
+        pages = obstore.list(self._store, prefix=self.location.key("blobs"), offset=self._swept_to, chunk_size=_PAGE)
+        async for page in pages:
+            old = [(found["path"], found["last_modified"]) for found in page if found["last_modified"] + timedelta(days=1) < now]
+            unknown = [(key, modified) for key, modified in old if key not in self._without_ttl]
+            expired = await self._expired(unknown[:left], now)
+            if some := expired[: limit - count]:
+                await self._control.delete(some)
+            count += len(some)
+            if count == limit:
+                return count
+            if len(unknown) >= left:
+                self._swept_to = unknown[left - 1][0]
+                return count
+            left -= len(unknown)
+        self._swept_to = None
         return count
 
     async def _expired(self, objects: Sequence[tuple[str, datetime]], now: datetime) -> Sequence[str]:
-        """The keys whose TTL has ended. Keys without a TTL are remembered, so that their tags are read only once."""
+        """The keys whose TTL has ended. Keys without a TTL are remembered."""
         slots = asyncio.Semaphore(_CONCURRENCY)
 
         async def expired(key: str, modified: datetime) -> bool:
@@ -198,57 +233,79 @@ class S3Blobs:
                 with suppress(Missing):
                     days = await self._control.ttl_days(key)
             if days is None:
-                if len(self._without_ttl) < _MAX_WITHOUT_TTL:
-                    self._without_ttl.add(BlobId(key))
+                if len(self._without_ttl) < self._tag_reads.remembered:
+                    self._without_ttl.add(key)
                 return False
             return modified + timedelta(days=days) < now
 
-        unknown = [(key, modified) for key, modified in objects if key not in self._without_ttl]
-        ended = await asyncio.gather(*(expired(key, modified) for key, modified in unknown))
-        return [key for (key, _), has_ended in zip(unknown, ended, strict=True) if has_ended]
+        found = await asyncio.gather(*(expired(key, modified) for key, modified in objects))
+        return [key for (key, _), has_expired in zip(objects, found, strict=True) if has_expired]
 
-    async def _remove_old_records(self, now: datetime) -> None:
-        """Delete outdated records of deleted blobs."""
-        millis = f"{int(now.timestamp() * 1000):013}"
-        old = [name for name in await self._records() if name.rpartition("/")[2] < millis]
-        for first in range(0, len(old), _PAGE):
-            await self._control.delete(old[first : first + _PAGE])
+    async def _tidy_records(self, now: datetime) -> None:
+        """Delete outdated records of deleted blobs, and merge small ones."""
+        records = await self._records()
+        old = ended(records, now)
+        await self._delete_records(old)
+        group = plan_merge(each for each in records if each.name not in set(old))
+        if not group:
+            return
+        slots = asyncio.Semaphore(_CONCURRENCY)
 
-    async def _records(self) -> Sequence[str]:
-        pages = obstore.list(self._store, prefix=self._location.key("deleted"), chunk_size=_PAGE)
-        return sorted([found["path"] async for page in pages for found in page])
+        async def read(name: str) -> str | None:
+            async with slots:
+                return await self._record(name)
+
+        bodies = await asyncio.gather(*(read(each.name) for each in group))
+        await self._write(f"deleted/{merged_name(group)}", "".join(body or "" for body in bodies).encode(), REMEMBER)
+        await self._delete_records([each.name for each in group])
+
+    async def _delete_records(self, names: Sequence[str]) -> None:
+        for first in range(0, len(names), _PAGE):
+            await self._control.delete([self.location.key(f"deleted/{name}") for name in names[first : first + _PAGE]])
+
+    async def _records(self) -> Sequence[DeletionRecord]:
+        pages = obstore.list(self._store, prefix=self.location.key("deleted"), chunk_size=_PAGE)
+        return sorted([DeletionRecord(found["path"].rpartition("/")[2], found["size"]) async for page in pages for found in page])
 
     async def _missing(self, blob: BlobId, why: Exception) -> SluiceError | Exception:
         """The error for an object that does not exist. The records of deletions are searched, newest first."""
         if code_of(str(why)) == "NoSuchBucket":
             return why
-        records = [*reversed(await self._records())]
-        for first in range(0, len(records), _CONCURRENCY):
-            bodies = await asyncio.gather(*(self._record(key) for key in records[first : first + _CONCURRENCY]))
-            if any(f"\n{blob}\n" in body for body in bodies):
-                return BlobDeleted(f"{blob} was deleted from {self._location}")
-        return BlobMissing(f"there is no blob {blob} in {self._location}")
+        for _ in range(_LOOKS):
+            gone = False
+            records = [*reversed(await self._records())]
+            for first in range(0, len(records), _CONCURRENCY):
+                bodies = await asyncio.gather(*(self._record(each.name) for each in records[first : first + _CONCURRENCY]))
+                if any(body is not None and names(body, blob) for body in bodies):
+                    return BlobDeleted(f"{blob} was deleted from {self.location}")
+                gone |= None in bodies
+            if not gone:
+                break
+        return BlobMissing(f"there is no blob {blob} in {self.location}")
 
-    async def _record(self, key: str) -> str:
+    async def _record(self, name: str) -> str | None:
+        """None if it is gone: outdated, or merged into another one."""
         try:
-            return "\n" + bytes(await (await obstore.get_async(self._store, key)).bytes_async()).decode()
+            return (await self._read(f"deleted/{name}")).decode()
         except FileNotFoundError:
-            return ""
+            return None
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
         await self._control.close()
 
     async def _read(self, name: str) -> bytes:
-        return bytes(await (await obstore.get_async(self._store, self._location.key(name))).bytes_async())
+        return bytes(await (await obstore.get_async(self._store, self.location.key(name))).bytes_async())
 
-    async def _write(self, name: str, body: bytes | memoryview, ttl: timedelta | None = None) -> None:
+    async def _write(
+        self, name: str, body: bytes | memoryview, ttl: timedelta | None = None, *, mode: Literal["create", "overwrite"] = "overwrite"
+    ) -> None:
         days = _days(ttl)
         tags = {TTL_TAG: str(days)} if days is not None else None
-        await obstore.put_async(self._store, self._location.key(name), body, tags=tags, use_multipart=False)
+        await obstore.put_async(self._store, self.location.key(name), body, tags=tags, mode=mode, use_multipart=False)
 
     def _key(self, blob: BlobId) -> str:
-        return self._location.key(f"blobs/{checked_blob_id(blob)}")
+        return self.location.key(f"blobs/{checked_blob_id(blob)}")
 
     @contextmanager
     def _translated_errors(self, what: str) -> Iterator[None]:
@@ -258,7 +315,13 @@ class S3Blobs:
         except (BaseError, FileNotFoundError) as error:
             text = str(error).partition("\n\nDebug source")[0]
             denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-            raise error_for(code_of(text), denied, f"{what} in {self._location}", text) from error
+            raise error_for(code_of(text), denied, f"{what} in {self.location}", text) from error
+
+
+def _check_not_running(blob: BlobId, error: AlreadyExistsError) -> None:
+    """Raises BlobUnavailable if another put of the blob is running, which may fail."""
+    if code_of(str(error)) == "ConditionalRequestConflict":
+        raise BlobUnavailable(f"another put of {blob} is running") from error
 
 
 def _client(location: S3Location, access: S3Credentials) -> S3Store:

@@ -209,6 +209,25 @@ class BlobStoreContract:
             await bytes_of(store, "a")
         assert not isinstance(caught.value, BlobDeleted)
 
+    async def test_a_put_that_is_repeated_brings_no_ttl_back(self, store: BlobStore) -> None:
+        await put(store, "a", ttl=DAY)
+        await store.remove_ttl(BlobId("a"), ABOUT)
+        await put(store, "a", ttl=DAY)
+        assert await store.sweep_expired(later(3), 100) == 0
+        assert await bytes_of(store, "a") == b"body"
+
+    async def test_what_was_deleted_is_remembered_when_records_of_deletions_are_merged(self, store: BlobStore) -> None:
+        for n in range(40):
+            await store.delete([BlobId(f"a/{n}")], ABOUT)
+        await store.sweep_expired(later(0), 100)
+        for n in (0, 17, 39):
+            with pytest.raises(BlobDeleted):
+                await bytes_of(store, f"a/{n}")
+        await store.sweep_expired(later(31), 100)
+        with pytest.raises(BlobMissing) as caught:
+            await bytes_of(store, "a/17")
+        assert not isinstance(caught.value, BlobDeleted)
+
     async def test_a_ttl_may_be_removed_twice_and_where_there_is_none(self, store: BlobStore) -> None:
         await put(store, "a", ttl=DAY)
         await put(store, "b")

@@ -35,6 +35,8 @@ class MemoryBlobs:
 
     async def put(self, blob: BlobId, body: bytes | memoryview, about: About, *, ttl: timedelta | None = None) -> None:
         now = self._clock.now()
+        if ttl is not None and checked_blob_id(blob) in self._held:
+            return
         self._held[checked_blob_id(blob)] = _Held(bytes(body), now, now + ttl if ttl is not None else None)
 
     async def put_if_absent(self, blob: BlobId, body: bytes, about: About) -> bool:

@@ -43,7 +43,12 @@ class Hang:
     """Neither an answer nor the end of the connection."""
 
 
-Fault = Answer | Lost | Cut | Hang
+@dataclass(frozen=True, slots=True)
+class Late:
+    """No answer; the server receives the request only with `arrive`, when its client has long given it up."""
+
+
+Fault = Answer | Lost | Cut | Hang | Late
 Plan = Callable[[Request], Fault | None]
 
 SLOW_DOWN = Answer(503, "SlowDown")
@@ -60,11 +65,20 @@ class FaultyS3:
         self.requests: list[Request] = []
         self.gone = asyncio.Event()
         """The client of a hanging request has closed the connection."""
+        self._late: list[bytes] = []
 
     def first(self, *faults: Fault) -> None:
         """The next requests have these faults, later ones none."""
         begun = len(self.requests)
         self.plan = lambda request: faults[request.number - begun - 1] if request.number - begun <= len(faults) else None
+
+    async def arrive(self) -> int:
+        """Let the server execute the late requests. Returns how many they were."""
+        late, self._late = self._late, []
+        for request in late:
+            with suppress(ConnectionError):  # the server may refuse it before it has read the body
+                await self._ask(request)
+        return len(late)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -83,6 +97,9 @@ class FaultyS3:
             case Hang():
                 await reader.read()
                 self.gone.set()
+            case Late():
+                self._late.append(request)
+                await reader.read()
             case Lost():
                 await self._ask(request)
             case Cut(after):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from sluice.blobs import durable_fs
-from sluice.blobs.filesystem import FilesystemBlobs
+from sluice.blobs.filesystem import FilesystemBlobs, _Files
 from sluice.blobs.port import BlobStore
 from sluice.clock import SystemClock
-from sluice.core.errors import BlobMissing, BlobStoreUnusable, BlobUnavailable
+from sluice.core.errors import BlobDeleted, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
 from tests.support.fakes import FakeClock
@@ -210,3 +210,36 @@ async def test_a_deleted_blob_is_told_apart_only_as_long_as_it_is_remembered(tmp
     await store.sweep_expired(clock.now() + timedelta(days=31), 1)
     with pytest.raises(BlobMissing, match="there is no blob"):
         await bytes_of(store, "a")
+
+
+async def test_records_of_deletions_are_merged_by_the_sweep(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = FilesystemBlobs(tmp_path, clock)
+    await store.open(create=True)
+    for n in range(200):
+        await store.delete([BlobId(f"a/{n}")], ABOUT)
+        clock.advance(60)
+    await store.sweep_expired(clock.now(), 100)
+    assert len(list((tmp_path / "deleted").iterdir())) == 1
+    await store.sweep_expired(clock.now() + timedelta(days=29), 1)
+    with pytest.raises(BlobDeleted):
+        await bytes_of(store, "a/0")
+    await store.close()
+
+
+def test_a_put_that_was_given_up_and_goes_on_late_brings_no_ttl_back(tmp_path: Path) -> None:
+    """Its thread cannot be interrupted."""
+    clock = FakeClock()
+    files, until = _Files(tmp_path, clock), (clock.now() + DAY).isoformat().encode()
+    files.open(True)
+
+    def begin() -> list[Path | BaseException]:
+        assert not files.begin(BlobId("a"))
+        return [files.write(BlobId("a"), until), files.write(BlobId("a"), b"body")]
+
+    given_up, again = begin(), begin()
+    files.place(BlobId("a"), again)
+    files.remove_ttl(BlobId("a"))
+    files.place(BlobId("a"), given_up)
+    assert files.sweep_expired(clock.now() + 3 * DAY, 100) == 0
+    assert not list((tmp_path / "tmp").iterdir())

@@ -12,7 +12,9 @@ import pytest
 
 from sluice.blobs.locations import open_blob_store
 from sluice.blobs.port import BlobStore
+from sluice.blobs.s3 import S3Blobs, TagReads
 from sluice.blobs.s3control import TTL_TAG
+from sluice.clock import SystemClock
 from sluice.core.errors import BadSettings, BlobMissing, BlobStoreUnusable, BlobUnavailable
 from sluice.core.snapshot import BlobId
 from tests.contracts.blobs import ABOUT, DAY, BlobStoreContract, WrappedBlobStoreContract, bytes_of, ids, later, put
@@ -230,3 +232,14 @@ async def test_what_was_deleted_is_found_among_many_records(bare: BlobStore) -> 
     for n in (0, 39):
         with pytest.raises(BlobMissing, match="was deleted"):
             await bytes_of(bare, f"a/{n}")
+
+
+async def test_the_tags_of_many_blobs_are_read_a_part_in_each_sweep(bare: BlobStore) -> None:
+    """A server without lifecycle rules and with more blobs than one sweep looks at: all are looked at after a few."""
+    assert isinstance(bare, S3Blobs)
+    store = S3Blobs(bare.location, SystemClock(), TagReads(remembered=0, in_a_sweep=4))
+    for n in range(10):
+        await put(store, f"a/{n}", ttl=DAY if n == 9 else None)
+    assert [await store.sweep_expired(later(2), 100) for _ in range(3)] == [0, 0, 1]
+    assert [await store.sweep_expired(later(2), 100) for _ in range(3)] == [0, 0, 0]
+    await store.close()

@@ -19,7 +19,7 @@ from sluice.core.errors import BlobDeleted, BlobUnavailable
 from sluice.core.snapshot import BlobId
 from sluice.core.waits import Backoff
 from tests.contracts.blobs import ABOUT, DAY, bytes_of, ids, later, put
-from tests.support.s3_faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Lost, faulty_s3
+from tests.support.s3_faults import INTERNAL, SLOW_DOWN, Answer, Cut, Fault, FaultyS3, Hang, Late, Lost, faulty_s3
 from tests.support.s3servers import S3Server, toxiproxy
 
 QUICK = Backoff(first=timedelta(milliseconds=5), longest=timedelta(milliseconds=50), budget=timedelta(minutes=1))
@@ -160,3 +160,12 @@ async def test_an_outage_and_a_line_that_breaks_are_survived(s3: S3Server, tmp_p
         toxic.poison(upstream, "latency", "upstream", latency=30)
         assert await asyncio.gather(*(bytes_of(store, f"a/{n}") for n in range(4))) == [BODY] * 4
         await made.close()
+
+
+async def test_a_put_that_was_given_up_and_arrives_late_brings_no_ttl_back(store: BlobStore, proxy: FaultyS3) -> None:
+    proxy.first(Late())
+    await put(store, "a", BODY, ttl=DAY)
+    await store.remove_ttl(BlobId("a"), ABOUT)
+    assert await proxy.arrive() == 1
+    assert await store.sweep_expired(later(3), 100) == 0
+    assert await bytes_of(store, "a") == BODY
