@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, RunIdPath, SnapshotsDep, StagePath, TaskPath
+from coordinator.api.deps import PROBLEMS, Backups, CheckpointPath, JobPath, PartsDep, RunIdPath, SnapshotsDep, StagePath, TaskPath
 from coordinator.snapshots.audit import Explained
 from coordinator.snapshots.catalog import SnapshotDetails, Wanted
 from coordinator.snapshots.gc import Collected
@@ -97,6 +97,23 @@ async def get_snapshot(
 ) -> wire_snapshots.SnapshotReply:
     """One snapshot. Its id is unique within a task and stage only, so both are needed."""
     return _snapshot(await ours.catalog.snapshot(_key(job, task, stage), CommitId(checkpoint_id)))
+
+
+@router.post("/jobs/{job}/snapshots/verify", status_code=202)
+async def verify_snapshots(
+    job: JobPath, body: wire_snapshots.VerifyRequest, ours: SnapshotsDep, parts: PartsDep
+) -> wire_snapshots.OperationReply:
+    """Read all retained snapshots of a job and compare every size and hash; then replace what is lost, where that is possible. A
+    long-running operation; its result lists what is wrong."""
+    where = None if body.blob_store is None else BlobStoreName(body.blob_store)
+
+    async def work(progress: Progress) -> Mapping[str, Any]:
+        result = await ours.audits.verify_job(JobName(job), where, progress)
+        if not result["whole"]:
+            await parts.lost_blobs.run_once()
+        return result
+
+    return _operation(ours.operations.start("verify", f"{job} {where or ''}".rstrip(), "bytes", work))
 
 
 @router.post("/jobs/{job}/snapshots/{checkpointId}/verify", status_code=202)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from coordinator.blobpool import BlobStores
 from coordinator.snapshots.inventory import StageSnapshots, find_blob, is_known, stage_snapshots, stages_by_prefix
 from coordinator.snapshots.operations import Progress
+from coordinator.store.snapshots import SnapshotRow
 from coordinator.store.sql import Store
 from sluice.blobs.indexes import read_index
 from sluice.blobs.port import About, BlobStore, Purpose
@@ -24,6 +26,8 @@ from sluice.core.snapshot import BlobId, BlobStoreName, CommitId, FileIndex, wal
 ABOUT = About(Purpose.AUDIT)
 AT_ONCE = 8
 SHOWN = 100
+
+_VerifiedFile: TypeAlias = tuple[BlobStoreName, StageKey, FileIndex]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,56 @@ class Audits:
         async with asyncio.TaskGroup() as group:
             for path, file in found:
                 group.create_task(one(path, file))
+
+    # --- all snapshots of a job ---
+
+    async def verify_job(self, job: JobName, where: BlobStoreName | None, progress: Progress) -> Mapping[str, Any]:
+        """Read all that the retained snapshots of a job need, in one blob store or in each, and compare sizes and hashes. A file that
+        several snapshots share is read once. Snapshots that are retired meanwhile are left out.
+
+        Raises UnknownSnapshot, BlobUnavailable.
+        """
+        async with self._store.read() as tx:
+            keys = await tx.snapshots.stages(job)
+        wrong: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        verified: set[_VerifiedFile] = set()
+        snapshots = 0
+        for key in keys:
+            async with self._store.read() as tx:
+                rows = await tx.snapshots.of_stage(key)
+            for row, name in ((each, name) for each in rows for name in each.markers if where in (None, name)):
+                snapshots += 1
+                found = await self._damage(key, row, name, verified, progress)
+                if found and await self._is_retained(key, row.checkpoint):
+                    wrong[name] |= {f"{key.task} {key.stage} {row.checkpoint}: {path}": problem for path, problem in found.items()}
+        if not snapshots:
+            raise UnknownSnapshot(f"job {job} has no snapshot" + (f" in {where}" if where else ""))
+        return {"whole": not wrong, "snapshots": snapshots, "files": len(verified), "bytes": progress.done, "wrong": wrong}
+
+    async def _damage(
+        self,
+        key: StageKey,
+        row: SnapshotRow,
+        name: BlobStoreName,
+        verified: set[tuple[BlobStoreName, StageKey, FileIndex]],
+        progress: Progress,
+    ) -> Mapping[str, str]:
+        """What is wrong with a snapshot, by path. Files that are `verified` are not read again."""
+        wrong: dict[str, str] = {}
+        blobs = await self._blob_stores.opened(name)
+        try:
+            index = await read_index(blobs, row.markers[name].index, About.of_stage(Purpose.AUDIT, key))
+        except CorruptData as error:
+            return {row.markers[name].index: str(error)}
+        new = [(path, file) for path, file in walk(index.root) if (name, key, file) not in verified]
+        progress.total = (progress.total or 0) + sum(file.metadata.size for _, file in new)
+        await self._verify(blobs, new, key, wrong, progress)
+        verified |= {(name, key, file) for path, file in new if path not in wrong}
+        return wrong
+
+    async def _is_retained(self, key: StageKey, checkpoint: CommitId) -> bool:
+        async with self._store.read() as tx:
+            return await tx.snapshots.get(key, checkpoint) is not None
 
     # --- one blob ---
 

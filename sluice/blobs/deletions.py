@@ -58,7 +58,8 @@ def plan_merge(records: Iterable[DeletionRecord]) -> Sequence[DeletionRecord]:
     """The small records to merge next, oldest first; none if no merge is worth it."""
     small = sorted(each for each in records if each.size < _SMALL)
     for _, of_day in groupby(small, key=lambda each: each.until_millis // _DAY):
-        group, size = [], 0
+        group: list[DeletionRecord] = []
+        size = 0
         for each in of_day:
             if len(group) == _MOST or size >= _SMALL:
                 break

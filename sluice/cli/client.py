@@ -101,6 +101,9 @@ class OperatorClient(CoordinatorClient):
     async def verify(self, job: str, checkpoint: str, body: wire_snapshots.StoreBody) -> wire_snapshots.OperationReply:
         return await self._read(wire_snapshots.OperationReply, "POST", f"{_snapshot(job, checkpoint)}/verify", body)
 
+    async def verify_job(self, job: str, body: wire_snapshots.VerifyRequest) -> wire_snapshots.OperationReply:
+        return await self._read(wire_snapshots.OperationReply, "POST", f"/jobs/{path_segment(job)}/snapshots/verify", body)
+
     # --- garbage collection, operations ----------------------------------------------------------------------------
 
     async def collection(self, what: str) -> wire_snapshots.OperationReply:

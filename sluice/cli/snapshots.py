@@ -167,20 +167,39 @@ def unpin(job: Job, pin: Annotated[str, typer.Argument(metavar="PIN", help="Id o
 
 @app.command()
 def verify(
-    job: Job,
-    task: Task,
-    stage: Stage,
-    checkpoint: Checkpoint,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)] = None,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help='Name of the task, such as "Partition 0".', show_default=False)] = None,
+    stage: Annotated[str | None, typer.Argument(metavar="STAGE", help="Name of the stage.", show_default=False)] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SNAPSHOT", help='Id of the snapshot, or "head" for the one that the stage continues from.', show_default=False
+        ),
+    ] = None,
+    whole_job: Annotated[
+        str | None, typer.Option("--job", metavar="JOB", help="Read all retained snapshots of this job, each file once.")
+    ] = None,
     blob_store: OneStore = None,
     as_json: Json = False,
     coordinator: Url = LOCAL,
 ) -> None:
-    """Read a whole snapshot, and compare sizes and hashes with its index."""
+    """Read a whole snapshot, or with --job all snapshots of a job, and compare sizes and hashes with the index."""
+    match job, task, stage, checkpoint, whole_job:
+        case str(), str(), str(), str(), None:
+            of_task, of_stage = task, stage
 
-    async def request(client: OperatorClient) -> wire_snapshots.OperationReply:
-        found = await client.snapshot(job, task, stage, checkpoint)
-        return await client.verify(job, found.checkpoint_id, wire_snapshots.StoreBody(task=task, stage=stage, blob_store=blob_store))
+            async def request(client: OperatorClient) -> wire_snapshots.OperationReply:
+                found = await client.snapshot(job, of_task, of_stage, checkpoint)
+                body = wire_snapshots.StoreBody(task=of_task, stage=of_stage, blob_store=blob_store)
+                return await client.verify(job, found.checkpoint_id, body)
 
+        case None, None, None, None, str():
+
+            async def request(client: OperatorClient) -> wire_snapshots.OperationReply:
+                return await client.verify_job(whole_job, wire_snapshots.VerifyRequest(blob_store=blob_store))
+
+        case _:
+            raise typer.BadParameter("name a snapshot (JOB TASK STAGE SNAPSHOT), or a job (--job JOB)")
     reply = call_operation(coordinator, "verifying", request, quiet=as_json)
     result: Mapping[str, Any] = reply.result or {}
     print_reply(reply, lambda _: _verified(result), as_json=as_json)
@@ -189,7 +208,8 @@ def verify(
 
 def _verified(result: Mapping[str, Any]) -> RenderableType:
     if result.get("whole"):
-        return Text(f"intact: {count(result['files'])} files, {count(result['bytes'])} bytes")
+        snapshots = f"{count(result['snapshots'])} snapshots, " if "snapshots" in result else ""
+        return Text(f"intact: {snapshots}{count(result['files'])} files, {count(result['bytes'])} bytes")
     lines = [f"{name}: {shown(path)}: {shown(problem)}" for name, wrong in result["wrong"].items() for path, problem in wrong.items()]
     return Group(*(Text(line, style="bold red") for line in lines))
 

@@ -198,6 +198,12 @@ class StoreBody(Body):
     blob_store: Name | None = None
 
 
+class VerifyRequest(Body):
+    """`blobStore` null: every blob store."""
+
+    blob_store: Name | None = None
+
+
 class RestoreReply(Reply):
     """`warnings`: what this restore does not bring back."""
 

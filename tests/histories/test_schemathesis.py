@@ -109,6 +109,7 @@ def test_the_document_declares_every_route() -> None:
         ("POST", "/jobs/{job}/pins"),
         ("POST", "/jobs/{job}/snapshots/{checkpointId}/restore"),
         ("POST", "/jobs/{job}/snapshots/{checkpointId}/verify"),
+        ("POST", "/jobs/{job}/snapshots/verify"),
         ("POST", "/runs"),
         ("POST", "/runs/plan"),
         ("POST", "/runs/{runId}/containers"),

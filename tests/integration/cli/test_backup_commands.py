@@ -137,6 +137,8 @@ def test_snapshots_are_listed_pinned_verified_and_gone_back_to(home: Path, tmp_p
         assert first in sluice("snapshots", "ls", JOB, *at)
         assert first in sluice("snapshots", "show", *WHERE, first, *at)
         assert "2 files" in sluice("snapshots", "verify", *WHERE, first, *at)
+        assert "2 snapshots" in sluice("snapshots", "verify", "--job", JOB, *at)
+        assert "name a snapshot" in sluice("snapshots", "verify", JOB, *at, code=2)
         sluice("snapshots", "pin", JOB, "--task", TASK, "--stage", STAGE, "--checkpoint", first, "--name", "keep", "--hours", "2", *at)
         assert "keep" in sluice("snapshots", "pins", JOB, *at)
         assert "pin keep" in sluice("snapshots", "show", *WHERE, first, *at)
@@ -185,6 +187,9 @@ def test_garbage_is_planned_explained_and_audited(home: Path) -> None:
         gone.unlink()
         assert "missing" in sluice("gc", "audit", *at, code=2)
         assert "no blob" in sluice("snapshots", "verify", *WHERE, kept, *at, code=2)
+        of_job = json.loads(sluice("snapshots", "verify", "--job", JOB, "--json", *at, code=2))["result"]
+        assert [each.partition(":")[0] for each in of_job["wrong"]["local"]] == [f"{TASK} {STAGE} {kept}"]
+        assert "lost" in sluice("status", "--check", *at, code=2)
 
 
 def test_the_registry_comes_back_from_the_blob_stores_alone(home: Path) -> None:
