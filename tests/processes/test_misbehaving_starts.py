@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from tests.processes.stage import Stage, stage
+from tests.support.disks import small_disk
 from tests.support.processes import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -77,56 +71,25 @@ def test_a_container_in_the_wrong_place_ends_at_once_and_says_what_is_wrong(tmp_
         assert all(task.holder is None for task in scene.detail().tasks)
 
 
-@contextmanager
-def small_disk(directory: Path) -> Iterator[Path]:
-    """A small file system of its own."""
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(directory)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a small file system")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Fill the disk with one file."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(4096)):
-                pass
-        except OSError:
-            pass
-    return filler
-
-
-def test_a_full_disk_is_told_and_when_there_is_room_again_the_work_goes_on(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_container_waits_while_its_disk_is_full_also_after_its_start_and_goes_on_when_there_is_room(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     root = tmp_path_factory.mktemp("full")
-    with small_disk(root / "disk") as disk, stage(root, JOB) as scene:
+    with small_disk(root / "disk", SMALL_DISK_BYTES) as disk, stage(root, JOB) as scene:
         scene.log.create("numbers", 1)
         scene.start_coordinator()
         scene.deploy()
-        settings: dict[str, Any] = {
-            "SLUICE_STATE_DIR": str(disk / "state"),
-            "SLUICE_MAX_RESTARTS": "1",
-            "SLUICE_RESTART_DELAY_SECONDS": "0.1",
-        }
-        execution_id, watchdog = scene.start_container(**settings)
+        state = str(disk.root / "state")
+        first, watchdog = scene.start_container(SLUICE_STATE_DIR=state, SLUICE_MAX_RESTARTS="1", SLUICE_RESTART_DELAY_SECONDS="0.1")
         scene.feed(100)
         scene.await_all_written()
-        filler = fill(disk)
+        disk.fill()
         scene.feed(100)
-        assert watchdog.wait(180) == 4
-        assert "No space left on device" in scene.incarnation(execution_id).reason
-        assert all(task.holder is None for task in scene.detail().tasks)
+        wait_for("the first one waits", lambda: "waiting for room on a disk" in log_of(scene, first))
+        watchdog.terminate()
+        assert watchdog.wait(180) == 0
 
-        again, third = scene.start_container(**settings)
-        assert third.wait(180) == 1
-        assert "cannot be written" in scene.incarnation(again).reason
-        assert "No space left on device" in scene.incarnation(again).reason
-
-        filler.unlink()
-        scene.start_container(**settings)
+        again, _ = scene.start_container(SLUICE_STATE_DIR=state)
+        wait_for("the second one waits", lambda: "waiting for room on a disk" in log_of(scene, again))
+        disk.make_room()
         scene.await_all_written()
