@@ -72,7 +72,8 @@ async def test_jobs_tell_their_current_run_and_how_many_there_were(caller: Calle
     await caller.deploy()
     second = await caller.deploy()
     assert (await caller.http.get("/jobs")).json() == {
-        "jobs": [{"job": "flight-delays", "currentRun": second["runId"], "state": "CREATED", "runs": 2}]
+        "jobs": [{"job": "flight-delays", "currentRun": second["runId"], "state": "CREATED", "runs": 2}],
+        "next": None,
     }
 
 
