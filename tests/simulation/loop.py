@@ -33,6 +33,14 @@ import greenlet
 _PROCESS: ContextVar[Process] = ContextVar("process")
 
 
+TURN_SECONDS = 1e-6
+"""How long one turn of the loop takes at least. Without it a wait for what is left of a lease, at its end, would take no time for ever."""
+
+
+MOST_TURNS = 5_000_000
+"""A seed has about a hundred thousand."""
+
+
 class Killed(BaseException):
     """Raised in a thread of a process that has been killed, so that it does nothing more."""
 
@@ -68,11 +76,15 @@ class _Timers(selectors.BaseSelector):
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.turns = 0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise Stuck("no timer is set and nothing is ready")
-        self.now += max(timeout, 0.0)
+        self.now += max(timeout, TURN_SECONDS)
+        self.turns += 1
+        if self.turns > MOST_TURNS:
+            raise Stuck(f"still at {self.now:.3f} s after {self.turns} turns of the loop")
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Seeds of the simulation: those that once failed, and new ones in each run of CI."""
+"""Seeds of the simulation: those that once failed, and new ones for as long as is asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEPT = [0]
 """Seeds that have found a fault."""
 
 SECONDS = float(os.environ.get("SLUICE_SIMULATION_SECONDS", "0"))
-"""For how long new seeds are run. CI sets it."""
+"""For how long new seeds are run."""
 
 
 @pytest.mark.parametrize("seed", KEPT)

@@ -26,7 +26,7 @@ from sluice.blobs.counted import Requests
 from sluice.blobs.locations import open_blob_store, wrapped
 from sluice.cli.client import OperatorClient
 from sluice.client import CoordinatorClient, Refused
-from sluice.core.errors import CoordinatorUnreachable, SluiceError
+from sluice.core.errors import CoordinatorUnreachable, SluiceError, StoreUnavailable
 from sluice.core.ids import ExecutionContainerId, Generation, Instant, Lineage, RunId
 from sluice.deploy import deploy_request
 from sluice.streams.log import Headers, Log, Record, Writer
@@ -173,7 +173,12 @@ class World:
         task = self.loop.create_task(run(), context=process.context(), name=process.name)
         waits = asyncio.ensure_future(ready.wait())
         await asyncio.wait({waits, task}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
+        if task.done() and isinstance(task.exception(), StoreUnavailable):
+            self.say(f"{process.name} does not start: {task.exception()}")
+            self.loop.kill(process)
+            await asyncio.sleep(2)
+            await self.start_coordinator()
+        elif task.done():
             task.result()
 
     def kill_coordinator(self) -> None:

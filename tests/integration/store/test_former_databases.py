@@ -122,8 +122,8 @@ def lost(old: Any, new: Any, where: str = "") -> Iterator[str]:
         case dict(), dict():
             for name in old.keys() - OF_THE_MOMENT:
                 yield from lost(old[name], new.get(name, "nothing"), f"{where}.{name}")
-        case list(), list() if len(old) == len(new):
-            for number, (one, other) in enumerate(zip(old, new, strict=True)):
+        case list(), list() if len(old) == len(new) or (len(old) < len(new) and where.endswith(".notices")):
+            for number, (one, other) in enumerate(zip(old, new, strict=False)):
                 yield from lost(one, other, f"{where}[{number}]")
         case _ if old != new:
             yield f"{where}: {old!r} became {new!r}"
