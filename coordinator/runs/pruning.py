@@ -1,4 +1,4 @@
-"""Chore: delete what nobody will ask for again of the history of jobs. `sluice.core.history.pruning` decides what that is."""
+"""Chore: delete the history of jobs that no later request reads. `sluice.core.history.pruning` has the rule."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class GrowingLedger(Ledger):
             former = self.read.get((lineage, batch - 1))
             if (lineage, batch) in self.read and self.read[lineage, batch] != (first, last):
                 raise self.fault(f"batch {batch} of {lineage} has read {self.read[lineage, batch]}, and then {(first, last)}")
-            if former is not None and {each: first[each] for each in former[1] if each in first} != former[1]:
-                raise self.fault(f"batch {batch} of {lineage} begins at {first}, and the one before ended at {former[1]}")
+            if former is not None and {each: begin.get(each) for each in former[1]} != former[1]:
+                raise self.fault(f"batch {batch} of {lineage} begins at {begin}, and the one before ended at {former[1]}")
         self.read[lineage, batch] = (begin, end)
 
 
