@@ -1,0 +1,196 @@
+"""Getting the right to run a command: slot 0 of the job, and its task.
+
+The slot says whose turn it is; the task says when. A registration makes the former container of the slot invalid at once, but that one may
+act until its lease ends. The coordinator gives the task only when it no longer can.
+
+Without `replace` the registration waits until the slot is free. It waits, too, while the job's last run has ended: `sluice stop` and a
+drain end it, and only `sluice start` makes the next one. The first run of a job is made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from containers.agent.heartbeat import HeartbeatClient, LeaseExpired, LeaseKeeper, Replaced, RunEnded
+from sluice.client import Alive, CoordinatorClient, NotValid, Refused
+from sluice.clock import Clock
+from sluice.core.errors import Conflict, CoordinatorUnavailable, CoordinatorUnreachable, LeaseLost, SlotInUse, StaleRun, UnknownJob
+from sluice.core.ids import Epoch, ExecutionContainerId, Generation, Instant, JobName, ProcessorId, RunId
+from sluice.core.jobmodels.spec import ATTACHED_TASK, JobKind
+from sluice.core.leases.lease import Trust
+from sluice.randomness import fraction
+from sluice.wire import agents as wire_agents
+from sluice.wire import runs as wire_runs
+
+log = logging.getLogger("sluice")
+
+SLOT = ProcessorId("0")
+LOOK_AGAIN = timedelta(seconds=2)
+ACQUIRE_WAIT = timedelta(seconds=20)
+
+
+class NotAttached(Conflict):
+    """The job is run from a job file."""
+
+
+class MustWait(Conflict):
+    """The command may not be started now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`replace`: make a container that has the slot stop. `wait`: wait until the command may be started, instead of raising MustWait."""
+
+    job: JobName
+    container: ExecutionContainerId
+    host: str
+    replace: bool = False
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The command may be started. `ends`: how the lease ends, at some time."""
+
+    run: RunId
+    epoch: Epoch
+    generation: Generation
+    ends: asyncio.Task[Replaced | RunEnded | LeaseExpired]
+
+
+class Gated(HeartbeatClient):
+    """Sends no heartbeat while there is a reason not to: the lease then expires, unless the reason vanishes before."""
+
+    def __init__(self, client: HeartbeatClient, not_now: Callable[[], str | None]) -> None:
+        self._client = client
+        self._not_now = not_now
+
+    async def heartbeat(self, execution_id: ExecutionContainerId, epoch: Epoch, within: timedelta) -> Alive | NotValid:
+        reason = self._not_now()
+        if reason is not None:
+            raise CoordinatorUnreachable(f"not sent: {reason}")
+        return await self._client.heartbeat(execution_id, epoch, within)
+
+
+class Claims:
+    """`on_renewed` is called with the end of the lease at each renewal, `on_token` with the container's token; `not_now` says why no
+    heartbeat may be sent, if so."""
+
+    def __init__(
+        self,
+        coordinator: CoordinatorClient,
+        clock: Clock,
+        on_renewed: Callable[[Instant], None],
+        on_token: Callable[[str], None],
+        not_now: Callable[[], str | None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self._on_renewed = on_renewed
+        self._on_token = on_token
+        self._not_now = not_now
+        self._sleep = sleep
+        self._said = ""
+        self.registered = False
+
+    async def claim(self, request: Request) -> Claim:
+        """Returns when the command may be started. Raises LeaseLost if another container replaced this one while it waited, NotAttached,
+        and MustWait."""
+        while True:
+            try:
+                run = await self._run(request.job)
+                reply, sent = await self._register(run, request)
+                break
+            except Refused as refused:
+                if refused.refused_as not in (SlotInUse.slug, StaleRun.slug):
+                    raise
+                await self._pause(request, f"job {request.job} is running: {refused}")
+            except _Stopped as stopped:
+                await self._pause(request, f"{stopped}; `sluice start {request.job}` starts it")
+            except CoordinatorUnavailable as unavailable:
+                await self._pause(request, str(unavailable))
+            except CoordinatorUnreachable as unreachable:
+                await self._pause(request, f"the coordinator cannot be reached: {unreachable}")
+        self.registered = True
+        if reply.token is not None:
+            self._coordinator.act_as(reply.token)
+            self._on_token(reply.token)
+        epoch = Epoch(reply.epoch)
+        lease = LeaseKeeper(
+            Gated(self._coordinator, self._not_now),
+            request.container,
+            epoch,
+            Trust(sent, timedelta(seconds=reply.lease_seconds), timedelta(seconds=reply.margin_seconds)),
+            timedelta(seconds=reply.heartbeat_seconds),
+            self._clock,
+            fraction,
+            self._on_renewed,
+            self._sleep,
+        )
+        ends = asyncio.create_task(lease.run(), name="lease")
+        acquired = asyncio.create_task(self._acquire(run, request, epoch), name="acquire")
+        await asyncio.wait([ends, acquired], return_when=asyncio.FIRST_COMPLETED)
+        if not acquired.done():
+            acquired.cancel()
+            raise LeaseLost(f"while it waited for the task: {ends.result()}")
+        try:
+            return Claim(run, epoch, acquired.result(), ends)
+        except BaseException:
+            ends.cancel()
+            raise
+
+    async def _pause(self, request: Request, why: str) -> None:
+        if not request.wait:
+            raise MustWait(why)
+        if why != self._said:
+            log.warning("waiting: %s", why)
+            self._said = why
+        await self._sleep(LOOK_AGAIN.total_seconds())
+
+    async def _run(self, job: JobName) -> RunId:
+        try:
+            (run,) = (await self._coordinator.runs(job, 1)).runs
+        except Refused as refused:
+            if refused.refused_as != UnknownJob.slug:
+                raise
+            return RunId((await self._coordinator.deploy(attached_request(job))).run_id)
+        if run.kind is not JobKind.ATTACHED:
+            raise NotAttached(f"job {job} is run from a job file (run {run.run_id}): give the command a job name of its own")
+        if run.state.ended:
+            raise _Stopped(f"job {job} is {run.state.value}{f': {run.reason}' if run.reason else ''}")
+        if run.stop_requested_at is not None:
+            raise _Stopped(f"job {job} is stopping")
+        return RunId(run.run_id)
+
+    async def _register(self, run: RunId, request: Request) -> tuple[wire_agents.RegisterReply, Instant]:
+        body = wire_agents.RegisterRequest(
+            processor_id=SLOT, execution_container_id=request.container, host=request.host, only_if_free=not request.replace
+        )
+        sent = self._clock.elapsed()
+        return await self._coordinator.register(run, body), sent
+
+    async def _acquire(self, run: RunId, request: Request, epoch: Epoch) -> Generation:
+        while True:
+            try:
+                reply = await self._coordinator.acquire(run, ATTACHED_TASK, request.container, epoch, ACQUIRE_WAIT)
+            except CoordinatorUnreachable as unreachable:
+                log.warning("waiting: the task cannot be acquired: %s", unreachable)
+                await self._sleep(LOOK_AGAIN.total_seconds())
+                continue
+            if isinstance(reply, wire_agents.AcquireReply):
+                return Generation(reply.generation)
+            log.warning("waiting: the former container, %s, may still act for %.0f s", reply.former, reply.wait_seconds)
+
+
+class _Stopped(Exception):
+    """The job's run has ended, or is about to."""
+
+
+def attached_request(job: JobName) -> wire_runs.RunRequest:
+    """The request that makes the run of an attached job."""
+    return wire_runs.RunRequest(job=job, kind=JobKind.ATTACHED, containers=1, inputs=(), stages=())

@@ -1,0 +1,116 @@
+"""The second process of `sluice exec`: it ends the command when the supervisor cannot, because it was killed or is stopped.
+
+Standard input is a pipe from the supervisor. A line `lease T` says that the command may run until T on the clock of leases. A line
+`token TOKEN` has the container's token, to report the exit. The end of the pipe means that the supervisor was killed: after an orderly end
+it kills the guardian first. The guardian has a session of its own, and ignores the signals that ask a process to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from containers.agent.lifecycle import EXIT_FAILED
+from containers.attached import processes
+from containers.attached.processes import Process, ProcessId, Table
+from containers.attached.report import report_exit
+from sluice import logconfig
+from sluice.clock import Clock, SystemClock
+from sluice.core.ids import ExecutionContainerId, Instant
+
+log = logging.getLogger("sluice")
+
+MARK = "EXECUTION_ENV_CONTAINER_ID"
+"""The environment variable that the command and its descendants inherit."""
+
+TICK_SECONDS = 0.2
+LOOK_SECONDS = 1.0
+"""How often the descendants are looked up, to be remembered."""
+
+
+@dataclass
+class Descendants:
+    """The processes below the supervisor, as seen until now. A process that left the tree is still one of them."""
+
+    supervisor: int
+    container: ExecutionContainerId
+    seen: set[ProcessId] = field(default_factory=set)
+
+    def look(self) -> Table:
+        table = processes.processes()
+        here = {each.id for each in table.values()}
+        below = processes.descendants(table, [self.supervisor, *(each.pid for each in self.seen & here)])
+        self.seen = (self.seen & here) | {each.id for each in below if each.id.pid != os.getpid()}
+        return table
+
+    def find(self) -> Iterable[Process]:
+        table = self.look()
+        known = {each.id: each for each in table.values() if each.id in self.seen}
+        known |= {each.id: each for each in processes.marked(table, MARK, self.container)}
+        return [each for each in known.values() if each.id.pid not in (os.getpid(), self.supervisor)]
+
+
+class Guardian:
+    """`coordinator`: the URL to which the exit is reported when the supervisor was killed."""
+
+    def __init__(self, supervisor: int, container: ExecutionContainerId, coordinator: str, clock: Clock) -> None:
+        self._descendants = Descendants(supervisor, container)
+        self._container = container
+        self._coordinator = coordinator
+        self._clock = clock
+        self._lease_ends: Instant | None = None
+        self._unread = b""
+        self._token = ""
+
+    def run(self) -> None:
+        looked_at = self._clock.elapsed() - LOOK_SECONDS
+        expired = False
+        while self._read():
+            now = self._clock.elapsed()
+            if now - looked_at >= LOOK_SECONDS:
+                self._descendants.look()
+                looked_at = now
+            if self._lease_ends is not None and now >= self._lease_ends:
+                killed, _ = processes.end_all(self._descendants.find)
+                if not expired or killed:
+                    log.error("the lease of %s expired and its supervisor had not ended the command: it was killed", self._container)
+                expired = True
+        killed, all_ended = processes.end_all(self._descendants.find)
+        log.error("the supervisor of %s was killed: its command was killed, too (%d processes)", self._container, killed)
+        if all_ended:
+            asyncio.run(
+                report_exit(self._coordinator, self._container, EXIT_FAILED, "its supervisor, `sluice exec`, was killed", self._token)
+            )
+
+    def _read(self) -> bool:
+        """Wait up to one tick for lines of the supervisor. False when it has ended."""
+        ready, _, _ = select.select([0], [], [], TICK_SECONDS)
+        if not ready:
+            return True
+        read = os.read(0, 65536)
+        *lines, self._unread = (self._unread + read).split(b"\n")
+        for line in lines:
+            key, _, value = line.partition(b" ")
+            if key == b"lease":
+                self._lease_ends = Instant(float(value))
+            elif key == b"token":
+                self._token = value.decode()
+        return bool(read)
+
+
+def main() -> None:
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(each, signal.SIG_IGN)
+    logconfig.configure(logconfig.read_log_settings())
+    supervisor, container, coordinator = sys.argv[1:]
+    Guardian(int(supervisor), ExecutionContainerId(container), coordinator, SystemClock()).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The process table of Linux, and how processes are ended.
+
+A process is identified by its pid and the time of its start: a pid alone may belong to another process later. Fields are those of
+/proc/<pid>/stat, see proc_pid_stat(5).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core.errors import ClientError
+
+PROC = Path("/proc")
+
+STOPPED = frozenset("Tt")
+"""Stopped by a signal, or by a debugger."""
+
+_DEAD = frozenset("ZXx")
+_PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 200
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """`started`: in clock ticks since the machine started."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`name`: the first 15 bytes of the file name of the program."""
+
+    id: ProcessId
+    parent: int
+    state: str
+    name: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state in _DEAD
+
+
+Table = Mapping[int, Process]
+
+
+def parse_stat(text: str) -> Process:
+    """One line of /proc/<pid>/stat. The name may contain spaces and parentheses. Raises ValueError, IndexError."""
+    pid, _, rest = text.partition(" (")
+    name, _, after = rest.rpartition(") ")
+    fields = after.split()
+    return Process(ProcessId(int(pid), int(fields[19])), int(fields[1]), fields[0], name)
+
+
+def process(pid: int) -> Process | None:
+    """None if there is no such process."""
+    try:
+        return parse_stat((PROC / str(pid) / "stat").read_text(errors="replace"))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def processes() -> Table:
+    """All processes that this one sees, also those that have ended and are not waited for."""
+    found = (process(int(each.name)) for each in PROC.iterdir() if each.name.isdigit())
+    return {each.id.pid: each for each in found if each is not None}
+
+
+def descendants(table: Table, roots: Collection[int]) -> list[Process]:
+    """The processes below these pids, without them, parents first."""
+    children: defaultdict[int, list[Process]] = defaultdict(list)
+    for each in table.values():
+        children[each.parent].append(each)
+    found: list[Process] = []
+    seen, waiting = set(roots), list(roots)
+    while waiting:
+        for child in children[waiting.pop(0)]:
+            if child.id.pid not in seen:
+                seen.add(child.id.pid)
+                found.append(child)
+                waiting.append(child.id.pid)
+    return found
+
+
+def stopped_driver(table: Table, command: int, arguments: Callable[[int], str]) -> Process | None:
+    """The command, a JVM or a Python below it, if it is stopped. Spark's Python workers do not count: Spark starts them again.
+    `arguments`: the command line of a process, as text."""
+    candidates = ([table[command]] if command in table else []) + descendants(table, [command])
+    for each in candidates:
+        if each.state not in STOPPED:
+            continue
+        if each.id.pid == command or each.name == "java":
+            return each
+        if each.name.startswith("python") and "pyspark.daemon" not in arguments(each.id.pid):
+            return each
+    return None
+
+
+def arguments(pid: int) -> str:
+    """The command line of a process; "" if it has ended."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def marked(table: Table, variable: str, value: str) -> list[Process]:
+    """The processes that inherited this environment variable, as far as this user may read their environment."""
+    mark, found = f"{variable}={value}".encode(), []
+    for pid, each in table.items():
+        with suppress(OSError):
+            if mark in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                found.append(each)
+    return found
+
+
+def kill(victim: ProcessId) -> None:
+    """Send SIGKILL, unless the process has ended and its pid belongs to another one."""
+    try:
+        fd = os.pidfd_open(victim.pid)
+    except OSError:
+        return
+    try:
+        now = process(victim.pid)  # read after the descriptor was opened: it refers to this process
+        if now is not None and now.id == victim:
+            with suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+    finally:
+        os.close(fd)
+
+
+def end_all(find: Callable[[], Iterable[Process]], sleep: Callable[[float], None] = time.sleep) -> tuple[int, bool]:
+    """Kill what `find` returns until it finds no more living processes: one may be forking. Returns how many were killed, and whether all
+    have ended. A process in an uninterruptible system call does not end."""
+    killed: set[ProcessId] = set()
+    for _ in range(_ROUNDS):
+        alive = [each.id for each in find() if not each.ended]
+        if not alive:
+            return len(killed), True
+        for each in alive:
+            kill(each)
+        killed.update(alive)
+        sleep(_PAUSE_SECONDS)
+    return len(killed), False
+
+
+def become_subreaper() -> None:
+    """A descendant whose parent ends becomes a child of this process. Raises ClientError where Linux is missing."""
+    if not PROC.joinpath("self/stat").exists():
+        raise ClientError("sluice exec needs Linux with /proc: without it a driver that lost its lease could not be ended")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise ClientError(f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(ctypes.get_errno())}")
+
+
+def reap(table: Table, parent: int, others: Collection[int]) -> None:
+    """Wait for the children of this process that have ended, except `others`, for which somebody else waits."""
+    for each in table.values():
+        if each.parent == parent and each.ended and each.id.pid not in others:
+            with suppress(ChildProcessError):
+                os.waitpid(each.id.pid, os.WNOHANG)

@@ -1,0 +1,299 @@
+"""`sluice exec`: starts a command when it may run, keeps its lease while it runs, and ends it when the lease is lost.
+
+The command keeps the session, the process group and the standard input of this process, so that a terminal treats both as one. A signal
+that the terminal sends reaches the command without us; one that a process sends to us is passed on. The lease is not renewed while the
+driver is stopped (SIGSTOP, Ctrl-Z): another container may take over, and the stopped one is killed before it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+from containers.agent.heartbeat import LeaseExpired, Replaced, RunEnded
+from containers.agent.lifecycle import EXIT_LEASE_LOST
+from containers.attached import processes
+from containers.attached.claim import Claim, Claims, Request
+from containers.attached.guardian import MARK
+from containers.attached.processes import Process
+from containers.attached.report import report_exit
+from containers.errors import signal_name
+from sluice.client import CoordinatorClient, Refused
+from sluice.clock import Clock
+from sluice.core.errors import LeaseLost, Unavailable
+from sluice.core.ids import Instant, RunId
+
+log = logging.getLogger("sluice")
+
+PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2})
+
+GUARDIAN = (sys.executable, "-P", "-m", "containers.attached.guardian")
+
+LEFTOVERS = timedelta(seconds=10)
+"""How long processes may outlive the command that started them: a JVM ends a moment after its Python."""
+
+LONG_POLL = timedelta(seconds=20)
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a command that cannot be started, as those of the shell (POSIX, Shell Command Language 2.8.2)."""
+
+_ERROR_LINE = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+class Supervisor:
+    """One command. `stop_timeout`: how long a driver that was asked to stop may take."""
+
+    def __init__(self, request: Request, command: Sequence[str], url: str, clock: Clock, stop_timeout: timedelta) -> None:
+        self._request = request
+        self._command = command
+        self._url = url
+        self._clock = clock
+        self._stop_timeout = stop_timeout
+        self._process: asyncio.subprocess.Process | None = None
+        self._guardian: asyncio.subprocess.Process | None = None
+        self._lease_ends: Instant | None = None
+        self._token = ""
+        self._signalled = asyncio.Event()
+        self._signal: signal.Signals | None = None
+        self._last_lines: deque[str] = deque(maxlen=50)
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """The exit code of the command; 128 and the number of the signal that ended it; EXIT_LEASE_LOST if the lease was lost. Raises what
+        `Claims.claim` raises."""
+        processes.become_subreaper()
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        threading.Thread(target=self._wait_for_signals, args=(asyncio.get_running_loop(),), name="signals", daemon=True).start()
+        coordinator = CoordinatorClient(self._url)
+        claims = Claims(coordinator, self._clock, self._on_renewed, self._on_token, self._driver_stopped)
+        code, reason, all_ended = 1, "sluice exec failed", True
+        try:
+            claim = await self._claimed(claims)
+            if claim is None:
+                code, reason = 128 + (self._signal or 0), f"{signal_name(self._signal or 0)} before the command was started"
+            else:
+                self._in_background(self._keep_guardian())
+                code, reason, all_ended = await self._supervise(claim, coordinator, unblocked)
+        except LeaseLost as lost:
+            code, reason = EXIT_LEASE_LOST, str(lost)
+        finally:
+            for each in self._background:
+                each.cancel()
+            if claims.registered and all_ended:
+                await report_exit(self._url, self._request.container, min(code, 255), reason, self._token)
+            await self._end_guardian()
+            await coordinator.close()
+        return code
+
+    async def _claimed(self, claims: Claims) -> Claim | None:
+        """None if a signal arrives first."""
+        claiming = asyncio.create_task(claims.claim(self._request))
+        signalled = asyncio.create_task(self._signalled.wait())
+        await asyncio.wait([claiming, signalled], return_when=asyncio.FIRST_COMPLETED)
+        if claiming.done():
+            signalled.cancel()
+            return claiming.result()
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        return None
+
+    # --- the command -----------------------------------------------------------------------------------------------
+
+    async def _supervise(self, claim: Claim, coordinator: CoordinatorClient, unblocked: Collection[int]) -> tuple[int, str, bool]:
+        """Exit code, reason, and whether all processes have ended."""
+        read_fd, errors = (None, None) if sys.stderr.isatty() else os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stderr=errors,
+                env={**os.environ, **self._environment(claim)},
+                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, unblocked) and None,
+            )
+        except OSError as error:
+            claim.ends.cancel()
+            log.error("%s: %s", self._command[0], error.strerror)
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            return code, f"{self._command[0]}: {error.strerror}", True
+        finally:
+            if errors is not None:
+                os.close(errors)
+        copying = threading.Thread(target=self._copy_errors, args=(read_fd,), name="standard error", daemon=True)
+        copying.start()
+        self._in_background(self._follow_notices(coordinator, claim.run))
+        waiting = asyncio.create_task(self._process.wait())
+        await asyncio.wait([waiting, claim.ends], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            killed, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
+            reason = _lost(claim.ends.result())
+            log.error("%s: the command was killed (%d processes)", reason, killed)
+            return EXIT_LEASE_LOST, reason, all_ended
+        code = waiting.result()
+        all_ended = await self._end_leftovers(claim)
+        claim.ends.cancel()
+        await asyncio.to_thread(copying.join, 2)
+        if code < 0:
+            return 128 - code, f"the command was ended by {signal_name(-code)}", all_ended
+        return code, self._reason(code), all_ended
+
+    def _environment(self, claim: Claim) -> dict[str, str]:
+        """For the command. `MARK` also identifies its descendants."""
+        return {
+            MARK: self._request.container,
+            "SLUICE_COORDINATOR_URL": self._url,
+            "SLUICE_JOB": self._request.job,
+            "SLUICE_RUN_ID": claim.run,
+            "SLUICE_EPOCH": str(claim.epoch),
+            "SLUICE_GENERATION": str(claim.generation),
+        }
+
+    async def _end_leftovers(self, claim: Claim) -> bool:
+        """The lease is kept meanwhile. If it is lost, everything is killed at once."""
+        until = self._clock.elapsed() + LEFTOVERS.total_seconds()
+        while self._alive() and self._clock.elapsed() < until:
+            done, _ = await asyncio.wait([claim.ends], timeout=0.1)
+            if done:
+                break
+        killed, all_ended = await asyncio.to_thread(processes.end_all, self._descendants)
+        if killed:
+            log.warning("the command has ended, and %d processes that it left behind were killed: run the driver in the foreground", killed)
+        return all_ended
+
+    def _alive(self) -> bool:
+        return any(not each.ended for each in self._descendants())
+
+    def _descendants(self) -> Iterable[Process]:
+        """All processes below this one, without the guardian. What has ended is reaped."""
+        table, own = processes.processes(), os.getpid()
+        waited_for = {each.pid for each in (self._process, self._guardian) if each is not None}
+        processes.reap(table, own, waited_for)
+        guardian = self._guardian.pid if self._guardian is not None else None
+        return [each for each in processes.descendants(table, [own]) if each.id.pid != guardian]
+
+    def _driver_stopped(self) -> str | None:
+        if self._process is None or self._process.returncode is not None:
+            return None
+        found = processes.stopped_driver(processes.processes(), self._process.pid, processes.arguments)
+        return None if found is None else f"process {found.id.pid} ({found.name}) of the command is stopped"
+
+    def _reason(self, code: int) -> str:
+        if code == 0:
+            return "the command ended"
+        lines = [line for line in self._last_lines if line.strip()]
+        last = next((line for line in reversed(lines) if _ERROR_LINE.match(line)), lines[-1] if lines else "")
+        return f"the command exited with code {code}{f': {last.strip()[:2000]}' if last else ''}"
+
+    def _copy_errors(self, source: int | None) -> None:
+        """Pass standard error on as it is, and remember the last lines. `source`: None for a terminal, to which the command writes itself,
+        because many programs write differently to one."""
+        unfinished = b""
+        while source is not None and (read := os.read(source, 65536)):
+            _write_all(2, read)
+            *lines, unfinished = (unfinished[-10_000:] + read).split(b"\n")
+            self._last_lines.extend(line.decode(errors="replace") for line in lines[-50:])
+
+    # --- signals, notices ------------------------------------------------------------------------------------------
+
+    def _wait_for_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            found = signal.sigwaitinfo(PASSED_ON)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._on_signal, signal.Signals(found.si_signo), found.si_code > 0)
+
+    def _on_signal(self, number: signal.Signals, from_kernel: bool) -> None:
+        """`from_kernel`: the terminal sent it, to the command as well."""
+        self._signal = number
+        self._signalled.set()
+        if not from_kernel:
+            self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def _follow_notices(self, coordinator: CoordinatorClient, run: RunId) -> None:
+        seq = 0
+        while True:
+            try:
+                found = await coordinator.notices(run, seq, LONG_POLL)
+            except (Unavailable, Refused) as error:
+                log.debug("no notices: %s", error)
+                await asyncio.sleep(1)
+                continue
+            seq = max([seq, *(each.seq for each in found)])
+            if any(each.kind in ("STOP", "ENDED") for each in found):
+                log.info("the job is to stop: SIGTERM to the command")
+                self._send(signal.SIGTERM)
+                await asyncio.sleep(self._stop_timeout.total_seconds())
+                log.warning("the command did not stop within %g s and is killed", self._stop_timeout.total_seconds())
+                await asyncio.to_thread(processes.end_all, self._descendants)
+                return
+            if not found:
+                await asyncio.sleep(0.2)  # a coordinator that shuts down answers polls early
+
+    # --- the guardian ----------------------------------------------------------------------------------------------
+
+    def _on_renewed(self, ends_at: Instant) -> None:
+        self._lease_ends = ends_at
+        self._write_to_guardian(f"lease {ends_at!r}")
+
+    def _on_token(self, token: str) -> None:
+        self._token = token
+
+    def _write_to_guardian(self, line: str) -> None:
+        guardian = self._guardian
+        if guardian is not None and guardian.stdin is not None and not guardian.stdin.is_closing():
+            guardian.stdin.write(f"{line}\n".encode())
+
+    async def _keep_guardian(self) -> None:
+        """Start it, and start it again when it ends."""
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
+        while True:
+            self._guardian = await asyncio.create_subprocess_exec(
+                *GUARDIAN,
+                *(str(os.getpid()), self._request.container, self._url),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+            self._write_to_guardian(f"token {self._token}")
+            if self._lease_ends is not None:
+                self._write_to_guardian(f"lease {self._lease_ends!r}")
+            await self._guardian.wait()
+            log.warning("the guardian process has ended and is started again")
+
+    async def _end_guardian(self) -> None:
+        if self._guardian is not None and self._guardian.returncode is None:
+            self._guardian.kill()
+            await self._guardian.wait()
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _lost(end: Replaced | RunEnded | LeaseExpired) -> str:
+    match end:
+        case Replaced():
+            return "the lease is lost: the coordinator considers this container replaced or lost"
+        case RunEnded(state=state):
+            return f"the run has ended: {state}"
+        case LeaseExpired(last_error=error):
+            return f"the lease expired: {error}"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        while data:
+            data = data[os.write(fd, data) :]

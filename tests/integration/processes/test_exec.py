@@ -1,0 +1,303 @@
+"""`sluice exec`: a command runs at most once at a time, whatever is killed, frozen or started twice.
+
+The commands are shell scripts. Each writes a line to a file when it starts, and its processes write to another one as long as they live, so
+that two that ran at the same time are seen.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from tests.support.coordinators import Running, running
+from tests.support.processes import SLUICE, await_line, kill_whole, start, wait_for
+from tests.support.terminal import at_terminal
+
+SHORT_LEASE = ("--lease-seconds", "15", "--heartbeat-seconds", "1")
+"""For tests that wait for its end. The others must not lose a lease because the machine is busy."""
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("exec") / "home") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def short_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("short") / "home", *SHORT_LEASE) as found:
+        yield found
+
+
+class Executions:
+    """Starts of one job, each with a log of its own."""
+
+    def __init__(self, coordinator: Running, directory: Path) -> None:
+        self.coordinator = coordinator
+        self.directory = directory
+        self.job = f"orders-{uuid4().hex[:8]}"
+        self.environment = {"SLUICE_COORDINATOR_URL": str(coordinator.http.base_url), "LIVES": str(directory)}
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def command(self, script: str, *options: str) -> list[str]:
+        return [*SLUICE, "exec", "--job", self.job, *options, "--", "bash", "-c", script]
+
+    def start(self, script: str, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
+        log = self.directory / f"exec-{len(self.started)}.log"
+        process = start(self.command(script, *options), log, environment=self.environment, new_session=True)
+        self.started.append(process)
+        return process, log
+
+    def driver(self, script: str = "", *options: str) -> tuple[subprocess.Popen[bytes], int]:
+        """Start a command that runs until it is ended. Returns its supervisor and its pid, when it has started."""
+        process, log = self.start(f"{script}\necho pid $$.; exec sleep 1000", *options)
+        return process, int(await_line(process, log, r"^pid (\d+)\."))
+
+    def run(self, script: str, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(
+            self.command(script, *options), env=environment, capture_output=True, text=True, check=False, timeout=120, **more
+        )
+
+    def sluice(self, *arguments: str) -> str:
+        environment = {**os.environ, **self.environment}
+        return subprocess.run([*SLUICE, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    def current(self) -> dict[str, Any]:
+        run = self.coordinator.http.get("/runs", params={"job": self.job, "limit": 1}).json()["runs"][0]["runId"]
+        found: dict[str, Any] = self.coordinator.http.get(f"/runs/{run}").json()
+        return found
+
+    def end(self) -> None:
+        for each in self.started:
+            if each.poll() is None:
+                with_children = psutil.Process(each.pid).children(recursive=True)
+                kill_whole(each)
+                for child in with_children:
+                    if child.is_running():
+                        child.kill()
+
+
+@contextmanager
+def executing(coordinator: Running, directory: Path) -> Iterator[Executions]:
+    found = Executions(coordinator, directory)
+    try:
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.fixture
+def executions(coordinator: Running, tmp_path: Path) -> Iterator[Executions]:
+    with executing(coordinator, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def short_executions(short_leases: Running, tmp_path: Path) -> Iterator[Executions]:
+    with executing(short_leases, tmp_path) as found:
+        yield found
+
+
+def ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def await_end(pid: int) -> None:
+    wait_for(f"the end of process {pid}", lambda: ended(pid))
+
+
+def test_input_output_and_exit_code_are_those_of_the_command(executions: Executions) -> None:
+    done = executions.run("cat; echo ValueError: no such table >&2; exit 7", input="records")
+    assert (done.returncode, done.stdout) == (7, "records")
+    assert "ValueError: no such table\n" in done.stderr
+    (container,) = executions.current()["incarnations"]
+    assert (container["exitCode"], container["state"]) == (7, "EXITED")
+    assert container["reason"] == "the command exited with code 7: ValueError: no such table"
+
+
+def test_the_exit_code_of_a_command_that_a_signal_ended_is_that_of_a_shell(executions: Executions) -> None:
+    assert executions.run("kill -9 $$").returncode == 128 + 9
+
+
+@pytest.mark.parametrize(("script", "code"), [("/nowhere/orders", 127), ("/etc/hostname", 126)])
+def test_a_command_that_cannot_be_started_has_the_exit_code_of_a_shell(executions: Executions, script: str, code: int) -> None:
+    command = [*SLUICE, "exec", "--job", executions.job, "--", script]
+    done = subprocess.run(command, env={**os.environ, **executions.environment}, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == code
+    assert script in done.stderr
+
+
+def test_a_signal_reaches_the_command(executions: Executions) -> None:
+    process, log = executions.start("trap 'echo got it; exit 5' TERM; echo ready.; while true; do sleep 0.1; done")
+    await_line(process, log, r"(ready)\.")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 5
+    assert "got it" in log.read_text()
+
+
+def test_ctrl_c_reaches_the_command_once(executions: Executions) -> None:
+    script = "trap 'echo interrupted.' INT; trap 'exit 4' QUIT; echo ready.; while true; do sleep 0.1; done"
+    with at_terminal(
+        ["env", "--default-signal=INT,QUIT", *executions.command(script)],
+        SLUICE_COORDINATOR_URL=executions.environment["SLUICE_COORDINATOR_URL"],
+    ) as terminal:
+        terminal.until("ready.")
+        terminal.press_ctrl_c()
+        terminal.until("interrupted.")
+        os.killpg(os.getpgid(terminal.process.pid), signal.SIGQUIT)
+        assert terminal.process.wait(60) == 4
+        assert terminal.text.count("interrupted.") == 1
+
+
+def test_a_second_start_waits_for_the_end_of_the_first(executions: Executions) -> None:
+    first, driver = executions.driver()
+    second, log = executions.start(f"test -e /proc/{driver} && echo together.; echo started.")
+    await_line(second, log, r"waiting: (job .* is running)")
+    assert executions.run("echo started.", "--no-wait").returncode == 1
+    assert not ended(driver)
+    first.send_signal(signal.SIGTERM)
+    assert second.wait(120) == 0
+    assert "started." in log.read_text()
+    assert "together." not in log.read_text()
+
+
+def test_of_starts_at_the_same_time_one_runs_at_a_time(executions: Executions) -> None:
+    script = 'mkdir "$LIVES/running" || echo together.; sleep 0.3; rmdir "$LIVES/running"; echo done.'
+    started = [executions.start(script) for _ in range(3)]
+    assert [process.wait(120) for process, _ in started] == [0, 0, 0]
+    assert [log.read_text().count("done.") for _, log in started] == [1, 1, 1]
+    assert not any("together." in log.read_text() for _, log in started)
+
+
+def test_a_start_that_replaces_another_ends_it_first(executions: Executions) -> None:
+    first, driver = executions.driver()
+    second, log = executions.start(f"test -e /proc/{driver} && echo together.; echo started.", "--replace")
+    assert second.wait(120) == 0
+    assert first.wait(60) == 3
+    assert "together." not in log.read_text()
+    assert "started." in log.read_text()
+
+
+LEAVES_SESSION = "setsid bash -c '(setsid sleep 1001 & echo child $!.)'"
+
+
+def test_all_processes_end_when_the_supervisor_is_killed(executions: Executions) -> None:
+    process, driver = executions.driver(LEAVES_SESSION)
+    child = int(await_line(process, executions.directory / "exec-0.log", r"child (\d+)\."))
+    process.kill()
+    await_end(driver)
+    await_end(child)
+    assert executions.run("echo again").stdout == "again\n"
+
+
+def test_all_processes_end_when_the_supervisor_is_stopped(short_executions: Executions) -> None:
+    process, driver = short_executions.driver(LEAVES_SESSION)
+    child = int(await_line(process, short_executions.directory / "exec-0.log", r"child (\d+)\."))
+    process.send_signal(signal.SIGSTOP)
+    try:
+        await_end(driver)
+        await_end(child)
+        assert short_executions.run("echo again").stdout == "again\n"
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 3
+
+
+def test_a_stopped_driver_loses_the_lease(short_executions: Executions) -> None:
+    process, driver = short_executions.driver()
+    os.kill(driver, signal.SIGSTOP)
+    assert process.wait(120) == 3
+    assert ended(driver)
+    log = (short_executions.directory / "exec-0.log").read_text()
+    assert f"process {driver} (sleep) of the command is stopped" in log
+
+
+def test_a_guardian_that_is_killed_is_replaced(executions: Executions) -> None:
+    process, driver = executions.driver()
+
+    def guardian() -> psutil.Process | None:
+        for each in psutil.Process(process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                if "containers.attached.guardian" in each.cmdline():
+                    return each
+        return None
+
+    first = wait_for("the guardian", guardian)
+    first.kill()
+    second = wait_for("another guardian", lambda: (found := guardian()) and found.pid != first.pid and found)
+    assert isinstance(second, psutil.Process)
+    process.kill()
+    await_end(driver)
+
+
+def test_everything_ends_when_the_coordinator_stays_away(tmp_path: Path) -> None:
+    with running(tmp_path / "home", *SHORT_LEASE) as alone, executing(alone, tmp_path) as executions:
+        process, driver = executions.driver(LEAVES_SESSION)
+        child = int(await_line(process, tmp_path / "exec-0.log", r"child (\d+)\."))
+        alone.process.kill()
+        assert process.wait(120) == 3
+        assert ended(driver)
+        assert ended(child)
+
+
+def test_a_process_that_the_command_leaves_behind_is_ended_before_the_slot_is_free(executions: Executions) -> None:
+    done = executions.run("(setsid sleep 1002 & echo $!)")
+    assert done.returncode == 0
+    assert ended(int(done.stdout))
+    assert "run the driver in the foreground" in done.stderr
+
+
+def test_after_a_stop_nothing_starts_until_it_is_started_again(executions: Executions) -> None:
+    process, driver = executions.driver()
+    executions.sluice("stop", executions.job)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert ended(driver)
+    assert executions.current()["state"] == "STOPPED"
+    refused = executions.run("echo started", "--no-wait")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    waiting, log = executions.start("echo started.")
+    await_line(waiting, log, r"(sluice start)")
+    executions.sluice("start", executions.job)
+    assert waiting.wait(120) == 0
+    assert "started." in log.read_text()
+
+
+def test_a_command_that_does_not_stop_is_killed(executions: Executions) -> None:
+    process, log = executions.start("trap '' TERM; echo ready.; while true; do sleep 0.1; done", "--stop-timeout", "1")
+    await_line(process, log, r"(ready)\.")
+    executions.sluice("stop", executions.job)
+    assert process.wait(60) == 128 + signal.SIGKILL
+
+
+def test_a_job_of_a_job_file_is_not_run_as_a_command(executions: Executions) -> None:
+    body = {"job": executions.job, "containers": 1, "stages": [{"name": "count", "reads": ["lines"]}]}
+    inputs = [{"name": "lines", "system": "log", "stream": f"lines-{executions.job}"}]
+    executions.sluice("streams", "create", inputs[0]["stream"], "--home", str(executions.coordinator.log.with_name("home")))
+    assert executions.coordinator.http.post("/runs", json={**body, "inputs": inputs}).status_code == 201
+    done = executions.run("echo started")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is run from a job file" in done.stderr
+
+
+def test_without_a_coordinator_the_command_runs_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    environment = {**os.environ, "SLUICE_COORDINATOR_URL": "http://127.0.0.1:9"}
+    command = [*SLUICE, "exec", "--job", "orders", "--without-coordinator", "--", "echo", "started"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "started\n")
+    assert "NO LEASE" in done.stderr
+    command[command.index("--without-coordinator")] = "--no-wait"
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (refused.returncode, refused.stdout) == (1, "")
