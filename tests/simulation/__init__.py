@@ -5,8 +5,9 @@
     network.py    the way of requests: delays, cuts, lost requests and lost answers
     engine.py     an engine that keeps state as Spark's does, with batches of its own accord
     world.py      coordinator, containers and their supervisor, disks, streams, blob store, and what operators do
-    faults.py     what can go wrong, and which of it happens when
+    fault_injection.py   what can go wrong, and which of it happens when
     runs.py       a seed from its beginning to its end: faults, then rest, then the checks
+    removed_fixes.py   whether fixes that are taken out are found; the diffs are in faults/
     __main__.py   `python -m tests.simulation`; see `make simulate`
 
 The coordinator, the agents, the client, the backups and the embedded log are the real ones. Spark, its JVM, sockets and the watchdog are

@@ -3,11 +3,53 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 
-from tests.simulation.runs import run_seed
+from tests.simulation.fault_injection import FAULTS
+from tests.simulation.runs import Outcome, fewest_faults, run_seed
+
+
+def outcomes(seeds: Iterable[int], kinds: Sequence[str], workers: int, seconds: float | None) -> Iterator[Outcome]:
+    """In the order in which they end. Seeds that have begun within the time are finished."""
+    began, left = time.monotonic(), iter(seeds)
+    if workers == 1:
+        for seed in left:
+            yield run_seed(seed, kinds=kinds)
+            if seconds is not None and time.monotonic() - began > seconds:
+                return
+        return
+    run = partial(run_seed, kinds=kinds)
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        running: set[Future[Outcome]] = {pool.submit(run, seed) for seed in islice(left, workers)}
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (each.result() for each in ended)
+            if seconds is None or time.monotonic() - began < seconds:
+                running |= {pool.submit(run, seed) for seed in islice(left, len(ended))}
+
+
+def show_shares(faults: Sequence[Counter[str]]) -> None:
+    """In how many of the seeds each kind of fault came."""
+    shares = {name: sum(name in each for each in faults) / len(faults) for name in sorted(FAULTS)}
+    print("seeds with each fault: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
+    if rare := [name for name, share in shares.items() if share < 0.01]:
+        print(f"in less than 1 % of the seeds: {', '.join(rare)}")
+
+
+def show_fewest(seed: int, kinds: Sequence[str]) -> None:
+    print(f"seed {seed}: looking for the fewest faults that break it", flush=True)
+    fewest = fewest_faults(seed, kinds)
+    print("\n".join(fewest.trace))
+    faults = ",".join(str(each.number) for each in fewest.plan if each.name)
+    print(f"seed {seed} with the faults {faults} (--seed {seed} --only {faults}): {fewest.broken[0]}")
 
 
 def main() -> int:
@@ -15,24 +57,39 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="only this seed")
-    parser.add_argument("--seconds", type=float, help="stop after so many seconds")
+    parser.add_argument("--only", help="of this seed only the faults with these numbers: 3,7,12")
+    parser.add_argument("--kinds", default="", help="only faults of these kinds: kill_container,drain")
+    parser.add_argument("--seconds", type=float, help="begin no seed after so many seconds")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="how many processes")
     parser.add_argument("--trace", action="store_true", help="print what happened")
+    parser.add_argument("--until-broken", action="store_true", help="end with the first seed that fails")
+    parser.add_argument("--shrink", action="store_true", help="find the fewest faults that break the first seed that fails")
     options = parser.parse_args()
-    began, failed, faults, run = time.monotonic(), [], Counter[str](), 0
-    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
-    for seed in seeds:
-        outcome = run_seed(seed)
+    began, failed, run = time.monotonic(), [], 0
+    kinds = [kind for kind in options.kinds.split(",") if kind]
+    if unknown := set(kinds) - FAULTS.keys():
+        parser.error(f"no such kind of fault: {', '.join(sorted(unknown))}; there are {', '.join(sorted(FAULTS))}")
+    if options.seed is not None:
+        only = None if options.only is None else {int(number) for number in options.only.split(",") if number}
+        outcome = run_seed(options.seed, only=only, kinds=kinds)
+        print("\n".join([*(outcome.trace if options.trace else ()), *(f"seed {options.seed}: {each}" for each in outcome.broken)]))
+        print(f"{time.monotonic() - began:.0f} s, {outcome.virtual_seconds:.0f} s of virtual time, {outcome.requests} requests")
+        if outcome.broken and options.shrink:
+            show_fewest(options.seed, kinds)
+        return 1 if outcome.broken else 0
+    faults: list[Counter[str]] = []
+    for outcome in outcomes(range(options.first, options.first + options.seeds), kinds, options.workers, options.seconds):
         run += 1
-        faults += outcome.faults
-        if options.trace:
-            print("\n".join(outcome.trace))
+        faults.append(outcome.faults)
         if outcome.broken:
-            failed.append(seed)
-            print(f"seed {seed}: {outcome.broken[0]}", flush=True)
-        if options.seconds is not None and time.monotonic() - began > options.seconds:
-            break
-    print(f"{run} seeds from {next(iter(seeds))} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {failed}")
-    print(", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
+            failed.append(outcome.seed)
+            print(f"seed {outcome.seed}: {outcome.broken[0]}", flush=True)
+            if options.until_broken:
+                break
+    print(f"{run} seeds from {options.first} in {time.monotonic() - began:.0f} s, {len(failed)} failed: {sorted(failed)}")
+    show_shares(faults)
+    if failed and options.shrink:
+        show_fewest(min(failed), kinds)
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""SQLite without a thread: statements run on the event loop, each in one moment, after a pause in which others run."""
+"""SQLite without a thread: statements run on the event loop, each in one moment, some after a pause in which others run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 from sqlalchemy import event
@@ -16,11 +17,15 @@ from coordinator.store.sql import Store, new_engine
 from coordinator.store.sqlite import Connection
 from tests.simulation.loop import Process
 
+PAUSES = 0.2
+"""How likely it is that others run before a statement does. More costs time and finds no more: a transaction has several statements."""
+
 
 @dataclass
 class DatabaseFaults:
     """`away`: every statement fails. `lose_commits`: how many of the next commits succeed and report an error."""
 
+    chance: Random
     away: bool = False
     lose_commits: int = 0
 
@@ -56,7 +61,10 @@ class _LoopQueue:
                 if not future.done():
                     future.set_result(result)
 
-        future.get_loop().call_soon(run)
+        if self._faults.chance.random() < PAUSES:
+            future.get_loop().call_soon(run)
+        else:
+            run()
 
 
 class LoopConnection(Connection):

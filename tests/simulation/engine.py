@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,8 +16,11 @@ from containers.engine import StageStart
 from containers.errors import StateElsewhere
 from sluice.core.errors import SluiceError
 from tests.simulation.loop import Killed, Process, SimulatedLoop
-from tests.support.counting_engine import CountingEngine
+from tests.support.counting_engine import CountingEngine, write_whole
 from tests.support.engines import FakeQuery
+
+COMPACTED_EVERY = 6
+"""After so many batches the sums are written in one file, and older files are deleted."""
 
 
 @dataclass(kw_only=True)
@@ -26,12 +32,15 @@ class SimulatedEngine(CountingEngine):
     chance: Random
     kill_after: int | None = None
     on_kill: Callable[[], None] = lambda: None
+    on_started: Callable[[StageStart], None] = lambda start: None
+    """A query runs from now on."""
     steps: int = 0
     _busy: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     """Queries at work between two batches, and who waits for that to end."""
 
     def start(self, start: StageStart) -> tuple[str, Any]:
         token, query = super().start(start)
+        self.on_started(start)
         self.loop.call_soon(self._reads, query)
         return token, query
 
@@ -50,6 +59,34 @@ class SimulatedEngine(CountingEngine):
                 if not query.stopped:
                     query.stopped = True
                     query.callbacks.on_end(query.token, f"{type(error).__name__}: {error}")
+
+    def _run(self, start: StageStart, batch: int, text: str | None) -> None:
+        super()._run(start, batch, text)
+        if batch % COMPACTED_EVERY == COMPACTED_EVERY - 1:
+            self._step()
+            state = json.dumps({"version": self.version, "sums": self._counts(start, batch + 1)})
+            write_whole(self.directory(start) / "state" / f"{batch}.snapshot", state)
+            self._step()
+            self._purge(self.directory(start), batch)
+
+    def _purge(self, directory: Path, batch: int) -> None:
+        """As Spark deletes the files of batches that it needs no more: without it a commit would list ever more files."""
+        for part in ("state", "offsets", "commits"):
+            for file in sorted((directory / part).iterdir()):
+                number = file.name.partition(".")[0]
+                if number.isdigit() and int(number) < batch - 2 * COMPACTED_EVERY:
+                    file.unlink()
+
+    def _counts(self, start: StageStart, before: int) -> Counter[str]:
+        directory = self.directory(start) / "state"
+        snapshots = [batch for batch in range(before) if batch % COMPACTED_EVERY == COMPACTED_EVERY - 1]
+        for batch in reversed(snapshots):
+            file = directory / f"{batch}.snapshot"
+            if file.exists():
+                found = json.loads(file.read_text())
+                self._check_version(start, found["version"])
+                return self._added(start, Counter(found["sums"]), batch + 1, before)
+        return super()._counts(start, before)
 
     def _step(self) -> None:
         if self.process.dead:

@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import heapq
 import selectors
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -57,7 +59,7 @@ class Process:
     dead: bool = False
     frozen: bool = False
     on_death: list[Callable[[], None]] = field(default_factory=list)
-    waiting: list[Callable[[], None]] = field(default_factory=list)
+    waiting: list[asyncio.Handle] = field(default_factory=list)
     """What is due while it is frozen."""
 
     def context(self) -> Context:
@@ -97,8 +99,42 @@ class _Timers(selectors.BaseSelector):
         return {}
 
 
+def _goes_on(handle: _Handle | _Timer) -> bool:
+    """Whether the process of the callback is neither dead nor frozen. That of a frozen one is kept until it is thawed."""
+    process: Process | None = handle._context.get(_PROCESS)
+    if process is None:
+        return True
+    if process.frozen and not process.dead:
+        process.waiting.append(handle)
+    return not (process.dead or process.frozen)
+
+
+class _Handle(asyncio.Handle):
+    """Hundreds of thousands are made in a seed, so they are made in the cheapest way."""
+
+    __slots__ = ()
+    _context: Context
+
+    def _run(self) -> None:
+        if _goes_on(self):
+            super()._run()
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ()
+    _context: Context
+    _scheduled: bool
+
+    def _run(self) -> None:
+        if _goes_on(self):
+            super()._run()
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """`thread_seconds`: how long work on a thread lasts; it is done in one moment after that."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
 
     def __init__(self, chance: Random, thread_seconds: Callable[[Random], float] = lambda chance: chance.uniform(0, 0.002)) -> None:
         self._discarded = False
@@ -147,30 +183,20 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             self._prune_at = 2 * len(self._kept) + 1000
 
     def call_soon(self, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        return super().call_soon(self._guarded(callback, arguments, context), context=context)
+        handle = _Handle(callback, arguments, self, context)
+        self._ready.append(handle)
+        return handle
 
     def call_at(self, when: float, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        return super().call_at(when, self._guarded(callback, arguments, context), context=context)
+        timer = _Timer(when, callback, arguments, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         if threading.get_ident() != self._main:
             raise Stuck("a real thread is at work")
         return self.call_soon(callback, *arguments, context=context)
-
-    def _guarded(self, callback: Callable[..., object], arguments: tuple[Any, ...], context: Context | None) -> Callable[[], None]:
-        process = context.get(_PROCESS) if context is not None else _PROCESS.get(None)
-        if process is None:
-            return partial(callback, *arguments)  # type: ignore[return-value]
-
-        def run() -> None:
-            if process.dead:
-                return
-            if process.frozen:
-                process.waiting.append(partial((context or copy_context()).run, run))
-                return
-            callback(*arguments)
-
-        return run
 
     def kill(self, process: Process) -> None:
         """As SIGKILL. May be called by the process itself."""
@@ -187,8 +213,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def thaw(self, process: Process) -> None:
         process.frozen = False
         waiting, process.waiting = process.waiting, []
-        for each in waiting:
-            super().call_soon(each)
+        self._ready.extend(waiting)
 
     # --- threads ---------------------------------------------------------------------------------------------------
 

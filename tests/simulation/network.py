@@ -85,8 +85,9 @@ class Way(httpx.AsyncBaseTransport):
                 response = await server.app.handle_async_request(request)
                 content = await response.aread()
             except Exception as error:
-                network.broken.append(f"{request.method} {request.url.path}: {error!r}")
-                response, content = httpx.Response(500), b""
+                response, content = httpx.Response(500), repr(error).encode()
+            if response.status_code == 500:
+                network.broken.append(f"{request.method} {request.url.path} is answered with 500: {content[:300].decode(errors='replace')}")
             server.process.on_death.remove(died)
             network.on_answer(f"{self._machine}: {request.method} {request.url.raw_path.decode()}: {response.status_code}")
             whole = httpx.Response(response.status_code, headers=response.headers, content=content, request=request)

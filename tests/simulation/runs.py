@@ -6,18 +6,22 @@ import asyncio
 import logging
 import shutil
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 from sluice.randomness import drawn_from
-from tests.simulation.faults import FAULTS, heal
+from tests.simulation.fault_injection import FAULTS, heal
 from tests.simulation.loop import main_process, simulated
 from tests.simulation.world import World
 
 FAULTS_OF_A_SEED = 20
+
+PAUSES = (2, 4, 8)
+"""How many seconds are between two faults of a seed, on average."""
 
 SETTLES_WITHIN = 900
 """Virtual seconds in which, after the last fault, everything is read and drained."""
@@ -28,6 +32,7 @@ class Outcome:
     """`broken`: the invariants that did not hold."""
 
     seed: int
+    plan: Sequence[PlannedFault] = ()
     broken: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     trace: Sequence[str] = ()
@@ -36,9 +41,29 @@ class Outcome:
     drains: int = 0
 
 
-def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED) -> Outcome:
-    """The same seed gives the same outcome in every process."""
-    chance, outcome = Random(seed), Outcome(seed)
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """`after`: seconds after the one before. `number`: its own chances are drawn from the seed and this."""
+
+    number: int
+    after: float
+    name: str
+
+
+def plan_faults(seed: int, count: int, kinds: Collection[str] = ()) -> Sequence[PlannedFault]:
+    """The faults of a seed, of these kinds, or of all. Each is independent of the others, so that a seed may be run with some of them
+    only."""
+    chance = Random(f"faults of {seed}")
+    pause, names = chance.choice(PAUSES), sorted(kinds or FAULTS)
+    return [PlannedFault(number, chance.expovariate(1 / pause), chance.choice(names)) for number in range(count)]
+
+
+def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED, only: Collection[int] | None = None, kinds: Collection[str] = ()) -> Outcome:
+    """The same seed gives the same outcome in every process. `only`: the numbers of the faults that happen, of those that are planned; None
+    for all. `kinds`: of faults that are planned; all if empty."""
+    planned = plan_faults(seed, faults, kinds)
+    plan = [each if only is None or each.number in only else replace(each, name="") for each in planned]
+    chance, outcome = Random(seed), Outcome(seed, plan=plan)
     shared_memory = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=shared_memory if shared_memory.is_dir() else None))
     logging.disable(logging.CRITICAL)
@@ -52,7 +77,7 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED) -> Outcome:
             }
             world = World(loop, chance, directory, settings)
             context = main_process()
-            task = loop.create_task(_live(world, outcome, faults), context=context)
+            task = loop.create_task(_live(world, outcome), context=context)
             loop.run_until_complete(task)
     except Exception as error:
         outcome.broken.append(f"{type(error).__name__}: {error}")
@@ -66,23 +91,50 @@ def run_seed(seed: int, faults: int = FAULTS_OF_A_SEED) -> Outcome:
     return outcome
 
 
-async def _live(world: World, outcome: Outcome, faults: int) -> None:
+async def _live(world: World, outcome: Outcome) -> None:
     await world.start_coordinator()
     world.log.create("in", 2)
     await world.deploy(world.chance.choice((1, 2)))
     producer = asyncio.ensure_future(_produce(world))
-    for _ in range(faults):
-        await asyncio.sleep(world.chance.expovariate(1 / 8))
-        name = world.chance.choice(sorted(FAULTS))
-        outcome.faults[name] += 1
-        world.say(f"fault: {name}")
-        await FAULTS[name](world)
+    for fault in outcome.plan:
+        await asyncio.sleep(fault.after)
+        if not fault.name:
+            continue
+        outcome.faults[fault.name] += 1
+        world.say(f"fault {fault.number}: {fault.name}")
+        world.dice = Random(f"fault {fault.number} of {outcome.seed}")
+        await FAULTS[fault.name](world)
         if world.ledger.faults or world.broken or world.network.broken:
             return
     producer.cancel()
     await heal(world)
     async with asyncio.timeout(SETTLES_WITHIN):
         await _settle(world)
+        await world.check_snapshots()
+
+
+def fewest_faults(seed: int, kinds: Collection[str] = (), faults: int = FAULTS_OF_A_SEED, seconds: float = 300) -> Outcome:
+    """The seed with as few faults as were found to break it, by delta debugging (Zeller and Hildebrandt 2002): halves, quarters and so on
+    are left out, as long as something breaks. What happens after a fault that is left out differs, so another invariant may break."""
+    began, outcome = time.monotonic(), run_seed(seed, faults, kinds=kinds)
+    left, parts = [each.number for each in outcome.plan], 2
+    if not outcome.broken:
+        return outcome
+    while len(left) >= 2 and time.monotonic() - began < seconds:
+        size = -(-len(left) // parts)
+        for first in range(0, len(left), size):
+            fewer = left[:first] + left[first + size :]
+            tried = run_seed(seed, faults, fewer, kinds)
+            if tried.broken:
+                outcome, left, parts = tried, fewer, max(2, parts - 1)
+                break
+            if time.monotonic() - began > seconds:
+                return outcome
+        else:
+            if size == 1:
+                break
+            parts = min(len(left), 2 * parts)
+    return outcome
 
 
 async def _produce(world: World) -> None:

@@ -54,7 +54,7 @@ def test_a_killed_process_does_nothing_more_not_even_its_finally_blocks() -> Non
     run(test)
 
 
-def test_a_frozen_process_goes_on_where_it_was_when_it_is_thawed() -> None:
+def test_a_frozen_process_continues_where_it_was_when_it_is_thawed() -> None:
     did = []
 
     async def test(loop: SimulatedLoop) -> None:
@@ -76,7 +76,7 @@ def test_a_frozen_process_goes_on_where_it_was_when_it_is_thawed() -> None:
     run(test)
 
 
-def test_a_process_that_is_killed_while_it_is_frozen_does_not_go_on() -> None:
+def test_a_process_that_is_killed_while_it_is_frozen_does_not_continue() -> None:
     did = []
 
     async def work() -> None:
@@ -97,7 +97,7 @@ def test_a_process_that_is_killed_while_it_is_frozen_does_not_go_on() -> None:
     run(test)
 
 
-def test_a_thread_waits_for_the_loop_which_goes_on_meanwhile() -> None:
+def test_a_thread_waits_for_the_loop_which_continues_meanwhile() -> None:
     async def answer() -> int:
         await asyncio.sleep(5)
         return 7
@@ -116,7 +116,7 @@ def test_a_thread_waits_for_the_loop_which_goes_on_meanwhile() -> None:
     run(test)
 
 
-def test_a_thread_of_a_killed_process_does_not_go_on() -> None:
+def test_a_thread_of_a_killed_process_does_not_continue() -> None:
     did = []
 
     async def test(loop: SimulatedLoop) -> None:

@@ -17,6 +17,7 @@ import httpx
 
 from containers.agent.agent import Agent
 from containers.agent.lifecycle import ExitReason
+from containers.engine import StageStart
 from containers.errors import EXIT_REPEATED_FAILURE
 from containers.settings import ContainerSettings
 from coordinator.app import build
@@ -33,6 +34,7 @@ from sluice.streams.log import Headers, Log, Record, Writer
 from sluice.wire import drains as wire_drains
 from sluice.wire.body import DRAIN_RECORD_HEADER
 from sluice.wire.jobmodels import ChangeRequest
+from sluice.wire.snapshots import PinRequest, VerifyRequest
 from tests.simulation.database import DatabaseFaults, simulated_store
 from tests.simulation.engine import SimulatedEngine
 from tests.simulation.loop import Process, SimulatedLoop
@@ -45,6 +47,16 @@ T = TypeVar("T")
 
 KEYS = "abcdefg"
 MOST_PARTITIONS = 8
+HARD_DEADLINE = 600
+"""Of a drain, in seconds, from its first container on."""
+
+PIN = "kept"
+SURVIVED = 20
+"""An absence of the coordinator, in seconds, that no container dies of, within the last LEASE seconds."""
+
+LEASE = 40
+"""The shortest lease of any coordinator, in seconds."""
+
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -75,10 +87,21 @@ class Container:
     engines: list[SimulatedEngine] = field(default_factory=list)
     lease_ends: float = float("inf")
     exit_code: int | None = None
+    suspended: bool = False
+    """Its whole machine, so its watchdog, too."""
 
     @property
     def running(self) -> bool:
         return not self.process.dead and not self.life.done()
+
+
+@dataclass(slots=True)
+class Disturbance:
+    """Heartbeats may fail. `machine`: of which slot; None for all. Virtual seconds."""
+
+    machine: str | None
+    begin: float
+    end: float
 
 
 class GrowingLedger(Ledger):
@@ -117,6 +140,8 @@ class World:
     def __init__(self, loop: SimulatedLoop, chance: Random, directory: Path, settings: Mapping[str, Any]) -> None:
         self.loop = loop
         self.chance = chance
+        self.dice = chance
+        """What the present fault draws from."""
         self.directory = directory
         self.container_settings = settings
         self.trace: list[str] = []
@@ -125,11 +150,13 @@ class World:
         self.clocks: dict[str, Clock] = {}
         self.coordinator: Process | None = None
         self.coordinators = 0
+        self.coordinator_settings: dict[str, Any] = {"lease_seconds": LEASE, "failover_after_seconds": chance.choice((20, 300))}
+        self.disturbances: list[Disturbance] = []
         self.log = Log(directory / "home" / "log")
         self.ledger = GrowingLedger(self.log)
         self.blobs_fail: tuple[Fault, float] | None = None
         """How operations of containers on the blob store fail, and how likely."""
-        self.database = DatabaseFaults()
+        self.database = DatabaseFaults(chance)
         self.producer = Writer(Lineage("producer"), "producer", Generation(1))
         self.produced = 0
         self.containers: list[Container] = []
@@ -143,7 +170,13 @@ class World:
         self.checked_drains = 0
         self.drained_of_input: Mapping[int, int] = {}
         self.drain_id = ""
+        self.lost: set[str] = set()
+        """Names of blobs that the blob store has lost."""
         self.draining: asyncio.Future[None] | None = None
+
+    @property
+    def job_name(self) -> str:
+        return self.job(0, 0).name
 
     def say(self, what: str) -> None:
         self.trace.append(f"{self.loop.time():10.3f} {what}")
@@ -159,7 +192,7 @@ class World:
         process = Process(f"coordinator {self.coordinators}")
         self.coordinator = process
         ready = asyncio.Event()
-        settings = read_settings(home=self.directory / "home")
+        settings = read_settings(home=self.directory / "home", allowed_hosts=("c",))
         self.say(f"{process.name} starts")
 
         async def run() -> None:
@@ -225,6 +258,7 @@ class World:
                 process=process,
                 chance=self.chance,
                 on_kill=lambda: self.kill(made[0], "between two steps"),
+                on_started=lambda start: self._check_only_holder(made[0], start),
             )
             made[0].engines.append(engine)
             return engine
@@ -234,6 +268,8 @@ class World:
 
         def lease_lost(reason: str) -> None:
             made[0].exit_code = 3
+            if "no answer" in reason or "unreachable" in reason:
+                self._check_long_absence(made[0])
             self.kill(made[0], f"lease lost: {reason}")
 
         agent = Agent(
@@ -263,10 +299,39 @@ class World:
     async def _watchdog(self, container: Container) -> None:
         """Ends a container whose lease has ended, also a frozen one."""
         while container.running:
-            if self.loop.time() + 1000 >= container.lease_ends:
+            if self.now >= container.lease_ends and not container.suspended:
                 container.exit_code = 3
+                self._check_long_absence(container)
                 self.kill(container, "by its watchdog")
             await asyncio.sleep(0.5)
+
+    @property
+    def now(self) -> float:
+        """True time, on the clock of leases."""
+        return 1000 + self.loop.time()
+
+    def disturb(self, seconds: float, machine: str | None = None) -> Disturbance:
+        """Heartbeats may fail for so long from now on."""
+        self.disturbances.append(Disturbance(machine, self.loop.time(), self.loop.time() + seconds))
+        return self.disturbances[-1]
+
+    def _check_long_absence(self, container: Container) -> None:
+        """A container that lost its lease was disturbed for long enough."""
+        end = self.loop.time()
+        parts = [each for each in self.disturbances if each.machine in (None, container.slot)]
+        lasted = sum(max(0.0, min(each.end, end) - max(each.begin, end - LEASE)) for each in parts)
+        if lasted <= SURVIVED:
+            self.broken.append(f"{container.name} has lost its lease after {lasted:.1f} s of disturbance")
+
+    def _check_only_holder(self, container: Container, start: StageStart) -> None:
+        """No other container whose lease has not ended runs the same stage of the same task."""
+        for other in self.containers:
+            if other is container or not other.running or self.now >= other.lease_ends:
+                continue
+            queries = [query for engine in other.engines for query in engine.queries if not query.stopped]
+            if any(query.start.query == start.query for query in queries):
+                left = other.lease_ends - self.now
+                self.broken.append(f"{container.name} runs {start.query}, which {other.name} may run for {left:.1f} s more")
 
     def kill(self, container: Container, why: str) -> None:
         if container.running:
@@ -320,14 +385,16 @@ class World:
 
     async def deploy(self, containers: int) -> None:
         """A run that drains refuses it; then nothing changes."""
-        request = deploy_request(self.job(self.version, self.build), containers, "log", "checkpoint", {})
+        version, build = self.version, self.build
+        request = deploy_request(self.job(version, build), containers, "log", "checkpoint", {})
         try:
             reply = await self.until_answered(lambda: self.operator().deploy(request))
         except Refused as error:
             self.say(f"deployment refused: {error}")
             return
         self.run_id = RunId(reply.run_id)
-        self.say(f"deployed {self.run_id}, version {self.version}.{self.build}, with {containers} containers")
+        self.version, self.build = version, build  # a drain may have ended meanwhile
+        self.say(f"deployed {self.run_id}, version {version}.{build}, with {containers} containers")
         self.slots = {name: Slot(name, self.run_id, self.version, self.build) for name in map(str, range(containers))}
         for name, slot in self.slots.items():
             slot.supervisor = self.loop.create_task(self.supervise(slot), name=f"supervisor {name}")
@@ -362,7 +429,7 @@ class World:
         except (Refused, CoordinatorUnreachable) as error:
             self.say(f"drain refused: {error}")
             return "REFUSED"
-        self.drain_id = uuid
+        self.drain_id, began = uuid, self.loop.time()
         self.say(f"drain {uuid} of {self.run_id} ({mode})")
         while True:
             await asyncio.sleep(1)
@@ -374,14 +441,54 @@ class World:
                 break
         flushed = any(each.phase.value == "FLUSHING" for each in detail.phases) and mode == "DEFAULT"
         self.say(f"drain {uuid}: {detail.phase.value}{' after FLUSHING' if flushed else ''}")
+        if "hard deadline" in detail.reason and self.loop.time() - began < HARD_DEADLINE:
+            self.broken.append(f"drain {uuid} has failed after {self.loop.time() - began:.0f} s: {detail.reason}")
         if detail.phase.value == "FAILED" and flushed:
             self.failed_drains.add(uuid)
+        deployed_since = self.run_id != request.run_id
         if detail.phase.value == "DRAINED" and mode == "DEFAULT":
-            self.check({(each.stream, each.partition): each.offset for each in detail.drained})
-            self.version += 1
-        elif detail.phase.value == "DRAINED":
+            if not deployed_since:  # else the next run has written, too
+                self.check({(each.stream, each.partition): each.offset for each in detail.drained})
+                self.version += 1
+        elif detail.phase.value == "DRAINED" and not deployed_since:
             self.build += 1
         return detail.phase.value
+
+    async def pin(self) -> None:
+        """Keep what is newest now, until it is unpinned."""
+        try:
+            await self.operator().pin(self.job_name, PinRequest(pin_id=PIN))
+        except SluiceError as error:
+            self.say(f"not pinned: {error}")
+
+    async def unpin(self) -> None:
+        """Also the pin of a drain that is active, which is refused."""
+        try:
+            pins = (await self.operator().pins(self.job_name)).pins
+            if pins:
+                await self.operator().unpin(self.job_name, self.dice.choice(pins).pin_id)
+        except SluiceError as error:
+            self.say(f"not unpinned: {error}")
+
+    def lose_index(self) -> None:
+        """The blob store loses the newest index of a stage."""
+        stages = sorted((self.directory / "home" / "blobs" / "blobs" / "jobs" / self.job_name).glob("*/*/snapshots"))
+        indexes = sorted(self.dice.choice(stages).iterdir()) if stages else []
+        if indexes:
+            self.say(f"the blob store loses {indexes[-1].relative_to(self.directory)}")
+            indexes[-1].unlink()
+            self.lost.add(indexes[-1].name)
+
+    async def check_snapshots(self) -> None:
+        """All that the retained snapshots need is in the blob store, apart from what a fault has lost."""
+        operator = self.operator()
+        begun = await self.until_answered(lambda: operator.verify_job(self.job_name, VerifyRequest()))
+        ended = await operator.completed(begun, lambda _: None)
+        self.say(f"snapshots: {ended.error or ended.result}".replace(str(self.directory), "DIRECTORY"))  # its name is random
+        wrong = {what: why for each in (ended.result or {}).get("wrong", {}).values() for what, why in each.items()}
+        self.broken += [f"snapshot of {what}: {why}" for what, why in wrong.items() if what.rpartition("/")[2] not in self.lost]
+        if ended.state != "DONE" and "has no snapshot" not in (ended.error or ""):
+            self.broken.append(f"the snapshots cannot be verified: {ended.error}")
 
     # --- data ------------------------------------------------------------------------------------------------------
 

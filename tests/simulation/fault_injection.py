@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from math import inf
 
 from sluice.core.errors import SluiceError
 from tests.simulation.world import Container, World
@@ -17,71 +18,103 @@ def _running(world: World) -> list[Container]:
 
 async def kill_container(world: World) -> None:
     if running := _running(world):
-        world.kill(world.chance.choice(running), "by a fault")
+        world.kill(world.dice.choice(running), "by a fault")
 
 
 async def kill_container_in_a_step(world: World) -> None:
     """Between two steps of a batch, a commit, a drain or a restore."""
     engines = [engine for container in _running(world) for engine in container.engines]
     if engines:
-        world.chance.choice(engines).kill_after = world.chance.randrange(1, 30)
+        world.dice.choice(engines).kill_after = world.dice.randrange(1, 30)
 
 
 async def freeze_container(world: World) -> None:
     if running := _running(world):
-        container = world.chance.choice(running)
+        container = world.dice.choice(running)
         world.say(f"{container.name} is frozen")
+        seconds = world.dice.choice((1, 10, 50, 90))
+        world.disturb(seconds, container.slot)
         world.loop.freeze(container.process)
-        world.later(world.chance.choice((1, 10, 50, 90)), lambda: world.loop.thaw(container.process))
+        world.later(seconds, lambda: world.loop.thaw(container.process))
+
+
+async def suspend_machine(world: World) -> None:
+    """The watchdog of its container, too. The clock of leases goes on; what was due meanwhile happens at once afterwards."""
+    if running := _running(world):
+        container = world.dice.choice(running)
+        seconds = world.dice.choice((10, 60, 300))
+        world.say(f"the machine of {container.name} is suspended for {seconds} s")
+        world.disturb(seconds, container.slot)
+        world.loop.freeze(container.process)
+        container.suspended = True
+        world.later(seconds, lambda: _resume(world, container))
+
+
+def _resume(world: World, container: Container) -> None:
+    container.suspended = False
+    world.loop.thaw(container.process)
 
 
 async def stop_container(world: World) -> None:
     """SIGTERM, and after a while SIGKILL."""
     if running := _running(world):
-        container = world.chance.choice(running)
+        container = world.dice.choice(running)
         world.say(f"{container.name} gets SIGTERM")
         container.process.context().run(world.loop.call_soon, container.agent.stop_requested)
         world.later(60, lambda: world.kill(container, "because it does not stop"))
 
 
 async def cut_container_off(world: World) -> None:
-    slot = world.chance.choice(sorted(world.slots))
-    seconds = world.chance.choice((2, 15, 60))
+    slot = world.dice.choice(sorted(world.slots))
+    seconds = world.dice.choice((2, 15, 60))
     world.say(f"slot {slot} is cut off for {seconds} s")
+    world.disturb(seconds, slot)
     world.network.cut.add(slot)
     world.later(seconds, lambda: world.network.cut.discard(slot))
 
 
 async def lose_packets(world: World) -> None:
-    world.network.lossy = world.chance.choice((0.05, 0.3))
-    world.later(world.chance.choice((5, 20)), lambda: setattr(world.network, "lossy", 0.0))
+    world.network.lossy = world.dice.choice((0.05, 0.3))
+    seconds = world.dice.choice((5, 20))
+    world.disturb(seconds)
+    world.later(seconds, lambda: setattr(world.network, "lossy", 0.0))
 
 
 async def slow_network(world: World) -> None:
-    world.network.slow = world.chance.choice((0.5, 3))
-    world.later(world.chance.choice((10, 30)), lambda: setattr(world.network, "slow", 0.01))
+    world.network.slow = world.dice.choice((0.5, 3))
+    seconds = world.dice.choice((10, 30))
+    world.disturb(seconds)
+    world.later(seconds, lambda: setattr(world.network, "slow", 0.01))
 
 
 async def restart_coordinator(world: World) -> None:
     """Killed, and started again after up to 20 s."""
-    await _restart(world, world.chance.choice((0.5, 5, 18)))
+    await _restart(world, world.dice.choice((0.5, 5, 18)))
 
 
 async def long_coordinator_outage(world: World) -> None:
-    await _restart(world, world.chance.choice((35, 60, 120)))
+    await _restart(world, world.dice.choice((35, 60, 120)))
+
+
+async def restart_coordinator_with_another_lease(world: World) -> None:
+    world.coordinator_settings["lease_seconds"] = world.dice.choice((40, 90, 200))
+    await _restart(world, world.dice.choice((0.5, 5)))
 
 
 async def _restart(world: World, seconds: float) -> None:
+    absence = world.disturb(inf)
     world.kill_coordinator()
     await asyncio.sleep(seconds)
     await world.start_coordinator()
+    absence.end = world.loop.time()
 
 
 async def freeze_coordinator(world: World) -> None:
     process = world.coordinator
     assert process is not None
-    seconds = world.chance.choice((1, 10, 19, 60))
+    seconds = world.dice.choice((1, 10, 19, 60))
     world.say(f"{process.name} is frozen for {seconds} s")
+    world.disturb(seconds)
     world.loop.freeze(process)
     await asyncio.sleep(seconds)
     world.loop.thaw(process)
@@ -89,26 +122,38 @@ async def freeze_coordinator(world: World) -> None:
 
 async def jump_clock(world: World) -> None:
     """The time of day of a machine steps; leases do not."""
-    name = world.chance.choice(["coordinator", *sorted(world.slots)])
+    name = world.dice.choice(["coordinator", *sorted(world.slots)])
     clock = world.clock if name == "coordinator" else world.clocks[name]
-    clock.ahead = timedelta(seconds=world.chance.choice((-3600, -60, 0, 60, 3600)))
+    clock.ahead = timedelta(seconds=world.dice.choice((-3600, -60, 0, 60, 3600)))
     world.say(f"the clock of {name} is off by {clock.ahead}")
 
 
 async def blob_store_fails(world: World) -> None:
     """Operations of containers fail, hang, or succeed without an answer."""
-    world.blobs_fail = world.chance.choice((Fault.FAIL, Fault.LOST, Fault.PART, Fault.HANG)), world.chance.choice((0.2, 1.0))
+    world.blobs_fail = world.dice.choice((Fault.FAIL, Fault.LOST, Fault.PART, Fault.HANG)), world.dice.choice((0.2, 1.0))
     world.say(f"the blob store fails: {world.blobs_fail}")
-    world.later(world.chance.choice((5, 30, 70)), lambda: setattr(world, "blobs_fail", None))
+    world.later(world.dice.choice((5, 30, 70)), lambda: setattr(world, "blobs_fail", None))
 
 
 async def database_away(world: World) -> None:
     world.database.away = True
-    world.later(world.chance.choice((1, 10, 19)), lambda: setattr(world.database, "away", False))
+    world.later(world.dice.choice((1, 10, 19)), lambda: setattr(world.database, "away", False))
 
 
 async def commit_without_answer(world: World) -> None:
-    world.database.lose_commits = world.chance.choice((1, 1, 3))
+    world.database.lose_commits = world.dice.choice((1, 1, 3))
+
+
+async def lose_index(world: World) -> None:
+    world.lose_index()
+
+
+async def pin(world: World) -> None:
+    await world.pin()
+
+
+async def unpin(world: World) -> None:
+    await world.unpin()
 
 
 async def grow_input(world: World) -> None:
@@ -116,11 +161,11 @@ async def grow_input(world: World) -> None:
 
 
 async def scale(world: World) -> None:
-    await world.scale(world.chance.choice((1, 2, 3)))
+    await world.scale(world.dice.choice((1, 2, 3)))
 
 
 async def deploy(world: World) -> None:
-    await world.deploy(world.chance.choice((1, 2)))
+    await world.deploy(world.dice.choice((1, 2)))
 
 
 async def drain(world: World) -> None:
@@ -145,8 +190,8 @@ async def stop_run(world: World) -> None:
         await world.operator().stop_run(world.run_id, "by hand")
     except SluiceError as error:
         world.say(f"not stopped: {error}")
-    await asyncio.sleep(world.chance.uniform(1, 30))
-    await world.deploy(world.chance.choice((1, 2)))
+    await asyncio.sleep(world.dice.uniform(1, 30))
+    await world.deploy(world.dice.choice((1, 2)))
 
 
 async def _drain(world: World, mode: str) -> None:
@@ -159,7 +204,7 @@ async def _drain_and_deploy(world: World, mode: str) -> None:
     run = world.run_id
     phase = await world.drain(mode)
     if phase == "DRAINED" and world.run_id == run:
-        await world.deploy(world.chance.choice((1, 2)))
+        await world.deploy(world.dice.choice((1, 2)))
 
 
 FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
@@ -168,17 +213,22 @@ FAULTS: Mapping[str, Callable[[World], Awaitable[None]]] = {
         kill_container,
         kill_container_in_a_step,
         freeze_container,
+        suspend_machine,
         stop_container,
         cut_container_off,
         lose_packets,
         slow_network,
         restart_coordinator,
+        restart_coordinator_with_another_lease,
         long_coordinator_outage,
         freeze_coordinator,
         jump_clock,
         blob_store_fails,
         database_away,
         commit_without_answer,
+        lose_index,
+        pin,
+        unpin,
         grow_input,
         scale,
         deploy,
@@ -196,7 +246,7 @@ async def heal(world: World) -> None:
         for engine in container.engines:
             engine.kill_after = None
         if container.process.frozen:
-            world.loop.thaw(container.process)
+            _resume(world, container)
     world.blobs_fail, world.database.away, world.database.lose_commits = None, False, 0
     world.network.cut.clear()
     world.network.lossy, world.network.slow = 0.0, 0.01
